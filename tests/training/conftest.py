@@ -120,19 +120,19 @@ def call(start):
 @pytest.fixture(scope="session")
 def fork_server():
     """Answers one job of ``fork_server.py`` at a time, from a process that has imported torch and transformers."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "training")])}
-    server = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("fork_server.py")],
-        env={**environment, "TOKENIZERS_PARALLELISM": "false"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    server = _start_fork_server()
 
     def answer(**job):
+        nonlocal server
         server.stdin.write(json.dumps(job) + "\n")
         server.stdin.flush()
-        return json.loads(server.stdout.readline())
+        try:
+            return json.loads(server.stdout.readline())
+        except BaseException:  # a time limit: the late answer must not reach the next test
+            server.terminate()
+            server.communicate()
+            server = _start_fork_server()
+            raise
 
     yield answer
     server.communicate()
@@ -163,10 +163,10 @@ def model_of():
 
 @pytest.fixture(scope="session")
 def run_ranks(fork_server):
-    """Runs a script with a folder as its argument on several ranks, which can meet by the file ``store`` in it."""
+    """Runs a script on several ranks; its first argument is a folder, where they can meet by the file ``store``."""
 
-    def run_ranks(script, folder, *, ranks):
-        answer = fork_server(script=str(script), argv=[str(folder)], ranks=ranks)
+    def run_ranks(script, folder, *argv, ranks):
+        answer = fork_server(script=str(script), argv=[str(folder), *argv], ranks=ranks)
         assert answer["status"] == 0, answer["output"]
 
     return run_ranks
@@ -179,6 +179,17 @@ def undisturbed(tmp_path_factory, tiny_flags, call_ranks):
     status, output = call_ranks(2, "train", *tiny_flags(folder))
     assert status == 0, output
     return folder
+
+
+def _start_fork_server():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "training")])}
+    return subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("fork_server.py")],
+        env={**environment, "TOKENIZERS_PARALLELISM": "false"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _write_shard(path, texts):

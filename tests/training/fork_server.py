@@ -60,7 +60,7 @@ def run(job):
         for rank in range(job["ranks"]):
             pids.append(fork(job, rank, port, output.fileno()))
             os.setpgid(pids[-1], pids[0])
-        with silence_limit(pids, output.fileno()):
+        with silence_limit(pids, output.fileno()), ending_with(pids):
             statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         output.seek(0)
         return {"status": max(statuses, key=abs), "output": output.read().decode()}
@@ -88,6 +88,19 @@ def silence_limit(pids, output):
     signal.alarm(LIMIT_S)
     yield
     signal.alarm(0)
+
+
+@contextmanager
+def ending_with(pids):
+    """On SIGTERM, kill the ranks and end: whoever asked no longer waits for an answer."""
+
+    def end(*_):
+        os.killpg(pids[0], signal.SIGKILL)
+        sys.exit(1)
+
+    signal.signal(signal.SIGTERM, end)
+    yield
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def fork(job, rank, port, output):

@@ -1,15 +1,14 @@
 """However a model is divided among ranks, it learns what one process learns.
 
-Run as a script by four ranks, this file trains a small model in every layout, first on one of them alone.
+Run as a script, this file trains a small model: by one rank, or by four in a layout.
 """
 
 import math
 import os
 import sys
-import time
 from collections import Counter
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from unittest import mock
@@ -65,7 +64,6 @@ MODELS = {
 }
 HYBRID = {"sharding_strategy": "hybrid", "data_replicas": 2}
 LAYOUTS = {  # what four ranks do with a model
-    # the first of its ranks: DTensor remembers, and later uses, the first groups of a mesh of the same ranks
     "overlapped tensor 2 x shards 2": ("tied", {"tensor_parallel": 2, "compile": True, "async_tensor_parallel": True}),
     "full": ("llama", {}),
     "at once": ("recomputed", {"reshard_after_forward": "auto"}),
@@ -150,17 +148,22 @@ LAYOUTS = {  # what four ranks do with a model
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, run_ranks):
-    """Return the losses of every model in one process, and of every layout on four ranks."""
-    folder = tmp_path_factory.mktemp("layouts")
-    run_ranks(__file__, folder, ranks=RANKS)
-    return torch.load(folder / "alone.pt") | torch.load(folder / "layouts.pt")
+def record(tmp_path_factory, run_ranks):
+    """Returns what a model did in one process, or a layout on four ranks."""
+
+    @cache
+    def record(name):
+        folder = tmp_path_factory.mktemp("run")
+        run_ranks(__file__, folder, name, ranks=RANKS if name in LAYOUTS else 1)
+        return torch.load(folder / "record.pt")
+
+    return record
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_learns_what_one_process_learns(runs, name):
+def test_a_layout_learns_what_one_process_learns(record, name):
     """8 steps of AdamW, half of them with document masks; between them an evaluation and likeliest next tokens."""
-    alone, divided = runs[LAYOUTS[name][0]], runs[name]
+    alone, divided = record(LAYOUTS[name][0]), record(name)
     assert len(alone["losses"]) == STEPS
     assert alone["losses"][-1] < alone["losses"][0] - 0.2
     if name.startswith("float8"):  # rounded to three bits of mantissa, on each rank in its own part of a row
@@ -174,14 +177,15 @@ def test_a_layout_learns_what_one_process_learns(runs, name):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_has_the_whole_models_parameters(runs, name):
+def test_a_layout_has_the_whole_models_parameters(record, name):
     """Together the ranks have every parameter by its name, in its whole shape: a checkpoint fits every layout."""
-    assert runs[name]["shapes"] == runs[LAYOUTS[name][0]]["shapes"]
+    assert record(name)["shapes"] == record(LAYOUTS[name][0])["shapes"]
 
 
-def test_products_overlap_with_messages(runs):
+def test_products_overlap_with_messages(record):
     """The compiler replaces gathering and scattering by products in pieces: all of forward, half of backward."""
-    forward, backward = runs["fused"]["forward"], runs["fused"]["backward"]
+    fused = record("overlapped tensor 2 x shards 2")["fused"]
+    forward, backward = fused["forward"], fused["backward"]
     assert forward == [{"fused_all_gather_matmul": 2, "fused_matmul_reduce_scatter": 2}] * len(forward)
     # the gradients of several products are summed before they are scattered
     assert backward == [{"fused_all_gather_matmul": 2}] * len(backward)
@@ -244,15 +248,15 @@ def shapes(model):
     return {name: shape for part in found for name, shape in part.items()}
 
 
-def train_layouts():
-    records, overlap = {}, Overlap()
-    for name, (model, layout) in LAYOUTS.items():
-        print(f"{time.process_time():6.1f} s of CPU: {name}", flush=True)
-        choices = MODELS[model] | layout
-        train_batch_size = SEQUENCES // data_size(choices) // choices.get("gradient_accumulation_steps", 1)
-        with overlap.on_cpus() if choices.get("async_tensor_parallel") else nullcontext():
-            records[name] = train(train_batch_size=train_batch_size, **choices)
-    return records | {"fused": overlap.fused}
+def train_layout(name):
+    model, layout = LAYOUTS[name]
+    choices = MODELS[model] | layout
+    choices["train_batch_size"] = SEQUENCES // data_size(choices) // choices.get("gradient_accumulation_steps", 1)
+    if not choices.get("async_tensor_parallel"):
+        return train(**choices)
+    overlap = Overlap()
+    with overlap.on_cpus():
+        return train(**choices) | {"fused": overlap.fused}
 
 
 class Overlap:
@@ -301,25 +305,15 @@ def data_size(choices):
     return RANKS // math.prod(choices.get(name, 1) for name in sharing)
 
 
-@contextmanager
-def group(store, rank, ranks):
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    yield
+def main(folder, name):
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks)
+    record = train_layout(name) if name in LAYOUTS else train(train_batch_size=SEQUENCES, **MODELS[name])
+    dist.barrier()
     dist.destroy_process_group()
-
-
-def main(folder):
-    rank = int(os.environ["RANK"])
     if rank == 0:
-        with group(folder / "store-alone", 0, 1):
-            alone = {name: train(train_batch_size=SEQUENCES, **choices) for name, choices in MODELS.items()}
-        torch.save(alone, folder / "alone.pt")
-    with group(folder / "store", rank, RANKS):
-        divided = train_layouts()
-        dist.barrier()
-    if rank == 0:
-        torch.save(divided, folder / "layouts.pt")
+        torch.save(record, folder / "record.pt")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])
