@@ -25,7 +25,7 @@ from podwright.checkout import INSTALLED, TRAINING
 from podwright.config_file import add_file, config_path
 from podwright.errors import PodwrightError
 from podwright.parser import Parser, add_examples
-from podwright_training.terminal import fit_terminals, whole_lines
+from podwright.terminal import fit_terminals, whole_lines
 
 if TYPE_CHECKING:
     from podwright.check.explain import Key

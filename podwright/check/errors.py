@@ -8,7 +8,7 @@ from pathlib import Path
 
 from podwright.check.findings import Finding, Level, render
 from podwright.errors import PodwrightError
-from podwright_training.terminal import columns
+from podwright.terminal import columns
 
 # What each code means; `podwright explain CODE` prints it.
 CODES = {

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
-from podwright_training.terminal import columns
+from podwright.terminal import columns
 
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true | false"}
 _LIMITS = {"at_least": "at least", "above": "above", "at_most": "at most"}

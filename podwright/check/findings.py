@@ -9,9 +9,9 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from podwright import terminal
 from podwright.check.secrets import masked
 from podwright_constructs.problems import Problem, dotted
-from podwright_training import terminal
 
 if TYPE_CHECKING:
     from rich.text import Text

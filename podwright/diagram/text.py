@@ -6,7 +6,7 @@ from textwrap import wrap
 
 from podwright.diagram.parts import Box, Diagram, Part
 from podwright.planning.on_demand import BASE_REGION
-from podwright_training.terminal import columns
+from podwright.terminal import columns
 
 COLUMNS, PRICE_WIDTH = 80, 10  # at most
 OTHER_PRICES = f"All but nodes has the prices of {BASE_REGION}."
