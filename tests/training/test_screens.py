@@ -70,8 +70,9 @@ def test_every_command_fits(columns, text_dataset, undisturbed, tmp_path):
     assert wide == []
     assert text.count("\n$") > 40
     assert "Traceback" not in text
+    words = " ".join(text.split())  # where lines end depends on the paths in them
     for shown in ("example", "parameters in its shards", "384 tokens", "documents, "):
-        assert shown in text
+        assert shown in words
 
 
 def test_documents_keep_their_lines(text_dataset):
