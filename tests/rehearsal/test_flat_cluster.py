@@ -218,21 +218,27 @@ def neuron(tmp_path: Path) -> Callable[..., tuple[str, dict[str, int]]]:
     return launch
 
 
+def stand_in_for_the_trainer(python: Path, calls: Path) -> None:
+    """Write the environment's interpreter: it records its calls, and follows a log for real."""
+    python.parent.mkdir(parents=True)
+    follows = f'#!/bin/bash\n[[ $3 == follow ]] && exec {sys.executable} "$@"\n'
+    python.write_text(STAND_IN.format(calls=calls).replace("#!/bin/bash\n", follows))
+    python.chmod(0o755)
+
+
 def test_nxd_training_runs_as_a_chain_of_jobs(cluster: FlatCluster, neuron: Callable, tmp_path: Path) -> None:
     """Slurm accepts each job and runs them in order; a second launch finds environment and cache, and resumes."""
+    calls, folder = tmp_path / "calls", tmp_path / "run" / "nxdt"
+    stand_in_for_the_trainer(tmp_path / "podwright" / "bin" / "python", calls)
     printed, _ = neuron(cluster, "--print")
     environment = Path(re.findall(r"^environment=(.+)$", printed, re.MULTILINE)[0])
-    calls, folder = tmp_path / "calls", tmp_path / "run" / "nxdt"
     (environment / "nxdt" / "examples").mkdir(parents=True)
     (environment / "complete").touch()
     standing_in = [environment / "bin" / name for name in ("torchrun", "neuron_parallel_compile", "neuronx-cc")]
-    python = tmp_path / "podwright" / "bin" / "python"
-    for program in (*standing_in, python):
+    for program in standing_in:
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(STAND_IN.format(calls=calls))
         program.chmod(0o755)
-    follows = f'#!/bin/bash\n[[ $3 == follow ]] && exec {sys.executable} "$@"\n'
-    python.write_text(STAND_IN.format(calls=calls).replace("#!/bin/bash\n", follows))
     (environment / "bin" / "torchrun").write_text(STAND_IN.format(calls=calls) + PROGRESS)
     (environment / "bin" / "neuron_parallel_compile").write_text(STAND_IN.format(calls=calls) + 'exec "$@"\n')
     compiler = environment / "bin" / "neuronx-cc"

@@ -25,6 +25,7 @@ CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
 CHECKOUT = Path(__file__).parents[2]
 PYTHON, PACKAGES, TRAINER = "/opt/python", "/opt/packages", "/opt/training"  # of this machine, on the hosts
 ENVIRONMENT = Path("/fsx/scratch/environment")
+SLURMCTLD_LOG = Path("/var/log/slurm/slurmctld.log")
 ONE_THREAD = "OMP_NUM_THREADS=1"  # each host takes the machine's processors to be its own: their threads would spin
 MAX_STEPS, CHECKPOINT_FREQ = 24, 3
 WAITS_S = 600.0  # of a busy machine
@@ -94,7 +95,7 @@ def computed(run: RunFolder) -> dict[str, Any]:
     return {"steps": steps, "validation": validation}
 
 
-def wait_for_step(run: RunFolder, step: int, *, starts: int) -> None:
+def wait_for_step(cluster: NamespacedCluster, run: RunFolder, step: int, *, starts: int) -> None:
     """Wait until the job has taken a step since it started for the last of so many times."""
 
     def reached() -> bool:
@@ -102,7 +103,10 @@ def wait_for_step(run: RunFolder, step: int, *, starts: int) -> None:
         begun = [number for number, event in enumerate(events) if event["event"] == "start"]
         return len(begun) == starts and any(event.get("step", 0) >= step for event in events[begun[-1] + 1 :])
 
-    wait_for(reached, timeout_s=WAITS_S, what=lambda: f"step {step}\n{tail(run.log)}")
+    def missing() -> str:
+        return f"step {step}\n{tail(run.log)}\n{tail(cluster.path(CONTROLLER, SLURMCTLD_LOG), 100)}"
+
+    wait_for(reached, timeout_s=WAITS_S, what=missing)
 
 
 def test_a_job_survives_lost_hosts_and_a_requeue(
@@ -117,7 +121,7 @@ def test_a_job_survives_lost_hosts_and_a_requeue(
         cluster.run(["scontrol", "requeue", str(job_id)], user="root")
         cluster.wait_for_job(job_id, frozenset({"PENDING", "RUNNING"}), timeout_s=WAITS_S, restarts=1)
     for restarts, (victim, how) in enumerate(LOST, start=1):
-        wait_for_step(run, (restarts + 1) * CHECKPOINT_FREQ + 2, starts=restarts + 1)
+        wait_for_step(cluster, run, (restarts + 1) * CHECKPOINT_FREQ + 2, starts=restarts + 1)
         cluster.kill(victim, how=how)
         done = cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-new", timeout_s=WAITS_S)
         assert (how, done.replaced) == (how, (victim,))

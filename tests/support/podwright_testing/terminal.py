@@ -41,6 +41,8 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.before = termios.tcgetattr(theirs)
         given = {**(os.environ if environment is None else environment), "TERM": "xterm-256color"}
+        if environment is None:
+            given.pop("COLUMNS", None)  # of whoever runs the tests
         self._theirs = theirs  # kept open, so that its settings can be read after the program
         self.process = subprocess.Popen(
             words, stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, env=given, start_new_session=True,
