@@ -86,7 +86,7 @@ class Document:
             refused = tuple(_refused_features(text))
             node = None if refused else yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
-            refused, node = (_syntax_finding(error),), None
+            refused, node = (_syntax_finding(error, text),), None
         except yaml.reader.ReaderError as error:
             refused, node = (_character_finding(error, text),), None
         except (ValueError, OverflowError) as error:  # an escape or a version number that is malformed
@@ -205,6 +205,15 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 _SYNTAX_HINT = "compare the indentation and punctuation with the lines above"
+_KEY_HINT = "write `key: value`, with a space after the colon"
+_MISTAKES = {  # words of the parser's message: what is wrong, what to do
+    "'\\t'": ("a tab is not allowed here", "indent with spaces, not with tabs"),
+    "could not find expected ':'": ("this line has no `: `", _KEY_HINT),
+    "expected <block end>, but found '<block": (
+        "the indentation of this line fits no line above",
+        "indent it as the lines that it belongs to",
+    ),
+}
 
 
 class _Reader:
@@ -286,15 +295,27 @@ def _feature(event: yaml.Event) -> str | None:
     return None
 
 
-def _syntax_finding(error: yaml.MarkedYAMLError) -> Finding:
+def _syntax_finding(error: yaml.MarkedYAMLError, text: str) -> Finding:
     message = " ".join(part for part in (error.problem, error.context) if part)
     unclosed = "end of stream" in message or "stream end" in message  # then show where it was opened
-    mark = (error.context_mark if unclosed else error.problem_mark) or error.problem_mark or error.context_mark
-    hint = _SYNTAX_HINT
-    if "'\\t'" in message:
-        hint = "indent with spaces, not with tabs"
+    no_colon = "could not find expected ':'" in message  # then show the line that lacks it
+    mark = (error.context_mark if unclosed or no_colon else error.problem_mark) or error.problem_mark
     position = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
-    return _finding("yaml-syntax", (), position, f"not YAML: {message}", hint)
+    said, hint = _mistake(message, position, text) or (f"not YAML: {message}", _SYNTAX_HINT)
+    return _finding("yaml-syntax", (), position, said, hint)
+
+
+def _mistake(message: str, position: Position, text: str) -> tuple[str, str] | None:
+    """Return what is wrong and what to do, in plain words, for the parser's commonest messages."""
+    lines = text.splitlines()[: position.line]
+    above = [number for number, line in enumerate(lines[:-1], 1) if line.strip() and not line.lstrip().startswith("#")]
+    if "mapping values are not allowed" not in message:
+        return next((said for words, said in _MISTAKES.items() if words in message), None)
+    if ": " in lines[-1][: position.column - 1]:
+        return "a second `: ` in one value", "quote the value, or begin a new line"
+    if above and ": " not in lines[above[-1] - 1]:
+        return f"line {above[-1]}, above this one, has no `: `", _KEY_HINT
+    return "this line is indented deeper than the key above it, which has a value", "indent both keys alike"
 
 
 def _character_finding(error: yaml.reader.ReaderError, text: str) -> Finding:

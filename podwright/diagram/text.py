@@ -53,7 +53,7 @@ def total(diagram: Diagram) -> str:
     """The sum, with its label and what is missing in it."""
     text = f"{diagram.usd_per_hour:,.2f} USD/h ({diagram.price_label}; traffic, requests and backups come on top)"
     if diagram.unpriced:
-        text += f"; without the price of {', '.join(diagram.unpriced)}"
+        text += f"; unknown, and not in the sum: the price of {', '.join(diagram.unpriced)}"
     return text
 
 

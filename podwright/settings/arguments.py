@@ -1,6 +1,6 @@
 """Convert settings sections to the keyword arguments of constructs, which have the same names."""
 
-from typing import Any
+from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
@@ -8,6 +8,8 @@ from podwright.settings.cluster import InstanceGroup
 from podwright.settings.section import Section, UnknownValueError
 from podwright_constructs.arguments.instance_group import InstanceGroup as GroupArguments
 from podwright_constructs.arguments.instance_group import ScheduledUpdate
+
+UNKNOWN_TEXT = "${unknown}"  # a Terraform reference: every check lets it pass
 
 
 def arguments(section: Section, *without: str) -> dict[str, Any]:
@@ -17,14 +19,16 @@ def arguments(section: Section, *without: str) -> dict[str, Any]:
 
 
 def _argument(section: Section, name: str, field: FieldInfo) -> Any:
-    """Return the value; for a wrong text or number, one that passes every check, so that the others are checked."""
+    """Return the value; for a wrong text, number or list of texts, one that passes every check."""
     try:
         return getattr(section, name)
     except UnknownValueError:
         if field.annotation is str:
-            return "${unknown}"  # a Terraform reference
+            return UNKNOWN_TEXT
         if field.annotation is int:
             return 1 if field.is_required() else field.default
+        if get_args(field.annotation) == (str, ...):  # tuple[str, ...]
+            return (UNKNOWN_TEXT,) if field.is_required() else field.default
         if field.default is None:  # as if it were not given
             return None
         raise

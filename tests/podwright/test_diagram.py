@@ -18,10 +18,10 @@ from podwright import cli
 from podwright.check.load import load
 from podwright.diagram import prices
 from podwright.diagram.command import FORMS
-from podwright.diagram.parts import Diagram, _Drawing
+from podwright.diagram.parts import Box, Diagram, Part, _Drawing
 from podwright.diagram.resources import Resource, decoded, read
 from podwright.diagram.svg import NARROW, WIDE, Layout
-from podwright.diagram.text import in_lines
+from podwright.diagram.text import in_lines, total
 from podwright.resource_types import resource_type
 from podwright.settings.root import Settings
 from podwright_stacks.app import synthesize
@@ -120,6 +120,14 @@ def test_the_minimal_example_by_hand(drawn: Mapping[str, Drawn]):
     by_month = 2 * 500 * 0.08 + 1200 * 0.21
     expected = ec2 + by_month / 730 + 0.045 + 0.005
     assert drawn["minimal"][2].usd_per_hour == pytest.approx(expected)
+
+
+def test_an_unknown_price_is_named():
+    """The total names what has no known price."""
+    part = Part(kind="OpenZFS", name="shared", usd_per_hour=None)
+    account = Box("account", "", parts=[part])
+    diagram = Diagram("", Box("vpc", ""), (), account, (), "EC2 on-demand")
+    assert total(diagram).endswith("; unknown, and not in the sum: the price of OpenZFS shared")
 
 
 def test_a_database_with_a_standby_costs_twice():

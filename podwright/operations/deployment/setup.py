@@ -6,10 +6,12 @@ import argparse
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from podwright import checkout
@@ -43,7 +45,16 @@ def run(options: argparse.Namespace) -> int:
         return OK
     width = max(map(len, found))
     print("\n".join(f"{name:{width}}  {path}" for name, path in found.items()))
+    if line := path_line(found.values(), os.environ.get("PATH", "")):
+        print(f"\nPodwright finds them there. To run them yourself, paste this line:\n{line}")
     return OK
+
+
+def path_line(programs: Iterable[str], path: str) -> str:
+    """Return the line for a shell that puts the programs' folders on PATH; empty if all are there."""
+    folders = dict.fromkeys(str(Path(program).absolute().parent) for program in programs)
+    missing = [folder for folder in folders if folder not in path.split(os.pathsep)]
+    return f"export PATH={shlex.quote(os.pathsep.join(missing))}:$PATH" if missing else ""
 
 
 def programs() -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import subprocess
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -97,3 +99,20 @@ def test_without_network_only_npms_cache_is_asked(path: Path, tmp_path: Path, mo
     with pytest.raises(OperationError, match=r"ended with exit code 1:\nci .*--offline") as failure:
         setup.install_kit()
     assert "`npm ping`" in failure.value.hint
+
+
+def test_the_line_for_path_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The printed line puts every program on PATH; it is left out if all are there."""
+    found = setup.programs()
+    line = setup.path_line(found.values(), "/none")
+    path = subprocess.run(["/bin/sh", "-c", f"{line}; echo $PATH"], env={}, capture_output=True, text=True, check=True)
+    assert all(shutil.which(name, path=path.stdout.strip()) for name in found)
+    monkeypatch.setenv("PATH", f"{path.stdout.strip()}:{os.environ['PATH']}")
+    assert cli.main(["setup"]) == 0
+    assert "export PATH" not in capsys.readouterr().out
+
+
+def test_a_folder_with_a_space_is_quoted() -> None:
+    """A folder's name may have spaces; a folder that PATH has is left out."""
+    line = setup.path_line(["/a b/terraform", "/usr/bin/node"], "/usr/bin")
+    assert line == "export PATH='/a b':$PATH"
