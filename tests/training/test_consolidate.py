@@ -23,13 +23,14 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
+from podwright_testing.training_documents import as_described
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.export import export, weights_of
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.code_version import code_version
 from podwright_training.commands.consolidate import consolidate
-from podwright_training.commands.evaluate import evaluate
+from podwright_training.commands.evaluate import as_lines, evaluate
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.data.stream import open_stream
@@ -154,12 +155,19 @@ def test_bits_per_byte(exported):
 @pytest.mark.slow
 def test_every_checkpoint_is_evaluated(exported, capsys):
     """Loss falls from checkpoint to checkpoint; each continues the prompts; the last is as the exported model."""
-    assert main(["evaluate", "--run-dir", str(exported.root), "--all-checkpoints", "--prompts", "the node"]) == 0
+    command = ["evaluate", "--run-dir", str(exported.root), "--all-checkpoints", "--prompts", "the node"]
+    assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    as_described("evaluate", found)
     steps = found["progression"]
     assert [step["step"] for step in steps] == [4, 8, 12]
     assert steps[0]["loss"] > steps[1]["loss"] > steps[2]["loss"] == found["loss"]
     assert all(step["samples"][0].startswith("the node") for step in steps)
+    lines = list(as_lines(found))
+    assert lines[0] == f"{exported.hf}, step 12, on {found['tokens']:,} tokens"
+    assert f"  loss {found['loss']:.4f} nats per token, perplexity {found['perplexity']:.5g}" in lines[1]
+    assert [line for line in lines if line.startswith("checkpoint")] == [f"checkpoint of step {n}" for n in (4, 8, 12)]
+    assert sum(line.startswith('  writes "the node') for line in lines) == 3
     assert not list(exported.root.glob(".evaluate*"))
     main(["report", "--run-dir", str(exported.root), "--json"])
     assert json.loads(capsys.readouterr().out)["page"] == str(exported.report / "index.html")
@@ -343,11 +351,12 @@ def test_ranks_share_an_evaluation(exported, call_ranks):
 
 def test_any_model_is_judged_on_a_text(exported, text_dataset, call_ranks, capsys):
     """An export has its run's loss on the run's text, on two ranks too; what a model does to its logits counts."""
-    assert main(["evaluate", "--model", str(exported.hf), "--config", str(exported.config)]) == 0
+    assert main(["evaluate", "--model", str(exported.hf), "--config", str(exported.config), "--json"]) == 0
     found, of_run = json.loads(capsys.readouterr().out), evaluate(exported)
+    as_described("evaluate", found)
     assert found == {"model": str(exported.hf), **{name: of_run[name] for name in list(found)[1:]}}
     text = ("--dataset", text_dataset, "--max-context-width", 32, "--validation-sequences", 16, "--data-streams", 4)
-    status, output = call_ranks(2, "evaluate", "--model", exported.hf, *text)
+    status, output = call_ranks(2, "evaluate", "--model", exported.hf, *text, "--json")
     assert status == 0, output
     assert json.loads(output[output.index("{") :])["loss"] == pytest.approx(of_run["loss"], rel=1e-9)
     capped = exported.root / "capped"
@@ -356,7 +365,7 @@ def test_any_model_is_judged_on_a_text(exported, text_dataset, call_ranks, capsy
     model = Gemma2ForCausalLM(config)
     model.save_pretrained(capped)
     AutoTokenizer.from_pretrained(exported.hf).save_pretrained(capped)
-    assert main(["evaluate", "--model", str(capped), *map(str, text)]) == 0
+    assert main(["evaluate", "--model", str(capped), *map(str, text), "--json"]) == 0
     options = replace(load_run(exported), data_workers=0)
     stream = open_stream(
         options, split="validation", tokenizer=str(capped), rank=0, world_size=1, local_batch_size=16

@@ -3,11 +3,12 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -380,6 +381,46 @@ def test_a_term_that_a_lost_answer_began_is_begun(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", link_and_lose_the_answer)
     assert Terms(tmp_path).claim(Term(1, "a", "host-a", 1, None))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '"x"', "\0", '{"members": 3}'])
+def test_a_damaged_term_is_one_line(tmp_path, text):
+    """The file is named, and what to do; the term before it is not taken for the newest."""
+    assert Terms(tmp_path).claim(Term(1, "a", "host-a", 1, None))
+    file = tmp_path / "00000002.json"
+    file.write_text(text)
+    with pytest.raises(UserError) as caught:
+        Terms(tmp_path).newest()
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{file} is damaged, or another version")
+    assert line.endswith("end all hosts of the run, remove the file, and start again")
+
+
+def _is_term(values):
+    numbers = all(isinstance(values[name], int) for name in ("number", "port", "renewals", "generation", "step"))
+    texts = all(isinstance(values[name], str) for name in ("leader", "address"))
+    members = isinstance(values["members"], list | str) and all(isinstance(each, str) for each in values["members"])
+    others = isinstance(values["job"], str | None) and isinstance(values["open"], bool)
+    return numbers and texts and members and others and isinstance(values["ended"], int | None)
+
+
+@given(
+    name=st.sampled_from([field.name for field in fields(Term)]),
+    value=st.one_of(st.none(), st.booleans(), st.floats(), st.text(max_size=3), st.lists(st.integers(), max_size=2)),
+    more=st.booleans(),
+)
+def test_a_term_of_another_version_is_read_whole_or_not_at_all(tmp_path_factory, name, value, more):
+    """Values of other types and unknown names are one line, which no host takes for a term."""
+    terms = Terms(tmp_path_factory.mktemp("terms"))
+    assert terms.claim(Term(1, "a", "host-a", 1, None, members=("a",)))
+    (file,) = terms.folder.iterdir()
+    values = {**json.loads(file.read_text()), name: value, **({"spares": 2} if more else {})}
+    file.write_text(json.dumps(values))
+    if more or not _is_term(values):
+        with pytest.raises(UserError, match=re.escape(str(file))):
+            terms.newest()
+    else:
+        assert asdict(terms.newest()) == {**values, "members": tuple(values["members"])}
 
 
 def test_a_beat_is_never_half_written(tmp_path):

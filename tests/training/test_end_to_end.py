@@ -110,7 +110,7 @@ def test_from_prose_to_a_model_that_writes(dataset, small, tmp_path):
     run(*last_line(dataset["curate"]), *small(**size, checkpoint_freq=4, sample_prompts=prompts))
     assert next(Path(load_run(folder).dataset).glob("train-*.safetensors"))
     run("consolidate", "--run-dir", folder.root)
-    printed = run("evaluate", "--run-dir", folder.root, "--all-checkpoints", "--prompts", "The cluster")
+    printed = run("evaluate", "--json", "--run-dir", folder.root, "--all-checkpoints", "--prompts", "The cluster")
     found = json.loads(printed)
     assert found["relative_difference"] < 5e-5
     assert loss_of_transformers(folder, found["tokens"]) == pytest.approx(found["loss"], rel=5e-5)

@@ -5,7 +5,7 @@ A document may get more keys; those here stay. A field with a default may be mis
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -103,6 +103,51 @@ class Consolidate:
     """The document of `podwright-train consolidate --json`."""
 
     exported: list[Exported]
+
+
+@dataclass
+class OfSource:
+    """Loss (nats per token), perplexity and bits per byte on one source of a mixture."""
+
+    tokens: int
+    loss: float
+    perplexity: float
+    bits_per_byte: float
+
+
+@dataclass
+class OfCheckpoint:
+    """Those of a checkpoint, and how it continues each prompt."""
+
+    step: int
+    loss: float
+    perplexity: float
+    bits_per_byte: float
+    samples: list[str]
+
+
+@dataclass
+class EvaluateModel:
+    """The document of `podwright-train evaluate --model FOLDER --json`; `tasks` are those of lm-evaluation-harness."""
+
+    model: str
+    tokens: int
+    loss: float
+    perplexity: float
+    bits_per_byte: float
+    sources: dict[str, OfSource] = field(default_factory=dict)
+    tasks: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass
+class EvaluateRun(EvaluateModel):
+    """The document of `podwright-train evaluate --run-dir R --json`; the trainer's figures, if it validated there."""
+
+    step: int = field(kw_only=True)
+    trainer_loss: float = field(default=0.0, kw_only=True)
+    trainer_perplexity: float = field(default=0.0, kw_only=True)
+    relative_difference: float = field(default=0.0, kw_only=True)
+    progression: list[OfCheckpoint] = field(default_factory=list, kw_only=True)
 
 
 @dataclass
@@ -267,6 +312,7 @@ DOCUMENTS: dict[str, tuple[type, ...]] = {
     "consolidate": (Consolidate,),
     "curate": (Curate, CurateOnSlurm),
     "dry-run": (DryRun,),
+    "evaluate": (EvaluateRun, EvaluateModel),
     "generate": (Generate,),
     "launch": (Launch, LaunchOfNxdt),
     "prepare": (Prepare,),

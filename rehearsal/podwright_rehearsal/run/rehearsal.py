@@ -238,7 +238,7 @@ class Rehearsal:
 
     def evaluate(self, _: ExitStack) -> str:
         """Evaluate the exported model with transformers; its perplexity must equal the trainer's."""
-        answer = json.loads(self._trainer("evaluate", "--run-dir", str(self.run_on_hosts)))
+        answer = json.loads(self._trainer("evaluate", "--json", "--run-dir", str(self.run_on_hosts)))
         trainer = list(self.run.events("validation"))[-1]["perplexity"]
         if f"{answer['perplexity']:.{DIGITS}g}" != f"{trainer:.{DIGITS}g}":
             raise StepFailed(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from podwright_training.answer import add_json, answer
 from podwright_training.commands.generate import PROMPTS, continue_texts
 from podwright_training.config.sources import add_options, load, load_run
 from podwright_training.config.train_config import TrainConfig
@@ -56,13 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=PROGRAM,
         help=f"program of lm-evaluation-harness, in its own environment. Default: {PROGRAM}",
     )
+    add_json(parser)
     text = parser.add_argument_group("text that --model is judged on: a validation split, as train reads it")
     text.add_argument("--config", metavar="run.yaml", help="YAML file of options, as config.yaml of a run")
     add_options(text, TEXT)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the evaluation as JSON; keep that of a run in its folder, for its report. Return the exit status.
+    """Print the evaluation; keep that of a run as JSON in its folder, for its report. Return the exit status.
 
     Ranks that torchrun started share the work; the first one prints.
     """
@@ -110,10 +112,34 @@ def _keep(found: dict[str, Any], args: argparse.Namespace) -> None:
             device=args.device or default_device(),
             dtype=args.dtype,
         )
-    text = json.dumps(found, indent=2)
     if args.run_dir:
-        write_atomically(RunFolder(args.run_dir).evaluation, text + "\n")
-    print(text)
+        write_atomically(RunFolder(args.run_dir).evaluation, json.dumps(found, indent=2) + "\n")
+    answer(args, "\n".join(as_lines(found)), found)
+
+
+def as_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that say what was found; each source, checkpoint, prompt and task has its own."""
+    step = f", step {found['step']}" if "step" in found else ""
+    yield f"{found['model']}{step}, on {found['tokens']:,} tokens"
+    yield f"  {_said(found)}"
+    if "trainer_loss" in found:
+        perplexity, apart = found["trainer_perplexity"], found["relative_difference"]
+        yield f"  the trainer's perplexity at this step: {perplexity:.5g}, relative difference {apart:.1e}"
+    for name, figures in found.get("sources", {}).items():
+        yield f"source {name}, {figures['tokens']:,} tokens"
+        yield f"  {_said(figures)}"
+    for checkpoint in found.get("progression", ()):
+        yield f"checkpoint of step {checkpoint['step']}"
+        yield f"  {_said(checkpoint)}"
+        yield from (f"  writes {json.dumps(text, ensure_ascii=False)}" for text in checkpoint["samples"])
+    for task, numbers in found.get("tasks", {}).items():
+        yield f"task {task}"
+        yield from (f"  {name} {number:.4g}" for name, number in numbers.items())
+
+
+def _said(figures: Mapping[str, Any]) -> str:
+    loss, perplexity, bits = (figures[name] for name in ("loss", "perplexity", "bits_per_byte"))
+    return f"loss {loss:.4f} nats per token, perplexity {perplexity:.5g}, {bits:.4f} bits per byte"
 
 
 @contextmanager

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, get_type_hints
 
 from podwright_training.errors import UserError
 
@@ -36,26 +38,30 @@ class Term:
     open: bool = False  # its leader has lost the others: whoever reaches more of them may lead
 
 
+KINDS = {name: kind for name, kind in get_type_hints(Term).items() if name != "members"}
+
+
 class Terms:
     """The terms of a run: ``00000001.json`` and so on, in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def newest(self) -> Term | None:
-        """Return the newest term."""
-        numbers = sorted((int(path.stem) for path in self._folder.glob("[0-9]*.json")), reverse=True)
-        for number in numbers:
-            try:
-                values = json.loads(self._path(number).read_text())
-            except FileNotFoundError:  # a later leader has removed it
-                continue
-            return Term(**{**values, "members": tuple(values["members"])})
+        """Return the newest term.
+
+        Raises:
+            UserError: Its file is damaged, or another version of podwright wrote it.
+        """
+        paths = (path for path in self.folder.glob("[0-9]*.json") if path.stem.isdecimal())
+        for path in sorted(paths, key=lambda path: int(path.stem), reverse=True):
+            with suppress(FileNotFoundError):  # a later leader has removed it
+                return _read(path)
         return None
 
     def claim(self, term: Term) -> bool:
         """Begin a term; return whether nobody else has begun it."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         draft = self._write_draft(term)
         try:
             os.link(draft, self._path(term.number))
@@ -64,7 +70,7 @@ class Terms:
                 return False
         finally:
             draft.unlink()
-        for path in sorted(self._folder.glob("[0-9]*.json"))[:-KEPT]:
+        for path in sorted(self.folder.glob("[0-9]*.json"))[:-KEPT]:
             path.unlink(missing_ok=True)
         return True
 
@@ -78,15 +84,33 @@ class Terms:
         return renewed
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"{number:08}.json"
+        return self.folder / f"{number:08}.json"
 
     def _write_draft(self, term: Term) -> Path:
-        draft = self._folder / f".{term.number}.{term.leader}"
+        draft = self.folder / f".{term.number}.{term.leader}"
         with draft.open("w") as file:
             file.write(json.dumps(asdict(term)))
             file.flush()
             os.fsync(file.fileno())  # a host that loses its power leaves no empty term
         return draft
+
+
+def _read(path: Path) -> Term:
+    try:
+        return _term(json.loads(path.read_text()))
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{path} is damaged, or another version of podwright wrote it ({error}): end all hosts of the run, remove "
+            "the file, and start again"
+        ) from error
+
+
+def _term(values: Any) -> Term:
+    term = Term(**{**values, "members": tuple(values["members"])})
+    wrong = [name for name, kind in KINDS.items() if not isinstance(getattr(term, name), kind)]
+    if wrong or not all(isinstance(name, str) for name in term.members):
+        raise ValueError(f"wrong values of {', '.join(wrong) or 'members'}")
+    return term
 
 
 class Election:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from podwright_training.config.option import Conflicts, option
 
+LONGEST_WAIT_S = 30 * 24 * 3600  # longer ones are slips, as of milliseconds
+LONGEST_SILENCE_S = 3600  # of idle GPUs at each lost host
+
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticOptions:
@@ -22,18 +25,26 @@ class ElasticOptions:
         "Longest wait for a spare or a new node to take a lost one's place before the run goes on with fewer, in "
         "seconds.",
         at_least=0,
+        at_most=LONGEST_WAIT_S,
     )
     nodes_timeout_s: float = option(
-        3600.0, "Longest wait for min_nodes to come together before an elastic run ends, in seconds.", above=0
+        3600.0,
+        "Longest wait for min_nodes to come together before an elastic run ends, in seconds.",
+        above=0,
+        at_most=LONGEST_WAIT_S,
     )
     heartbeat_timeout_s: float = option(
-        5.0, "Longest silence of a host before an elastic run goes on without it, in seconds.", at_least=0.5
+        5.0,
+        "Longest silence of a host before an elastic run goes on without it, in seconds.",
+        at_least=0.5,
+        at_most=LONGEST_SILENCE_S,
     )
     hang_timeout_s: float | None = option(
         None,
         "Longest step of an elastic run before its ranks start again, in seconds. Default: 20 times the median step, "
         "at least 10 s, with compile at least 120 s.",
         above=0,
+        at_most=LONGEST_WAIT_S,
     )
 
 
