@@ -23,7 +23,6 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
-from podwright_testing.training_documents import as_described
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.export import export, weights_of
@@ -158,7 +157,6 @@ def test_every_checkpoint_is_evaluated(exported, capsys):
     command = ["evaluate", "--run-dir", str(exported.root), "--all-checkpoints", "--prompts", "the node"]
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    as_described("evaluate", found)
     steps = found["progression"]
     assert [step["step"] for step in steps] == [4, 8, 12]
     assert steps[0]["loss"] > steps[1]["loss"] > steps[2]["loss"] == found["loss"]
@@ -353,7 +351,6 @@ def test_any_model_is_judged_on_a_text(exported, text_dataset, call_ranks, capsy
     """An export has its run's loss on the run's text, on two ranks too; what a model does to its logits counts."""
     assert main(["evaluate", "--model", str(exported.hf), "--config", str(exported.config), "--json"]) == 0
     found, of_run = json.loads(capsys.readouterr().out), evaluate(exported)
-    as_described("evaluate", found)
     assert found == {"model": str(exported.hf), **{name: of_run[name] for name in list(found)[1:]}}
     text = ("--dataset", text_dataset, "--max-context-width", 32, "--validation-sequences", 16, "--data-streams", 4)
     status, output = call_ranks(2, "evaluate", "--model", exported.hf, *text, "--json")

@@ -53,7 +53,7 @@ def ask(capsys):
 
 
 def test_documents_of_a_run(undisturbed, tmp_path, ask):
-    """Replay, report, consolidate and generate print what their schemas say; a key more or less is noticed."""
+    """Commands on a run print what their schemas say; a key more or less is noticed."""
     root = shutil.copytree(undisturbed, tmp_path / "run")
     (root / "config.yaml").write_text((root / "config.yaml").read_text().replace(str(undisturbed), str(root)))
     run = RunFolder(root)
@@ -62,6 +62,8 @@ def test_documents_of_a_run(undisturbed, tmp_path, ask):
     assert ask("report", f"--run-dir={root}", "--usd-per-hour=36")["goodput"]["run"]["kinds"][0]["usd"] is not None
     assert ask("consolidate", f"--run-dir={root}")["exported"][0]["model"] == str(run.hf)
     assert ask("consolidate", f"--run-dir={root}", "--all-checkpoints")["exported"]
+    assert ask("evaluate", f"--run-dir={root}", "--all-checkpoints", "--prompts", "the")["progression"]
+    assert ask("evaluate", f"--model={run.hf}", f"--config={run.config}")["tokens"] > 0
     (text,) = ask("generate", f"--run-dir={root}", "--prompts", "the", "--max-new-tokens=2")["texts"]
     assert text.startswith("the")
     for wrong in ({**replayed, "more": 1}, {key: value for key, value in replayed.items() if key != "digest"}):

@@ -3,8 +3,10 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import time
 from argparse import ArgumentParser
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -262,17 +264,37 @@ def test_a_range_of_nodes_is_an_array_of_hosts():
         (128 + 11, "RUNNING", "scontrol requeue 14"),
         (128 + 15, "CANCELLED", ""),
         (0, "RUNNING", "scancel --state=PENDING 12"),
-        (1, "RUNNING", ""),
+        (1, "RUNNING", "sleep 60, scontrol requeue 14"),  # it failed by itself
+        (127, "RUNNING", "sleep 60, scontrol requeue 14"),  # its environment is gone
         (2, "RUNNING", ""),
+        (69, "RUNNING", ""),  # the run has failed
     ],
 )
 def test_a_host_of_a_run_that_goes_on_queues_again(tmp_path, status, state, slurm_says):
     """Also one whose agent was killed, and although the controller does not answer at once; not one of an ended run."""
-    script = render(job(elastic=Elastic(min_nodes=1)))
+    (tmp_path / "run" / "elastic").mkdir(parents=True)
+    assert ", ".join(end_host(tmp_path, status, state)) == slurm_says
+
+
+def test_a_host_that_fails_again_and_again_ends(tmp_path):
+    """Its fourth failure of a day is the last; other hosts' failures and yesterday's do not count."""
+    failures = tmp_path / "run" / "elastic" / "host-failures"
+    failures.parent.mkdir(parents=True)
+    now = int(time.time())
+    failures.write_text(f"15 {now}\n" * 9 + f"14 {now - 90_000}\n" * 9)
+    assert [len(end_host(tmp_path, 1)) for _ in range(4)] == [2, 2, 2, 0]
+    shutil.rmtree(failures.parent)
+    assert end_host(tmp_path, 1) == [], "the run's folder is gone"
+
+
+def end_host(folder, status, state="RUNNING"):
+    """End a host's step with a status; return what its script then asks of Slurm, and its waits."""
+    script = render(job(elastic=Elastic(min_nodes=1), run=RunFolder(folder / "run")))
+    (folder / "said").write_text("")
     commands = f"""
         srun() {{ return {status}; }}
-        squeue() {{ [[ -e {tmp_path}/asked ]] || {{ touch {tmp_path}/asked; return 1; }}; echo {state}; }}
-        said() {{ echo "$*" >> {tmp_path}/said; }}
+        squeue() {{ [[ -e {folder}/asked ]] || {{ touch {folder}/asked; return 1; }}; echo {state}; }}
+        said() {{ echo "$*" >> {folder}/said; }}
         scontrol() {{ said scontrol "$@"; }}
         scancel() {{ said scancel "$@"; }}
         sleep() {{ [[ $1 == 5 ]] || said sleep 60; }}
@@ -280,8 +302,7 @@ def test_a_host_of_a_run_that_goes_on_queues_again(tmp_path, status, state, slur
     slurm = {"SLURM_JOB_ID": "14", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_NODELIST": "a"}
     done = subprocess.run(["bash", "-c", commands + script], env=os.environ | slurm, capture_output=True, check=False)
     assert done.returncode == status, done.stderr
-    said = (tmp_path / "said").read_text().splitlines() if (tmp_path / "said").exists() else []
-    assert ", ".join(said) == slurm_says
+    return (folder / "said").read_text().splitlines()
 
 
 @pytest.mark.parametrize(

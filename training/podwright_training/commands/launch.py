@@ -24,7 +24,8 @@ from podwright_training.answer import add_json, answer
 from podwright_training.config import sources
 from podwright_training.config.sources import preset_names
 from podwright_training.elastic import terms
-from podwright_training.elastic.membership import LEFT, UNABLE
+from podwright_training.elastic.membership import FAILED, FINISHED, LEFT, UNABLE, USER_ERROR
+from podwright_training.elastic.offenders import MOST_FAILURES
 from podwright_training.elastic.policy import Policy
 from podwright_training.errors import ConfigError, UserError
 from podwright_training.jobs.script import start_script
@@ -290,8 +291,11 @@ def render(job: Job) -> str:
         signal_lead_s=SIGNAL_LEAD_S,
         torchrun=shlex.quote(str(job.program)),
         podwright_train=shlex.quote(str(job.program)),
+        failures=shlex.quote(str(job.run.elastic / "host-failures")),
+        most_failures=MOST_FAILURES,
         left_status=LEFT,
         unable_status=UNABLE,
+        ended_statuses=[FINISHED, USER_ERROR, FAILED],
         run_dir=shlex.quote(str(job.run.root)),
         trainer_arguments=shlex.join(job.trainer_arguments),
         **(_of_container(job, job.spec) if job.spec else {}),

@@ -16,7 +16,9 @@ from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import RankReport, Report
 from podwright_training.elastic.state_holders import fewest_holders
 
-FINISHED, FAILED, USER_ERROR, UNABLE, LEFT = 0, 1, 2, 71, 75  # exit statuses of agents; sysexits.h's OSERR, TEMPFAIL
+# Exit statuses of agents; the last ones are sysexits.h's UNAVAILABLE, OSERR and TEMPFAIL. Any other is that of a host
+# that failed by itself: 1 of Python's or srun's.
+FINISHED, USER_ERROR, FAILED, UNABLE, LEFT = 0, 2, 69, 71, 75
 FIRST_WAIT_S = 10.0  # for further nodes before the first generation
 PREPARE_S = 60.0  # a host's imports, before the first generation
 GATHER_S = 0.5  # after a failed rank, for the others' failures: one of them is the cause
