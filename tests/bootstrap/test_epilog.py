@@ -7,7 +7,7 @@ import pwd
 import signal
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -60,11 +60,9 @@ def test_only_the_users_programs_stand_still():
 @pytest.mark.slow
 def test_epilogs_of_two_jobs_do_not_stop_each_other():
     """Jobs of one user that end at once are all cleared away."""
-    with program(JOB.uid) as users, ThreadPoolExecutor(4) as epilogs:
+    with program(JOB.uid) as users, ProcessPoolExecutor(4) as epilogs:
         for _ in range(25):
-            list(
-                epilogs.map(lambda number: epilog._signal_all([JOB.uid], number), [signal.SIGSTOP, signal.SIGCONT] * 2)
-            )
+            list(epilogs.map(partial(epilog._signal_all, [JOB.uid]), [signal.SIGSTOP, signal.SIGCONT] * 2))
         epilog._signal_all([JOB.uid], signal.SIGCONT)
         wait_for(lambda: not is_stopped(users), timeout_s=60, what=lambda: "a program that goes on")
 
