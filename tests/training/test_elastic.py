@@ -104,7 +104,7 @@ def elastic_run(tmp_path, fork_server, tiny_flags):
             **SAME,
             "min_nodes": 2,
             "max_nodes": 4,
-            "heartbeat_timeout_s": 2,
+            "heartbeat_timeout_s": 5,  # a busy machine keeps a healthy host from answering for 2 s
             "hang_timeout_s": LIMIT_S,  # ranks wait for the test
             "memory_checkpoint_freq": 1,
             **options,
