@@ -283,12 +283,17 @@ def test_a_host_that_fails_again_and_again_ends(tmp_path):
     now = int(time.time())
     failures.write_text(f"15 {now}\n" * 9 + f"14 {now - 90_000}\n" * 9)
     assert [len(end_host(tmp_path, 1)) for _ in range(4)] == [2, 2, 2, 0]
+    *_, line = (tmp_path / "output").read_text().splitlines()
+    assert line == (
+        "=== host 1 failed 4 times within a day, the last with exit status 1: repair a or its environment, then: "
+        "scontrol requeue 14"
+    )
     shutil.rmtree(failures.parent)
     assert end_host(tmp_path, 1) == [], "the run's folder is gone"
 
 
 def end_host(folder, status, state="RUNNING"):
-    """End a host's step with a status; return what its script then asks of Slurm, and its waits."""
+    """End a host's step with a status; return what its script asks of Slurm, and its waits. Write the output."""
     script = render(job(elastic=Elastic(min_nodes=1), run=RunFolder(folder / "run")))
     (folder / "said").write_text("")
     commands = f"""
@@ -300,8 +305,11 @@ def end_host(folder, status, state="RUNNING"):
         sleep() {{ [[ $1 == 5 ]] || said sleep 60; }}
     """
     slurm = {"SLURM_JOB_ID": "14", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_NODELIST": "a"}
-    done = subprocess.run(["bash", "-c", commands + script], env=os.environ | slurm, capture_output=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", commands + script], env=os.environ | slurm, capture_output=True, text=True, check=False
+    )
     assert done.returncode == status, done.stderr
+    (folder / "output").write_text(done.stdout)
     return (folder / "said").read_text().splitlines()
 
 

@@ -105,49 +105,49 @@ class Consolidate:
     exported: list[Exported]
 
 
-@dataclass
-class OfSource:
-    """Loss (nats per token), perplexity and bits per byte on one source of a mixture."""
+@dataclass(kw_only=True)
+class Quality:
+    """Loss in nats per token, perplexity, and bits per byte."""
+
+    loss: float
+    perplexity: float
+    bits_per_byte: float
+
+
+@dataclass(kw_only=True)
+class SourceQuality(Quality):
+    """Quality on one source of a mixture."""
 
     tokens: int
-    loss: float
-    perplexity: float
-    bits_per_byte: float
 
 
-@dataclass
-class OfCheckpoint:
-    """Those of a checkpoint, and how it continues each prompt."""
+@dataclass(kw_only=True)
+class CheckpointQuality(Quality):
+    """Quality of one checkpoint, and the texts with which it continues the prompts."""
 
     step: int
-    loss: float
-    perplexity: float
-    bits_per_byte: float
     samples: list[str]
 
 
-@dataclass
-class EvaluateModel:
+@dataclass(kw_only=True)
+class EvaluateModel(Quality):
     """The document of `podwright-train evaluate --model FOLDER --json`; `tasks` are those of lm-evaluation-harness."""
 
     model: str
     tokens: int
-    loss: float
-    perplexity: float
-    bits_per_byte: float
-    sources: dict[str, OfSource] = field(default_factory=dict)
+    sources: dict[str, SourceQuality] = field(default_factory=dict)
     tasks: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EvaluateRun(EvaluateModel):
     """The document of `podwright-train evaluate --run-dir R --json`; the trainer's figures, if it validated there."""
 
-    step: int = field(kw_only=True)
-    trainer_loss: float = field(default=0.0, kw_only=True)
-    trainer_perplexity: float = field(default=0.0, kw_only=True)
-    relative_difference: float = field(default=0.0, kw_only=True)
-    progression: list[OfCheckpoint] = field(default_factory=list, kw_only=True)
+    step: int
+    trainer_loss: float = 0.0
+    trainer_perplexity: float = 0.0
+    relative_difference: float = 0.0
+    progression: list[CheckpointQuality] = field(default_factory=list)
 
 
 @dataclass

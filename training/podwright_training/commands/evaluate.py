@@ -121,23 +121,23 @@ def as_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines that say what was found; each source, checkpoint, prompt and task has its own."""
     step = f", step {found['step']}" if "step" in found else ""
     yield f"{found['model']}{step}, on {found['tokens']:,} tokens"
-    yield f"  {_said(found)}"
+    yield f"  {_quality(found)}"
     if "trainer_loss" in found:
         perplexity, apart = found["trainer_perplexity"], found["relative_difference"]
         yield f"  the trainer's perplexity at this step: {perplexity:.5g}, relative difference {apart:.1e}"
     for name, figures in found.get("sources", {}).items():
         yield f"source {name}, {figures['tokens']:,} tokens"
-        yield f"  {_said(figures)}"
+        yield f"  {_quality(figures)}"
     for checkpoint in found.get("progression", ()):
         yield f"checkpoint of step {checkpoint['step']}"
-        yield f"  {_said(checkpoint)}"
+        yield f"  {_quality(checkpoint)}"
         yield from (f"  writes {json.dumps(text, ensure_ascii=False)}" for text in checkpoint["samples"])
     for task, numbers in found.get("tasks", {}).items():
         yield f"task {task}"
         yield from (f"  {name} {number:.4g}" for name, number in numbers.items())
 
 
-def _said(figures: Mapping[str, Any]) -> str:
+def _quality(figures: Mapping[str, Any]) -> str:
     loss, perplexity, bits = (figures[name] for name in ("loss", "perplexity", "bits_per_byte"))
     return f"loss {loss:.4f} nats per token, perplexity {perplexity:.5g}, {bits:.4f} bits per byte"
 

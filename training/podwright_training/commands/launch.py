@@ -25,7 +25,7 @@ from podwright_training.config import sources
 from podwright_training.config.sources import preset_names
 from podwright_training.elastic import terms
 from podwright_training.elastic.membership import FAILED, FINISHED, LEFT, UNABLE, USER_ERROR
-from podwright_training.elastic.offenders import MOST_FAILURES
+from podwright_training.elastic.offenders import MOST_FAILURES, WITHIN_S
 from podwright_training.elastic.policy import Policy
 from podwright_training.errors import ConfigError, UserError
 from podwright_training.jobs.script import start_script
@@ -49,7 +49,7 @@ TEMPLATE, ELASTIC_TEMPLATE, JOB_TEMPLATE = "train.sbatch", "elastic.sbatch", "jo
 
 
 class LaunchError(UserError):
-    """The job cannot be submitted; the message lists every problem."""
+    """Submitting the job failed; the message lists every problem."""
 
 
 class Span(NamedTuple):
@@ -293,6 +293,7 @@ def render(job: Job) -> str:
         podwright_train=shlex.quote(str(job.program)),
         failures=shlex.quote(str(job.run.elastic / "host-failures")),
         most_failures=MOST_FAILURES,
+        within_s=WITHIN_S,
         left_status=LEFT,
         unable_status=UNABLE,
         ended_statuses=[FINISHED, USER_ERROR, FAILED],

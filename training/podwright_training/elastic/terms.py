@@ -38,14 +38,14 @@ class Term:
     open: bool = False  # its leader has lost the others: whoever reaches more of them may lead
 
 
-KINDS = {name: kind for name, kind in get_type_hints(Term).items() if name != "members"}
+_TYPES = {name: kind for name, kind in get_type_hints(Term).items() if name != "members"}
 
 
 class Terms:
     """The terms of a run: ``00000001.json`` and so on, in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self._folder = folder
 
     def newest(self) -> Term | None:
         """Return the newest term.
@@ -53,7 +53,7 @@ class Terms:
         Raises:
             UserError: Its file is damaged, or another version of podwright wrote it.
         """
-        paths = (path for path in self.folder.glob("[0-9]*.json") if path.stem.isdecimal())
+        paths = (path for path in self._folder.glob("[0-9]*.json") if path.stem.isdecimal())
         for path in sorted(paths, key=lambda path: int(path.stem), reverse=True):
             with suppress(FileNotFoundError):  # a later leader has removed it
                 return _read(path)
@@ -61,7 +61,7 @@ class Terms:
 
     def claim(self, term: Term) -> bool:
         """Begin a term; return whether nobody else has begun it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         draft = self._write_draft(term)
         try:
             os.link(draft, self._path(term.number))
@@ -70,7 +70,7 @@ class Terms:
                 return False
         finally:
             draft.unlink()
-        for path in sorted(self.folder.glob("[0-9]*.json"))[:-KEPT]:
+        for path in sorted(self._folder.glob("[0-9]*.json"))[:-KEPT]:
             path.unlink(missing_ok=True)
         return True
 
@@ -84,10 +84,10 @@ class Terms:
         return renewed
 
     def _path(self, number: int) -> Path:
-        return self.folder / f"{number:08}.json"
+        return self._folder / f"{number:08}.json"
 
     def _write_draft(self, term: Term) -> Path:
-        draft = self.folder / f".{term.number}.{term.leader}"
+        draft = self._folder / f".{term.number}.{term.leader}"
         with draft.open("w") as file:
             file.write(json.dumps(asdict(term)))
             file.flush()
@@ -107,7 +107,7 @@ def _read(path: Path) -> Term:
 
 def _term(values: Any) -> Term:
     term = Term(**{**values, "members": tuple(values["members"])})
-    wrong = [name for name, kind in KINDS.items() if not isinstance(getattr(term, name), kind)]
+    wrong = [name for name, kind in _TYPES.items() if not isinstance(getattr(term, name), kind)]
     if wrong or not all(isinstance(name, str) for name in term.members):
         raise ValueError(f"wrong values of {', '.join(wrong) or 'members'}")
     return term
@@ -164,9 +164,8 @@ def secret(folder: Path) -> bytes:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass  # another host was faster
+            with suppress(FileExistsError):  # another host was faster
+                os.link(draft, path)
         finally:
             draft.unlink()
     status = path.stat()
