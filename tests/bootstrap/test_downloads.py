@@ -42,7 +42,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(CONTENT[start:] if given else CONTENT[: len(CONTENT) // 2])
 
     def log_message(self, *_: object) -> None:
-        pass
+        """Keep the terminal quiet."""
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
     """Serves files and prints nothing."""
 
     def log_message(self, *_: object) -> None:
-        pass
+        """Keep the terminal quiet."""
 
 
 def release(folder: Path, name: str, port: int) -> dict[str, Any]:

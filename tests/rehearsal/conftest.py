@@ -65,7 +65,7 @@ def debian_12() -> Path:
 
 
 def image_of(name: str) -> Path:
-    """Return the node image of a release; skip the test where it cannot be had."""
+    """Return the node image of a release; skip the test where it is not available."""
     if why := why_not() or supplies.why_no_image(RELEASES[name]):
         pytest.skip(why)
     return supplies.node_image(RELEASES[name])
@@ -110,7 +110,7 @@ def web_server() -> Iterator[tuple[str, int]]:
             self.do_GET()
 
         def log_message(self, *_: object) -> None:
-            pass
+            """Keep the terminal quiet."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

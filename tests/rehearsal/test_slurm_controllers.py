@@ -63,7 +63,7 @@ def secrets_manager() -> Iterator[tuple[str, int]]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            pass
+            """Keep the terminal quiet."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Secret) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

@@ -43,7 +43,7 @@ def test_samples_are_written(run_folder, capsys):
     first, second = text.split("\n\nTwo")
     assert len(first) > len("One")
     assert first.startswith("One")
-    assert second
+    assert second.strip()
 
 
 def test_seed_decides(run_folder):
@@ -96,6 +96,6 @@ def test_numbers_out_of_range(tmp_path):
 def test_an_empty_prompt_and_a_device_that_is_not_there(run_folder):
     """A text may begin with nothing; the device is named with the reason."""
     (text,) = generate(run_folder.hf, [""], max_new_tokens=8, temperature=0, seed=0)
-    assert text
+    assert text.strip()
     with pytest.raises(UserError, match="device foo: Expected one of cpu"):
         run("--run-dir", str(run_folder.root), "--device", "foo")

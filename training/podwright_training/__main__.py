@@ -176,7 +176,7 @@ def _is_first(line: str) -> bool:
     except FileExistsError:
         return False
     except OSError:
-        pass  # twice is better than not at all
+        return True  # twice is better than not at all
     return True
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+from contextlib import suppress
 from pathlib import Path
 from subprocess import SubprocessError
 from typing import Iterator, List, Optional, Tuple
@@ -48,13 +49,11 @@ def collect() -> List[Family]:
 
 def _throttled() -> Family:
     family = Family("podwright_gpu_throttled", "Whether the GPU runs slower, 1 or 0, and for what reason")
-    try:
+    with suppress(OSError, SubprocessError):  # nvidia-smi is gone, or its driver is older than these fields: no values
         for index, uuid, *values in _rows("--query-gpu=", ["index", "uuid", *(field for field, _ in THROTTLES)]):
             for (_, reason), value in zip(THROTTLES, values):  # noqa: B905 (Python 3.8)
                 if value in {"Active", "Not Active"}:
                     family.add(value == "Active", gpu=index, uuid=uuid, reason=reason)
-    except (OSError, SubprocessError):  # nvidia-smi is gone, or its driver is older than these fields: no values
-        pass
     return family
 
 
@@ -74,7 +73,7 @@ def _jobs() -> Family:
 
 def job_of(pid: int) -> Optional[Tuple[str, str]]:
     """Return the Slurm job and the user of a process, by the slurmstepd among its parents; None outside of jobs."""
-    try:
+    with suppress(OSError):  # it has ended
         user = _user(os.stat(PROC / str(pid)).st_uid)  # noqa: PTH116 (of the process itself)
         for _ in range(MOST_PARENTS):
             status = dict(re.findall(r"^(\w+):\t(.*)$", (PROC / str(pid) / "status").read_text(), re.MULTILINE))
@@ -84,9 +83,7 @@ def job_of(pid: int) -> Optional[Tuple[str, str]]:
                     return step[1].decode(), user
             pid = int(status["PPid"])
             if pid <= 1:
-                return None
-    except OSError:  # it has ended
-        pass
+                break
     return None
 
 

@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import textwrap
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -258,15 +258,13 @@ def _create_beside(path: Path) -> Tuple[Path, int]:
         if error.errno in NO_FILE_OF_OURS:
             return _create_random(path)
         raise
-    try:
+    with suppress(OSError):  # locked, renamed, not to be removed, or a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(descriptor)
         if os.path.samestat(status, os.lstat(own)):  # not one that its writer has renamed since
             if (status.st_size, status.st_mode, status.st_uid, status.st_nlink) == _fresh():
                 return own, descriptor
             own.unlink()
-    except OSError:  # locked, renamed, not to be removed, or a file system without locks
-        pass
     os.close(descriptor)
     return _create_random(path)
 

@@ -71,7 +71,7 @@ class Refusing(BaseHTTPRequestHandler):
         self.do_POST()
 
     def log_message(self, *_: object) -> None:
-        pass
+        """Keep the terminal quiet."""
 
     def _json(self, code: str, message: str, _: str) -> str:
         return json.dumps({"__type": code, "message": message})

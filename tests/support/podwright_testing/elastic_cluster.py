@@ -136,7 +136,7 @@ class ElasticCluster:
             self.limit_network(*WORKERS)
             trainer.install(self.scratch / "environment")
             self.cluster.wait_until_idle(timeout_s=WAITS_S)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no host stays
             self.cluster.stop()
             raise
         return self

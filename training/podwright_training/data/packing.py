@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class Recipe:
             step: Distance to the next one.
 
         Raises:
-            DataError: A shard cannot be read, too much is broken, or a stream owns no document.
+            DataError: A shard is unreadable, too much is broken, or a stream owns no document.
         """
         faults = Faults(self.max_bad_records, self.max_bad_shards)
         packers = {
@@ -100,5 +101,4 @@ def _resume(packers: Iterable[_Packer]) -> None:
     """Find the documents at which the streams continue, in threads: decompressing releases the GIL."""
     begun = [packer for packer in packers if packer.position != Position()]
     with ThreadPoolExecutor(RESUME_THREADS) as pool:
-        for _ in pool.map(_Packer.read, begun):
-            pass  # an error of reading is raised here
+        deque(pool.map(_Packer.read, begun), maxlen=0)  # raises an error of reading

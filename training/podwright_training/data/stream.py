@@ -8,6 +8,7 @@ every global batch depends on nothing but its size, and a position is five small
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -147,7 +148,7 @@ class PackedStream:
                 then lacks has labels that do not count; ``own_sequences`` says which it has.
 
         Raises:
-            DataError: A shard cannot be read, too much is broken, a stream owns no document, or a worker died.
+            DataError: A shard is unreadable, too much is broken, a stream owns no document, or a worker died.
         """
         import torch
 
@@ -171,7 +172,7 @@ class PackedStream:
         Of remote data only the first stream is read, as each may cost a download.
 
         Raises:
-            DataError: A stream has no document, a shard cannot be read, or too much is broken.
+            DataError: A stream has no document, a shard is unreadable, or too much is broken.
         """
         recipe = self._recipe
         faults = Faults(recipe.max_bad_records, recipe.max_bad_shards)
@@ -205,8 +206,7 @@ class PackedStream:
             raise ValueError(
                 f"sequence {first_sequence} is behind this position, {self._sequences}; load a state from before it"
             )
-        for _ in self._draw_until(first_sequence):
-            pass
+        deque(self._draw_until(first_sequence), maxlen=0)  # draws, keeps nothing
 
     @property
     def sequences_by_source(self) -> dict[str, int]:

@@ -50,7 +50,7 @@ class Stream:
     """Queue of work that never runs."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+        """Take what CUDA's takes: device, priority, flags."""
 
     def wait_stream(self, _: Stream) -> None:
         """Do nothing."""
@@ -67,7 +67,7 @@ class Event:
     """Point in a stream, always in the past."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+        """Take what CUDA's takes: device, priority, flags."""
 
     def record(self, _: Stream | None = None) -> Event:
         """Return the event."""
@@ -108,7 +108,7 @@ class _Module(ModuleType):
         return 0
 
     def set_device(self, _: Any) -> None:
-        pass
+        """Stay with the only device."""
 
     def device(self, _: Any) -> AbstractContextManager[None]:
         return nullcontext()
@@ -123,7 +123,7 @@ class _Module(ModuleType):
         return torch.empty(0)
 
     def set_rng_state(self, *_: Any) -> None:
-        pass
+        """Keep no state: nothing draws numbers."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
