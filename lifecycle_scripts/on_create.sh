@@ -50,7 +50,7 @@ unpack() {
     mkdir -p "${unpacked%/*}"
     exec 9>"${unpacked%/*}/lock"
     flock 9 # two runs may unpack at once
-    unpack || fail "podwright_bootstrap.tar cannot be unpacked into $unpacked" "look at the space left there (df -h /opt)"
+    unpack || fail "cannot unpack podwright_bootstrap.tar into $unpacked" "look at the space left there (df -h /opt)"
     exec 9>&-
     cd "$unpacked"
   fi

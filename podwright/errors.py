@@ -10,7 +10,7 @@ class PodwrightError(Exception):
         message: one sentence, or the output of the program that failed.
         hint: what to do, where the message does not say it.
 
-    ``exit_status`` is the command's: 1 if the work failed, 2 if the input cannot be used.
+    ``exit_status`` is the command's: 1 if the work failed, 2 if the input is wrong.
     """
 
     exit_status = 1

@@ -9,14 +9,14 @@ from podwright_bootstrap.host.shell import write_file
 
 
 class OutputError(PodwrightError):
-    """The file cannot be written."""
+    """Writing the file failed."""
 
 
 def write_output(path: Path, text: str) -> None:
     """Write the file, or leave what was there.
 
     Raises:
-        OutputError: it cannot be written; the message names it and says why.
+        OutputError: writing fails; the message names the file and says why.
     """
     try:
         write_file(path, text)

@@ -51,7 +51,7 @@ def test_version_and_address_are_the_same_everywhere() -> None:
 
 
 def test_a_release_dates_the_changelog_and_tags(clone: Path) -> None:
-    """Commit and annotated tag are signed off; the same version cannot be released twice."""
+    """Commit and annotated tag are signed off; a second release of the same version is refused."""
     ready = "print(*release._not_ready('v0.1.0'), sep='\\n')"
     assert release(clone, ready).strip() == ""
     release(clone, "release._tag('v0.1.0')")

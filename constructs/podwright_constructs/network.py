@@ -142,7 +142,7 @@ class TrainingNetwork(Construct):
         nfs: whether OpenZFS is mounted here.
 
     Raises:
-        InvalidArgumentsError: a zone's name instead of its id, blocks that cannot be, or an unknown service; all
+        InvalidArgumentsError: a zone's name instead of its id, impossible blocks, or an unknown service; all
             problems are in it.
     """
 

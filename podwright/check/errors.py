@@ -14,12 +14,12 @@ from podwright.terminal import columns
 CODES = {
     "unreadable-file": "The settings file is missing, not a file, too large or not UTF-8 text.",
     "bound-to-place": "`podwright move` goes to another zone or region, and this value exists only in the old one.",
-    "invalid-run": "The file of `--run` cannot be read, or has a wrong option.",
+    "invalid-run": "The file of `--run` is unreadable, or has a wrong option.",
 }
 
 
 class InputError(PodwrightError):
-    """A file that a command was given cannot be used; ``code`` is the finding's."""
+    """A file that a command was given is unusable; ``code`` is the finding's."""
 
     exit_status = 2
     code = ""

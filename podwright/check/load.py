@@ -18,7 +18,7 @@ def load(path: Path) -> Settings:
 
     Raises:
         InvalidSettingsError: the file has errors; all of them are in it.
-        UnreadableFileError: the file cannot be read at all.
+        UnreadableFileError: reading the file fails.
     """
     from podwright.check.report import check  # noqa: PLC0415 — --help need not wait for pydantic
 

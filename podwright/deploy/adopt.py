@@ -82,7 +82,7 @@ def _is_whole(stack: DeployedStack) -> bool:
 
 
 def _unplanned(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]]) -> Iterator[Outcome]:
-    """Yield orphans of a stack that cannot be planned because its foundation is incomplete."""
+    """Yield orphans of a stack without a plan, because its foundation is incomplete."""
     found = [arn for arn, tags in tagged.items() if names.construct_path(tags).startswith(f"{stack.name}/")]
     for arn in found:
         yield Outcome("left", arn, None, f"left {arn}: deploy its foundation first, then run adopt again")

@@ -18,7 +18,7 @@ FORMS: Mapping[str, Callable[[Diagram], str]] = {".svg": svg, ".narrow.svg": nar
 
 
 class DrawingError(PodwrightError):
-    """The diagram cannot be made."""
+    """Drawing the diagram failed."""
 
 
 Synthesize = Callable[[Settings, Path], None]
@@ -29,9 +29,9 @@ def draw(settings: Settings, output: Path | None, synthesize: Synthesize) -> str
 
     Raises:
         InvalidArgumentsError: a construct refuses its arguments.
-        WheelError: the training program cannot be built.
+        WheelError: building the training program fails.
         DrawingError: the output has another end than those of ``FORMS``.
-        OutputError: it cannot be written.
+        OutputError: writing it fails.
     """
     end = max((end for end in FORMS if output and output.name.endswith(end)), key=len, default=None)
     if output and end is None:

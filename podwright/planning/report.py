@@ -26,7 +26,7 @@ def render(plan: Plan, *, submit: Sequence[str], obstacles: Sequence[str]) -> st
     Args:
         plan: The plan.
         submit: Words of the command that submits it.
-        obstacles: Reasons why it cannot be submitted; then the command is left out.
+        obstacles: Reasons against submitting it; then the command is left out.
     """
     sections = [] if plan.fits else [f"DOES NOT FIT: {plan.sentence()}"]
     sections += [_heading(plan), _memory(plan), _speed(plan)]

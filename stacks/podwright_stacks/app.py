@@ -17,7 +17,7 @@ DEFAULT_FOLDER = "cdktf.out"
 
 
 class OutputFolderError(PodwrightError):
-    """The folder for Terraform's JSON cannot be made."""
+    """Making the folder for Terraform's JSON failed."""
 
 
 def synthesize(settings: Settings, folder: Path | None = None) -> None:
@@ -29,8 +29,8 @@ def synthesize(settings: Settings, folder: Path | None = None) -> None:
 
     Raises:
         InvalidArgumentsError: a construct refuses its arguments.
-        OutputFolderError: the folder cannot be made.
-        WheelError: the training program cannot be built.
+        OutputFolderError: making the folder fails.
+        WheelError: building the training program fails.
     """
     output = folder or Path(os.environ.get(OUTDIR_VARIABLE) or DEFAULT_FOLDER)
     _make(output)

@@ -19,7 +19,7 @@ BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(s
 
 
 class WheelError(PodwrightError):
-    """The project cannot be built; the message ends with what the build said."""
+    """Building the project failed; the message ends with what the build said."""
 
 
 def build_wheel(project: Path, *, cache: Path) -> Path:

@@ -1,6 +1,6 @@
 """Hosts to boot: real namespaces, files, mounts, locks, pip and ssh-keygen.
 
-What a host in a namespace cannot have is in shims/.
+shims/ has what a host in a namespace lacks.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def test_a_program_whose_environment_never_answers_is_not_waited_for(tmp_path, m
 
 
 def test_what_cannot_be_removed_keeps_nothing_else(tmp_path, monkeypatch, capsys):
-    """After files that cannot be deleted the user's memory goes all the same."""
+    """After a failure to delete files the user's memory goes all the same."""
     for name, script in {"squeue": "exit 0", "find": "echo busy >&2; exit 1"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)

@@ -767,7 +767,7 @@ def test_bundle_holds_the_scripts_and_nothing_else(synthesize, scripts: Path, tm
 
 
 def test_prefix_changes_with_the_scripts_alone(scripts: Path, tmp_path: Path) -> None:
-    """Another script gives another prefix, so that nodes know; another group does not, so that none is disturbed."""
+    """Another script gives another prefix, so that nodes know; another group does not disturb them."""
 
     def prefix(number: int, **changes: Any) -> str:
         stack = TerraformStack(App(outdir=str(tmp_path / str(number))), "test")

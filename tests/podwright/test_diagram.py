@@ -194,7 +194,7 @@ def test_prices_that_are_not_known():
 
 @pytest.mark.slow
 def test_the_command_writes_a_whole_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """-o writes the form that the name says; another name, or a path that cannot be written, is said in one line."""
+    """-o writes the form that the name says; another name, or an unwritable path, is one line."""
     file = str(ROOT / "examples/bring_your_own/cluster.yaml")
     for suffix in FORMS:
         output = tmp_path / f"architecture{suffix}"

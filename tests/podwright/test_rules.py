@@ -671,7 +671,7 @@ def test_every_rule_has_a_case_and_a_meaning():
     ],
 )
 def test_a_run_is_held_against_the_cluster(options: Mapping[str, Any], path: str, hint: str):
-    """Too much memory is reported at the instance type, what cannot be dealt out or laid out at the count."""
+    """Too much memory is reported at the instance type, a batch or layout that does not divide at the count."""
     run = replace(load_file(PRESETS / "seed_1b.yaml"), train_batch_size=1)
     settings = Settings.model_validate(content())
     assert rules.apply(settings, run) == []

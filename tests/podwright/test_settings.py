@@ -139,7 +139,7 @@ def test_one_error_has_all_problems(tmp_path: Path):
 
 
 def test_missing_file_is_its_own_error(tmp_path: Path):
-    """A file that cannot be read is no InvalidSettingsError."""
+    """An unreadable file is no InvalidSettingsError."""
     with pytest.raises(UnreadableFileError, match=r"nowhere\.yaml: No such file"):
         loading.load(tmp_path / "nowhere.yaml")
 

@@ -263,7 +263,7 @@ def failure(event):
 
 
 def test_a_taken_name_is_refused(create, model):
-    """Two clusters of one name cannot be."""
+    """A second cluster of one name is refused."""
     create(model)
     code, message = failure(create(model))
     assert code == "AlreadyExists"

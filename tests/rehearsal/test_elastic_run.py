@@ -75,7 +75,7 @@ def loses_two_partners(run: ElasticRun, cluster: ElasticCluster) -> None:
     with lost(cluster, one, "power") as at, lost(cluster, other, "power"):
         run.next_step_after(at)
         assert last_start(run)["resumed_from"].startswith("/fsx/")
-        assert "in memory cannot be used: " in output(run)
+        assert "in memory is incomplete: " in output(run)
         assert f"of {one}" in output(run)
     run.wait_for_nodes(4)
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.hosts
 CHECKOUT = Path(__file__).parents[2]
 NAME = "demo"
 COMMAND_TIMEOUT_S = 600
-RUNS_OF_VALIDATE = 4  # until none is named by all: whatever else this machine does slows another one each time
+RUNS_OF_VALIDATE = 4  # until no host is named by all: whatever else this machine does slows another one each time
 PYTHON, PACKAGES = "/opt/python", "/opt/packages"  # of this machine, on the hosts
 
 

@@ -39,7 +39,7 @@ BUCKET = "sagemaker-demo"
 NO_KEYS = "-u AWS_ACCESS_KEY_ID -u AWS_SECRET_ACCESS_KEY"
 DOCKER = "/opt/rehearsal/docker"
 DOCKER_PACKAGES = ("docker.io", "containerd", "runc", "libdevmapper1.02.1")
-# Debian's packages with what a host in namespaces cannot have switched off, and a runtime in place of NVIDIA's.
+# Debian's packages with what a host in namespaces lacks switched off, and a runtime in place of NVIDIA's.
 INSTALL_DOCKER = f"""
 set -e
 cd {DOCKER}

@@ -59,7 +59,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Gallery(FoundationStack):
-    """The foundation, and beside it in the same account each variant that one settings file cannot have as well."""
+    """The foundation, and beside it in the same account each variant that excludes another one in a settings file."""
 
     def __init__(self, scope: App) -> None:
         super().__init__(scope, settings=Settings.model_validate(SETTINGS))

@@ -209,7 +209,7 @@ def test_tensors_that_cannot_be_read_end_the_run_in_one_line(copied, tiny_flags,
     rewrite(path, name, b"x" * (path / name).stat().st_size)
     assert main(["train", *tiny_flags(copied, ranks=1, max_steps=13)]) == 2
     printed = capsys.readouterr().err
-    assert "step-00000012 has the hashes of its manifest, but cannot be read" in printed
+    assert "step-00000012 has the hashes of its manifest, but is unreadable" in printed
     assert "Traceback" not in printed
 
 

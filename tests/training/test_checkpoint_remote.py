@@ -93,7 +93,7 @@ def test_an_unreachable_store_is_reported_before_the_run(run, tmp_path, capsys, 
 
 @pytest.mark.slow
 def test_a_store_that_goes_away_costs_no_checkpoint(bucket, run, tmp_path, caplog, capsys, monkeypatch):
-    """A checkpoint that cannot be copied stays local; a last one that is not copied is an error at the end."""
+    """A checkpoint whose copy fails stays local; a last one that is not copied is an error at the end."""
 
     def check_and_go_away(mirror):
         check(mirror)

@@ -418,7 +418,7 @@ def test_a_model_and_a_run_are_judged_on_their_own_text(exported, text_dataset, 
 
 
 def test_an_export_that_fails_leaves_nothing(exported, capsys):
-    """Without its tokenizer a run cannot be exported: one line says so, and no half-written folder stays."""
+    """Exporting a run without its tokenizer fails: one line says so, and no half-written folder stays."""
     config = exported.config.read_text()
     exported.config.write_text(re.sub(r"(?m)^tokenizer: .*$", "tokenizer: /nowhere", config))
     try:

@@ -423,7 +423,7 @@ def test_sequences_and_epochs_of_each_source_are_counted(make_ranks, mixture):
 
 
 def test_states_of_different_moments(make_ranks, corpus):
-    """Positions of ranks that are not at the same step cannot be merged."""
+    """Merging positions of ranks at different steps is refused."""
     first, second = make_ranks(2, corpus)
     first.next_batch()
     with pytest.raises(ValueError, match="ranks 0 and 1 differ in sequences"):

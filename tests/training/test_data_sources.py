@@ -337,7 +337,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, caplog):
 
 
 def test_tokenizer_without_end_token(tmp_path, open_stream):
-    """Documents cannot be separated without an end-of-text token."""
+    """Separating documents needs an end-of-text token."""
     WRITERS["jsonl"](tmp_path)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
     with pytest.raises(DataError, match="no end-of-text token"):

@@ -129,7 +129,7 @@ def test_a_restart_goes_back_to_its_checkpoint():
 
 @pytest.mark.parametrize(("name", "step"), [("step-5", 5), ("epoch-1", 4), ("last", 4)])
 def test_a_start_is_at_its_checkpoint(name, step):
-    """The number of a checkpoint is its step, unless the first line after it says that it cannot be."""
+    """The number of a checkpoint is its step, unless the first line after it contradicts that."""
     spec = JobSpec(log=Log(patterns={"step": r"step (\d+)", "loss": r"loss (\S+)"}))
     lines = ["step 2 loss 3", "step 4 loss 3", f"{STARTED}, checkpoint /fsx/a/{name}", "step 6 loss 2"]
     assert [event["step"] for event in read(spec, STARTED, *lines) if event["event"] == "start"] == [0, step]
@@ -212,7 +212,7 @@ def test_all_that_is_wrong_is_said_with_its_place(tmp_path):
     ],
 )
 def test_a_broken_file_is_one_line(text, tmp_path):
-    """A file that is no mapping in YAML, or has what cannot be written later, is refused in one line."""
+    """A file that is no mapping in YAML, or has what JSON does not express, is refused in one line."""
     file = tmp_path / "job.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError) as error:
@@ -222,7 +222,7 @@ def test_a_broken_file_is_one_line(text, tmp_path):
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e999", "-3", "1.2.3", "many", "1e30"])
-def test_a_number_that_cannot_be_is_left_out(value):
+def test_an_impossible_number_is_left_out(value):
     """Tokens that are no number are left out, and the step stays; without a number it is no step."""
     patterns = {"step": r"step (\S+)", "loss": r"loss (\S+)", "tokens": r"tokens (\S+)"}
     lines = [f"step 1 loss 2 tokens {value}", f"step {value} loss 2", "step 2 loss 1 tokens 9"]
@@ -361,7 +361,7 @@ def test_events_are_whole_numbers_where_the_report_needs_them():
     ],
 )
 def test_a_damaged_job_is_named(tmp_path, capsys, content, reason):
-    """A job.json that cannot be read is one line: the file, what is wrong, and what to do."""
+    """An unreadable job.json is one line: the file, what is wrong, and what to do."""
     if content is not None:
         (tmp_path / "job.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     assert main(["follow", f"--run-dir={tmp_path}", "--ranks=1"]) == 2

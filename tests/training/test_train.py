@@ -392,7 +392,7 @@ def test_a_spike_stops_the_run_unless_it_may_go_on(tiny_flags, spiked, tmp_path,
 
 @pytest.mark.slow
 def test_there_is_nothing_to_roll_back_to(tiny_flags, tmp_path, capsys):
-    """A first step that is no number cannot be put right by a rollback, nor by skipping all that follow."""
+    """After a first step that is no number, neither a rollback nor skipping all that follow helps."""
     broken = {"lr": 1e30, "min_lr": 1e30, "warmup": 0, "max_steps": 30, "checkpoint_freq": 30}
     assert main(["train", *tiny_flags(tmp_path / "a", ranks=1, guard_policy="rollback", **broken)]) == 2
     assert "there is no checkpoint to roll back to" in capsys.readouterr().err

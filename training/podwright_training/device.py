@@ -103,7 +103,7 @@ def process_group(
 
 
 def limit_waits(timeout_s: float, *, besides: dist.ProcessGroup) -> None:
-    """Set the longest wait of every process group but ``besides``; Neuron's cannot be set."""
+    """Set the longest wait of every process group but ``besides``; Neuron's are fixed."""
     for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
         if group is not besides:
             with warnings.catch_warnings():

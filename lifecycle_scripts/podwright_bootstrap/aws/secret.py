@@ -9,7 +9,7 @@ HINT = "does the secret exist, and may the nodes' role do secretsmanager:GetSecr
 
 
 def read(arn: str) -> str:
-    """The secret's text, which neither arguments nor log have; raises ``BootstrapError`` if it cannot be read."""
+    """The secret's text, which neither arguments nor log have; raises ``BootstrapError`` if reading it fails."""
     where = ("--region", arn.split(":")[3], "--secret-id", arn)
     command = ("aws", "secretsmanager", "get-secret-value", *where, "--query", "SecretString", "--output", "text")
     try:

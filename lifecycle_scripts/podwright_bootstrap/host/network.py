@@ -12,7 +12,7 @@ CONNECT_LIMIT_S = 3
 
 
 def interfaces() -> Dict[str, str]:
-    """The host's network interfaces by their IPv4 addresses; raises ``CommandError`` if they cannot be asked."""
+    """The host's network interfaces by their IPv4 addresses; raises ``CommandError`` if ip(8) fails."""
     shown = shell.run("ip", "-json", "-4", "address", timeout_s=10, quiet=True).output
     return {
         info["local"]: interface["ifname"]

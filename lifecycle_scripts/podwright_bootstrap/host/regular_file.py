@@ -17,7 +17,7 @@ def read(path: Path, *, limit_bytes: int, follow_links: bool = False, tail: bool
         tail: return the end of a file that is longer. Default: refuse it.
 
     Raises:
-        OSError: it cannot be opened, is no regular file, or is too long.
+        OSError: it does not open, is no regular file, or is too long.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     with os.fdopen(os.open(path, flags), "rb") as file:

@@ -90,7 +90,7 @@ def by_name(accounting: Accounting, *, cluster_name: str, address: str, slurmdbd
     The user is the secret's, with the password of today; or one of this host's own that the secret's user makes.
 
     Raises:
-        BootstrapError: the secret cannot be read or is not a database's, or the database does not answer or refuses.
+        BootstrapError: the secret is unreadable or not a database's, or the database does not answer or refuses.
     """
     schema = f"{SCHEMA}_{cluster_name.replace('-', '_')}"[:MAX_SCHEMA_LENGTH]
     certificates = CERTIFICATES if accounting.certificates else None

@@ -1,6 +1,6 @@
 """After a job: its processes end, its files in memory and on the node's own disks go. slurmd runs it as root.
 
-It never fails, because that would drain the node: what cannot be cleared away is said in slurmd's log.
+It never fails, because that would drain the node: what it fails to clear away is in slurmd's log.
 """
 
 from __future__ import annotations

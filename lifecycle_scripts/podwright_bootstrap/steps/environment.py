@@ -94,7 +94,7 @@ def build(
     bundled: Fill | None = None,
     unprivileged_builder: bool = True,
 ) -> None:
-    """Download, check, install, say so last. It is built where it stays: virtual environments cannot be moved.
+    """Download, check, install, say so last. It is built where it stays: a moved virtual environment breaks.
 
     Args:
         target: the environment's folder.

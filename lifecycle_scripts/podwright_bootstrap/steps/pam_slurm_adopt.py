@@ -22,7 +22,7 @@ MODULE = "pam_slurm_adopt.so"
 PACKAGE = "libpam-slurm-adopt"  # of Debian and Ubuntu
 # Where PAM's modules are on Ubuntu and Debian, and where Slurm's own build puts it.
 MODULE_FOLDERS = ("lib/security", "usr/lib/security", "usr/lib/*/security", "opt/slurm/lib*/security")
-# Who cannot be given to a job stays outside; the module's default lets them in.
+# Who joins no job stays outside; the module's default lets them in.
 OPTIONS = "action_adopt_failure=deny action_generic_failure=deny"
 OURS = "# podwright: pam_slurm_adopt"  # on each line of ours
 INSTEAD = f"{OURS} instead of: "  # before a line that ours replace

@@ -22,7 +22,7 @@ def copy_once(source: Path, target: Path, *, owner: int | None = None, mode: int
         Whether it was this host that made it.
 
     Raises:
-        CommandError: it cannot be copied there.
+        CommandError: copying it there fails.
     """
     if target.is_dir():
         return False

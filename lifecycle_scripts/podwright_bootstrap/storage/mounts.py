@@ -82,7 +82,7 @@ def prove_writable(path: Path, folder: Path, *, hostname: str) -> None:
     That users have filled it is a warning: a replaced node finds there what others made.
 
     Raises:
-        BootstrapError: nothing is mounted there, or it cannot be written.
+        BootstrapError: nothing is mounted there, or it is not writable.
     """
     if not mounted_at(path):
         raise BootstrapError(f"nothing is mounted on {path}")
@@ -98,7 +98,7 @@ def prove_readback(folder: Path, *, hostname: str) -> None:
     """Write a file of this node's own and read it back, by programs that can be ended if servers are silent.
 
     Raises:
-        CommandError: it cannot be written, or reads as something else.
+        CommandError: writing it fails, or it reads as something else.
     """
     with tempfile.NamedTemporaryFile() as local:
         local.write(os.urandom(4096))

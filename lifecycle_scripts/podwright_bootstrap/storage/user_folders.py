@@ -43,7 +43,7 @@ def make_parents(folders: Iterable[Path]) -> Iterator[str]:
 
 
 def make(uid: int, gid: int, nodes: NodeFeatures, shared_root: str) -> None:
-    """Make a user's folders; one that cannot be made is said, and the node is sound all the same."""
+    """Make a user's folders; a failure is reported, and the node is sound all the same."""
     try:
         for parent in parents(nodes, shared_root).values():
             for change in own_folder.make_for(parent / f"user-{uid}", uid=uid, gid=gid, mode=OWN_MODE):

@@ -54,7 +54,7 @@ class Remote:
         """Run a line of shell and return its output.
 
         Raises:
-            RemoteError: the node cannot be reached, or the line failed; the message ends with what it said.
+            RemoteError: the node is unreachable, or the line failed; the message ends with what it said.
         """
         done = subprocess.run(
             self._words(line),

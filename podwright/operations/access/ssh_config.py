@@ -120,7 +120,7 @@ def public_key(path: Path) -> str:
     """Read a public key.
 
     Raises:
-        ArgumentError: the file cannot be read or is not a public key; a private key never leaves this machine.
+        ArgumentError: the file is unreadable or not a public key; a private key never leaves this machine.
     """
     try:
         content = path.expanduser().read_text(encoding="utf-8").strip()

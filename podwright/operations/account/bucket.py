@@ -1,4 +1,4 @@
-"""The versions of objects in a bucket: a bucket with one of them cannot be deleted."""
+"""The versions of objects in a bucket: S3 deletes no bucket that has one."""
 
 from __future__ import annotations
 

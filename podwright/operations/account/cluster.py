@@ -319,7 +319,7 @@ def _file_systems(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str,
 
 
 def provisioning_parameters(session: Session, answers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Read provisioning_parameters.json; empty where it is missing, cannot be read or is not a JSON object."""
+    """Read provisioning_parameters.json; empty where it is missing, unreadable or not a JSON object."""
     given = (item.get("LifeCycleConfig", {}).get("SourceS3Uri") for item in answers)
     scripts: str = next(filter(None, given), "")
     bucket, _, prefix = scripts.removeprefix("s3://").partition("/")

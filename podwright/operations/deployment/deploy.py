@@ -157,7 +157,7 @@ def explained(settings: Settings) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Preview:
-    """Changes and price of a deployment; the changes of a cluster that cannot be planned yet are None."""
+    """Changes and price of a deployment; the changes of a cluster without a plan yet are None."""
 
     settings: Settings
     stacks: dict[str, DeployedStack]

@@ -25,7 +25,7 @@ def refuse_losses(
     """Refuse to replace or destroy what holds jobs or data, unless it is named.
 
     Args:
-        changes: the changes by part; None for a cluster that is there and cannot be planned yet.
+        changes: the changes by part; None for a cluster that is there and has no plan yet.
         allowed: construct paths, as a preview shows them.
         deployed: what was deployed before, for the message.
 

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         ArgumentError: a file is there already, or an answer is wrong; all of them are named.
-        OperationError: the file cannot be written.
+        OperationError: writing the file fails.
     """
     asker = Asker(QUESTIONS, options, asks=sys.stdin.isatty() and not (options.yes or options.json or options.example))
     _refuse_to_overwrite([options.file, *([options.file.with_name(RUN_FILE)] if options.model else [])])

@@ -106,7 +106,7 @@ def overview(session: Session, name: str, *, jobs: bool = False, file: Path | No
 
     Raises:
         ArgumentError: there is no such cluster.
-        AwsError: cluster or nodes cannot be read.
+        AwsError: AWS refuses to describe the cluster or its nodes.
     """
     cluster = clusters.find(session, name)
     nodes = clusters.nodes(session, cluster)

@@ -23,7 +23,7 @@ def changed_scripts(session: Session, cluster: Cluster) -> Iterator[tuple[str, s
     podwright's on_create.sh names the SHA-256 of its archive. Other scripts are only looked for.
 
     Raises:
-        AwsError: the bucket cannot be read.
+        AwsError: AWS refuses to read the bucket.
     """
     scripts = {
         (config["SourceS3Uri"].rstrip("/"), config.get("OnCreate") or config.get("OnInitComplete"))
@@ -54,8 +54,8 @@ def changed_uploads(session: Session, stack: DeployedStack) -> Iterator[tuple[st
     """Yield URI and reason of each object that is not as a stack's state has it.
 
     Raises:
-        AwsError: the bucket cannot be read.
-        TerraformError: the state cannot be read.
+        AwsError: AWS refuses to read the bucket.
+        TerraformError: reading the state fails.
     """
     root = json.loads(stack.terraform("show", "-json", "-no-color")).get("values", {}).get("root_module", {})
     for item in root.get("resources", ()):

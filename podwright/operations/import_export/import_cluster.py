@@ -94,7 +94,7 @@ def refuse(found: Cluster) -> None:
     if "Eks" in found.description.get("Orchestrator", {}):
         raise ArgumentError(f"{found.name} is orchestrated by EKS", "podwright imports clusters on Slurm only")
     if reasons := list(_reasons(found)):
-        raise ArgumentError(f"{found.name} cannot be imported: {'; '.join(reasons)}")
+        raise ArgumentError(f"cannot import {found.name}: {'; '.join(reasons)}")
 
 
 def _reasons(found: Cluster) -> Iterator[str]:

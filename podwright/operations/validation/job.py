@@ -74,7 +74,10 @@ def select(nodes: Iterable[Node], listed: str, *, partition: str | None) -> Sele
     types = sorted({node.instance_type for node in wanted.values()})
     if len(types) > 1:
         groups = ", ".join(sorted({node.group for node in wanted.values()}))
-        raise ArgumentError(f"nodes of {' and '.join(types)} cannot be compared", f"choose one with --group: {groups}")
+        got = " and ".join(types)
+        raise ArgumentError(
+            f"got nodes of {got}, need one instance type to compare", f"choose one with --group: {groups}"
+        )
     rows = [row for row in map(_row, listed.splitlines()) if row.name in wanted]
     existing = sorted({row.partition for row in rows})
     if not rows or partition not in (None, *existing):

@@ -104,7 +104,7 @@ def _subnets(ec2: Any) -> Iterator[str]:
 
 
 def _objects(s3: Any) -> Iterator[str]:
-    """Yield every object version and delete marker: a bucket with one of them cannot be deleted."""
+    """Yield every object version and delete marker: S3 deletes no bucket that has one."""
     for bucket in _ids(s3, BUCKETS):
         for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
             for key, version in jmespath.search(OBJECTS, page) or []:

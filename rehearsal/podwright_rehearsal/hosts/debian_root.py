@@ -42,7 +42,7 @@ class DebianRelease:
 RELEASES: Mapping[str, DebianRelease] = {
     release.name: release
     for release in (
-        # The first has the Slurm of HyperPod's generation; where it cannot be had, the next one serves.
+        # The first has the Slurm of HyperPod's generation; where it is not available, the next one serves.
         DebianRelease("debian-13", codename="trixie", slurm="24.11", packages=(*_PACKAGES, "sackd")),
         DebianRelease("debian-12", codename="bookworm", slurm="22.05", packages=_PACKAGES),
     )

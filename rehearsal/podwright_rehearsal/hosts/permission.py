@@ -58,7 +58,7 @@ def _try_root() -> str | None:
     here = Path("/").stat()
     if trial.returncode or trial.stdout.split() == [str(here.st_dev), str(here.st_ino)]:
         return None  # a machine that permits no namespaces says so in the next trial
-    return "hosts cannot be started in a chroot: run this on the machine itself or in a privileged container"
+    return "hosts do not start in a chroot: run this on the machine itself or in a privileged container"
 
 
 def _try_namespaces() -> str | None:

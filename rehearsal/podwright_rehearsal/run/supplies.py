@@ -82,7 +82,7 @@ def node_image(release: DebianRelease) -> Path:
 
 
 def why_no_image(release: DebianRelease) -> str | None:
-    """Build the node image of a release, unless it is there; return why it cannot be had, or None.
+    """Build the node image of a release, unless it is there; return why it is not available, or None.
 
     What has failed is tried again by set-up, and after an hour.
     """
@@ -93,7 +93,7 @@ def why_no_image(release: DebianRelease) -> str | None:
         node_image(release)
     except image.ImageError as error:
         reasons = [line for line in str(error).splitlines() if line.startswith(("E: ", "ERROR: "))]
-        why = f"{release.description} cannot be had here: {(reasons or str(error).splitlines())[0]}"
+        why = f"{release.description} is not available here: {(reasons or str(error).splitlines())[0]}"
         failure.write_text(why)
         return why
     return None

@@ -287,7 +287,7 @@ def test_records_of_an_earlier_move_are_not_read(folder: Path) -> None:
 
 
 def test_a_record_opens_regular_files_alone(tmp_path: Path) -> None:
-    """Reading a pipe would never end, and a socket cannot be opened; both are recorded by their owner and mode."""
+    """Reading a pipe would never end, and a socket does not open; both are recorded by their owner and mode."""
     root, record = tmp_path / "fsx", tmp_path / "record"
     root.mkdir()
     (root / "file").write_text("text")

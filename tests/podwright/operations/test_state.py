@@ -36,7 +36,7 @@ def local(folder: Path, aws: AwsStandIn) -> Path:
 def test_the_state_moves_to_a_bucket_of_its_own(
     local: Path, aws: AwsStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The bucket is made, versioned, private and over TLS alone; Terraform reads the state there, and none is lost."""
+    """The bucket is made, versioned, private and over TLS alone; Terraform reads the state there, whole."""
     assert main(["state", "--yes"]) == 0
     s3, key = aws.client("s3"), names.state_key("minimal", STACK)
     assert f"move {local.name} to s3://{BUCKET}/{key}" in capsys.readouterr().out

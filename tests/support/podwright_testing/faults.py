@@ -114,7 +114,7 @@ class Faults:
 
     @contextmanager
     def _covered_read_only(self, hostname: str, path: str) -> Iterator[None]:
-        """Mount the path again over itself: a mount with files open for writing cannot be remounted."""
+        """Mount the path again over itself: the kernel remounts no mount with files open for writing."""
         self._run(hostname, f"mount --bind '{path}' '{path}' && mount -o remount,ro,bind '{path}'")
         with self._undone(hostname, lambda: self._run(hostname, f"umount --lazy '{path}'")):
             yield
@@ -134,7 +134,7 @@ class Faults:
         ) as process:
             try:
                 if process.stdout is None or process.stdout.readline() != "ready\n":
-                    raise HostError(f"{hostname}: {path} cannot be made slow: {process.communicate()[1].strip()}")
+                    raise HostError(f"{hostname}: making {path} slow failed: {process.communicate()[1].strip()}")
                 yield
             finally:
                 _end(process)

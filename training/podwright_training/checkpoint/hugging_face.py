@@ -49,7 +49,7 @@ class HuggingFaceModel:
         return (folder / CONFIG).is_file()
 
     def problems(self, config: ModelConfig) -> list[str]:
-        """Return why a model of this configuration cannot have its weights, one line each."""
+        """Return why its weights do not fit a model of this configuration, one line each."""
         try:
             there = self._config()
         except (OSError, ValueError, KeyError) as error:

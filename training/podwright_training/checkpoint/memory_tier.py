@@ -339,7 +339,7 @@ def _planner() -> Callable[[], SavePlanner]:
     """Return a maker of planners that plan once, as long as the shards stay the same."""
 
     class Planner(DefaultSavePlanner):
-        pass
+        """A class of its own, by whose name PyTorch finds the plan again."""
 
     Planner.__name__ = f"MemoryPlanner{secrets.token_hex(4)}"  # the key of PyTorch's cache
     return lambda: Planner(enable_plan_caching=True)
@@ -353,7 +353,7 @@ def _candidates(held: Iterable[Held]) -> list[tuple[int, str]]:
 def _lost(step: int, missing: Sequence[str], files: Mapping[str, Mapping[str, Any]]) -> str:
     hosts = sorted({str(files[name].get("host")) for name in missing})
     return (
-        f"the checkpoint of step {step} in memory cannot be used: {len(missing)} of its {len(files)} files, of "
+        f"the checkpoint of step {step} in memory is incomplete: {len(missing)} of its {len(files)} files, of "
         f"{', '.join(hosts)}, are intact neither there nor on the partner"
     )
 

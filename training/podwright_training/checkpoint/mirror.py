@@ -1,7 +1,7 @@
 """Copy checkpoints to and from an object store: ``checkpoint_dir: s3://bucket/prefix``.
 
 Checkpoints are written to the run folder and then copied, so that nothing waits for a slow store and its failure costs
-no checkpoint. Objects cannot be renamed: the manifest is written last and deleted first, and a folder without one does
+no checkpoint. S3 renames no objects: the manifest is written last and deleted first, and a folder without one does
 not count. ``pyarrow`` accesses the store; credentials, region and endpoint are found as AWS's own tools find them.
 """
 

@@ -251,7 +251,7 @@ def load_by(reader: IndexedReader, path: Path, *, weights: Mapping[str, Tensor],
     except CheckpointException as error:  # on all ranks
         reason = next(iter(error.failures.values()))[0]
         raise CheckpointError(
-            f"checkpoint {path} has the hashes of its manifest, but cannot be read: {type(reason).__name__}: "
+            f"checkpoint {path} has the hashes of its manifest, but is unreadable: {type(reason).__name__}: "
             f"{(str(reason).splitlines() or [''])[0][:200]}; remove it, or restore it from a copy"
         ) from error
 

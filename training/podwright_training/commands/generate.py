@@ -21,7 +21,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 class GenerateError(UserError):
-    """Text cannot be generated; the message says why and what to do."""
+    """Generating text failed; the message says why and what to do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

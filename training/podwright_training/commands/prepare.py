@@ -41,7 +41,7 @@ TIMESTAMP = "1970-01-01T00:00:00Z"  # C4 has the time of the crawl; prose from a
 
 
 class PrepareError(UserError):
-    """The prose cannot be turned into a dataset; the message says what was found and what is needed."""
+    """Making a dataset of the prose failed; the message says what was found and what is needed."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ ENCODE_DOCUMENTS = 64  # one call of the tokenizer
 
 
 class TokenizerError(UserError):
-    """A tokenizer cannot be trained; the message says what was found and what is needed."""
+    """Training a tokenizer failed; the message says what was found and what is needed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

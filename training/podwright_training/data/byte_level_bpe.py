@@ -21,7 +21,7 @@ PATTERNS = {  # what cuts text into words, inside which tokens are merged
 
 
 def special_token_problems(tokens: Sequence[str]) -> Iterator[str]:
-    """Yield one line for each special token that cannot be added."""
+    """Yield one line for each special token that is not allowed."""
     taken = {*SPECIAL_TOKENS.values()}
     for token in tokens:
         if not token.strip():

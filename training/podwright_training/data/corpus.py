@@ -68,7 +68,7 @@ class Corpus:
         """Yield the documents of ``stream`` without end: position of the first wanted token, and all tokens.
 
         Raises:
-            DataError: A shard cannot be read, too many records or shards are broken, or the stream owns no document.
+            DataError: A shard is unreadable, too many records or shards are broken, or the stream owns no document.
         """
         first = start._replace(token=0)
         for epoch in count(start.epoch):

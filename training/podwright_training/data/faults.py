@@ -20,7 +20,7 @@ class BadRecordError(ValueError):
 
 
 class BadShardError(ValueError):
-    """A shard cannot be decoded to its end; the message says why."""
+    """Decoding a shard to its end failed; the message says why."""
 
 
 class Fault(NamedTuple):

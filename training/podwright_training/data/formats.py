@@ -57,7 +57,7 @@ def read_blocks(path: str, *, column: str, start: int = 0) -> Iterator[Block]:
 
     Raises:
         BadShardError: The rest of the shard does not match its format.
-        DataError: The shard cannot be read, or has no text column ``column``.
+        DataError: The shard is unreadable, or has no text column ``column``.
     """
     try:
         yield from FORMATS[format_of(path)](path, column, start)

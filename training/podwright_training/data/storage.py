@@ -90,7 +90,7 @@ def read_pieces(file: str, places: Sequence[int], size: int) -> list[bytes]:
     """Return ``size`` bytes from each place of a local file or one on S3, each in one request.
 
     Raises:
-        DataError: The file cannot be read.
+        DataError: Reading the file fails.
     """
     if not is_local(file):
         from podwright_training.data import remote

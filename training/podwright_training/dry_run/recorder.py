@@ -213,7 +213,7 @@ def _without_kernels(recorder: Recorder, device_type: str) -> Iterator[None]:
         mock.patch.object(F, "scaled_dot_product_attention", scaled_dot_product_attention),
         mock.patch.object(attention_of_model, "_flex_attention", flex_attention),
         mock.patch.object(F, "rms_norm", fused_rms_norm),
-        mock.patch.object(attention_of_model, "causal_lower_right", return_value=None),  # its tensors cannot be fake
+        mock.patch.object(attention_of_model, "causal_lower_right", return_value=None),  # fake tensors lack it
         mock.patch.object(torch, "softmax", softmax_in_fp32),
         mock.patch.object(torch, "tensor", tensor_on),
         mock.patch.object(Tensor, "pin_memory", lambda values: values),

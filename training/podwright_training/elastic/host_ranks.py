@@ -232,7 +232,7 @@ def spawn_fork_server(channel: socket.socket) -> subprocess.Popen[bytes]:
 def memory_folder(run_dir: Path, number: int) -> Path:
     """Make and return a folder of a run's host in memory; remove that of an agent that was killed.
 
-    Its name ends at random: another user of this host cannot have made it before.
+    Its name ends at random: no other user of this host has made it before.
     """
     shared = Path("/dev/shm")  # noqa: S108 - memory that processes of this host share
     digest = hashlib.sha256(str(run_dir.absolute()).encode()).hexdigest()[:12]

@@ -58,7 +58,7 @@ class Leader:
         """Decide until the run has ended, or another host leads.
 
         Raises:
-            OSError: The term cannot be written.
+            OSError: Writing the term fails.
         """
         renewing = asyncio.create_task(self._renew())
         looked_s = time.monotonic()

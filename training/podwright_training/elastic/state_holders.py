@@ -25,7 +25,7 @@ def _cover(ring: Sequence[str], living: Collection[str], start: Iterable[str]) -
     """Add hosts to ``start`` until they hold all parts; return none if a part is lost."""
     chosen = set(start)
     lost = next((place for place, host in enumerate(ring) if host not in living), 0)
-    for place in range(lost, lost + len(ring)):  # from a lost host on there is no choice, so that none is made in vain
+    for place in range(lost, lost + len(ring)):  # from a lost host on there is no choice, so it is taken first
         both = ring[place % len(ring)], ring[(place + 1) % len(ring)]
         if not chosen.intersection(both):
             left = [host for host in both if host in living]

@@ -297,7 +297,7 @@ def _problems_of_resume(resume: Resume) -> Iterator[str]:
 
 
 def _check_names(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
-    """Report names of variables, of files and of places that cannot be."""
+    """Report invalid names of variables, files and places."""
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
         problems.add(given["env"].node, f"env: {name} is no name of a variable")
     for name in spec.files:

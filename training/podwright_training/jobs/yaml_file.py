@@ -49,7 +49,7 @@ def read(file: Path) -> tuple[dict[str, Value], Problems]:
     """Return the top-level values of a file.
 
     Raises:
-        ConfigError: The file cannot be read, or is no mapping in YAML.
+        ConfigError: The file is unreadable, or is no mapping in YAML.
     """
     problems = Problems(file)
     try:

@@ -63,7 +63,7 @@ HASH_BITS = 64
 class Metrics:
     """Append events to a file, print them and send them to sinks; do nothing on all ranks but the first.
 
-    Metrics never end a run: what cannot be written is a warning.
+    Metrics never end a run: a failure to write is a warning.
     """
 
     def __init__(self, path: Path, *, active: bool, sinks: Sequence[Sink] = ()) -> None:

@@ -49,7 +49,7 @@ class Samples:
 
 
 def problems(options: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """Yield one line for each reason why the texts cannot be continued."""
+    """Yield one line for each reason why the model does not continue the texts."""
     if options.sample_prompts is None:
         return
     try:

@@ -300,7 +300,7 @@ class Trainer:
         try:
             state = self.memory.restore(found, weights=self._weights(), optimizers=self.optimizers)
         except CheckpointError as error:
-            logger.warning("the checkpoint of step %s in memory cannot be used: %s", found.step, error)
+            logger.warning("the checkpoint of step %s in memory is unusable: %s", found.step, error)
             return None, None
         self._take_over(state)
         return self.memory.folder.path_of(state.step), state

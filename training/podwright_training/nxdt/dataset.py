@@ -23,7 +23,7 @@ def write(options: TrainConfig, out: Path, *, sequences: int) -> int:
     """Write at most ``sequences`` rows, of one pass over the data; return their number.
 
     Raises:
-        DataError: The dataset or tokenizer cannot be read.
+        DataError: The dataset or tokenizer is unreadable.
     """
     import datasets  # seconds
 

@@ -87,7 +87,7 @@ class History:
 
     @property
     def clock_went_back(self) -> bool:
-        """Return whether the last step was logged at an earlier time than an event before it: it foretells no date."""
+        """Return whether the last step was logged at an earlier time than an event before it."""
         times = [event["time"] for event in (*self.starts, *self.train) if event.get("time") is not None]
         return bool(times) and self.train[-1].get("time", times[-1]) < max(times)
 
