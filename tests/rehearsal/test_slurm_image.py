@@ -46,7 +46,7 @@ def test_without_packages_a_release_is_named_with_the_reason(tmp_path: Path, mon
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setattr(supplies, "CACHE", tmp_path)
     why = supplies.why_no_image(DEBIAN_13) or ""
-    assert why.startswith("Debian 13's systemd and Slurm 24.11 is not available here: E: ")
+    assert why.startswith("Debian 13's systemd and Slurm 24.11 are not available here: E: ")
     assert "127.0.0.1" in why
     assert sorted(path.name for path in tmp_path.iterdir()) == ["debian-13-root.lock", "node-image-debian-13.failure"]
     assert leftovers(tmp_path) == []

@@ -93,7 +93,7 @@ def why_no_image(release: DebianRelease) -> str | None:
         node_image(release)
     except image.ImageError as error:
         reasons = [line for line in str(error).splitlines() if line.startswith(("E: ", "ERROR: "))]
-        why = f"{release.description} is not available here: {(reasons or str(error).splitlines())[0]}"
+        why = f"{release.description} are not available here: {(reasons or str(error).splitlines())[0]}"
         failure.write_text(why)
         return why
     return None
