@@ -57,14 +57,19 @@ def output(run: ElasticRun) -> str:
 
 
 def loses_an_agent(run: ElasticRun, cluster: ElasticCluster) -> None:
-    """A process is killed, and nothing else: the run goes on at once, and Slurm queues the host's job again."""
-    generation, host = run.memberships()[-1]["generation"], run.hosts[-1]
+    """A process is killed, and nothing else: the run goes on at once, and Slurm queues that host's job again alone."""
+    generation, hosts = run.memberships()[-1]["generation"], run.hosts
+    host = cluster.host_of_last_task(run)
+    host = host if host in hosts else hosts[-1]
+    others = [other for other in hosts if other != host]
+    before = [cluster.restarts(run, on=other) for other in others]
     cluster.cluster.run(KILL_AGENT, host=host, user="root")
     run.wait(lambda: run.memberships()[-1]["generation"] > generation, "another generation")
     event = next(event for event in run.memberships() if event["generation"] > generation)
     assert event["cause"] == f"the agent on {host} closed its connection"
     assert event["lost_steps"] <= MEMORY_FREQ
     run.wait(lambda: cluster.hosts_that_run(run) > 4, "the killed agent's job")
+    assert [cluster.restarts(run, on=other) for other in others] == before
     run.wait_for_nodes(4)
 
 

@@ -258,14 +258,14 @@ def test_a_range_of_nodes_is_an_array_of_hosts():
 @pytest.mark.parametrize(
     ("status", "state", "slurm_says"),
     [
-        (75, "RUNNING", "scontrol requeue 14"),  # it was asked to leave
-        (71, "RUNNING", "sleep 60, scontrol requeue 14"),  # its disk or memory is full
-        (128 + 9, "RUNNING", "sleep 60, scontrol requeue 14"),  # killed as soon as it began
-        (128 + 11, "RUNNING", "scontrol requeue 14"),
+        (75, "RUNNING", "scontrol requeue 12_1"),  # it was asked to leave
+        (71, "RUNNING", "sleep 60, scontrol requeue 12_1"),  # its disk or memory is full
+        (128 + 9, "RUNNING", "sleep 60, scontrol requeue 12_1"),  # killed as soon as it began
+        (128 + 11, "RUNNING", "scontrol requeue 12_1"),
         (128 + 15, "CANCELLED", ""),
         (0, "RUNNING", "scancel --state=PENDING 12"),
-        (1, "RUNNING", "sleep 60, scontrol requeue 14"),  # it failed by itself
-        (127, "RUNNING", "sleep 60, scontrol requeue 14"),  # its environment is gone
+        (1, "RUNNING", "sleep 60, scontrol requeue 12_1"),  # it failed by itself
+        (127, "RUNNING", "sleep 60, scontrol requeue 12_1"),  # its environment is gone
         (2, "RUNNING", ""),
         (69, "RUNNING", ""),  # the run has failed
     ],
@@ -281,12 +281,12 @@ def test_a_host_that_fails_again_and_again_ends(tmp_path):
     failures = tmp_path / "run" / "elastic" / "host-failures"
     failures.parent.mkdir(parents=True)
     now = int(time.time())
-    failures.write_text(f"15 {now}\n" * 9 + f"14 {now - 90_000}\n" * 9)
+    failures.write_text(f"12_0 {now}\n" * 9 + f"12_1 {now - 90_000}\n" * 9)
     assert [len(end_host(tmp_path, 1)) for _ in range(4)] == [2, 2, 2, 0]
     *_, line = (tmp_path / "output").read_text().splitlines()
     assert line == (
         "=== host 1 failed 4 times within a day, the last with exit status 1: repair a or its environment, then: "
-        "scontrol requeue 14"
+        "scontrol requeue 12_1"
     )
     shutil.rmtree(failures.parent)
     assert end_host(tmp_path, 1) == [], "the run's folder is gone"
@@ -298,13 +298,18 @@ def end_host(folder, status, state="RUNNING"):
     (folder / "said").write_text("")
     commands = f"""
         srun() {{ return {status}; }}
-        squeue() {{ [[ -e {folder}/asked ]] || {{ touch {folder}/asked; return 1; }}; echo {state}; }}
+        squeue() {{
+            [[ -e {folder}/asked ]] || {{ touch {folder}/asked; return 1; }}
+            [[ $* == *--jobs=12_1* ]] || echo RUNNING # of another host
+            echo {state}
+        }}
         said() {{ echo "$*" >> {folder}/said; }}
         scontrol() {{ said scontrol "$@"; }}
         scancel() {{ said scancel "$@"; }}
         sleep() {{ [[ $1 == 5 ]] || said sleep 60; }}
     """
-    slurm = {"SLURM_JOB_ID": "14", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_NODELIST": "a"}
+    # SLURM_JOB_ID of an array's last task is the array's.
+    slurm = {"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_NODELIST": "a"}
     done = subprocess.run(
         ["bash", "-c", commands + script], env=os.environ | slurm, capture_output=True, text=True, check=False
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -195,13 +197,28 @@ def test_every_lost_or_changed_file_is_found(tmp_path: Path) -> None:
     assert f"{root}/gone: missing" in compared["examples"]
 
 
-def test_a_job_is_submitted_again_as_it_was() -> None:
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program that stops and submits jobs."""
+    monkeypatch.syspath_prepend(PROGRAMS)
+    return importlib.import_module("jobs")
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("JobId=11", "11"),
+        ("JobId=11 ArrayJobId=11 ArrayTaskId=3", "11_3"),
+        ("JobId=11 ArrayJobId=11 ArrayTaskId=3-9", "11"),
+    ],
+)
+def test_a_running_task_is_asked_alone(jobs: ModuleType, line: str, number: str) -> None:
+    """An array's last task has the number of the whole array, whose other tasks are none of its business."""
+    assert jobs.number_of(jobs.fields(line)) == number
+
+
+def test_a_job_is_submitted_again_as_it_was(jobs: ModuleType) -> None:
     """Slurm's fields become sbatch's options; what the script itself names stays the script's."""
-    sys.path.insert(0, str(PROGRAMS))
-    try:
-        import jobs  # type: ignore[import-not-found]
-    finally:
-        sys.path.remove(str(PROGRAMS))
     line = (
         "JobId=12 ArrayJobId=11 ArrayTaskId=3-9%2 JobName=a b UserId=ada(2001) QOS=urgent Account=lab Partition=gpu "
         "TimeLimit=UNLIMITED NumNodes=2-2 NumTasks=2 CPUs/Task=4 OverSubscribe=NO Comment=x "

@@ -193,6 +193,10 @@ class ElasticCluster:
         (job,) = [job for job in self.jobs_of(run) if job["JobState"] == "RUNNING" and job["NodeList"] == on]
         return int(job["Restarts"])
 
+    def host_of_last_task(self, run: ElasticRun) -> str:
+        """Return the host of the job that has the number of the whole array."""
+        return next(job["NodeList"] for job in self.jobs_of(run) if job["JobId"] == str(run.job))
+
     def hosts_that_run(self, run: ElasticRun) -> int:
         """Return how many of the run's hosts have a node."""
         return sum(job["JobState"] == "RUNNING" for job in self.jobs_of(run))

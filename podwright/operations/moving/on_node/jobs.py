@@ -74,6 +74,12 @@ def queue() -> list[dict[str, str]]:
     return [item for item in jobs.values() if item["JobState"] in RUNNING | {"PENDING"}]
 
 
+def number_of(job: dict[str, str]) -> str:
+    """Return what names this job alone: the JobId of an array's last task is that of the array, too."""
+    task = job.get("ArrayTaskId", "")
+    return f"{job['ArrayJobId']}_{task}" if task.isdigit() else job["JobId"]
+
+
 def read(folder: Path) -> dict[str, Any]:
     """Return the record, or an empty one."""
     record = {
@@ -116,7 +122,7 @@ def hold(folder: Path, save_s: float) -> dict[str, Any]:
     set_partitions(record, "DOWN")
     running, unable = [], []
     for job in queue():
-        number = job["JobId"]
+        number = number_of(job)
         if job["JobState"] == "PENDING":
             continue
         if job.get("Requeue") != "1" or job.get("BatchFlag") == "0":
