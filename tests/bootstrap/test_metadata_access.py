@@ -14,15 +14,16 @@ pytestmark = pytest.mark.hosts
 # The program and those of its libraries that Debian's base lacks.
 PACKAGES = ("nftables", "libnftables1", "libnftnl11", "libjansson4", "libmnl0", "libxtables12", "libedit2", "libbsd0")
 STEP = "./on_create.sh --only metadata_access"
+# nodad: without it an IPv6 address is tentative until the kernel's worker has run, and nobody may bind to it.
 SERVE = """
 ip address add 169.254.169.254/32 dev lo
 python3 -m http.server --bind 169.254.169.254 80 >/dev/null 2>&1 &
 trap "kill $!" EXIT
-until (exec 3<>/dev/tcp/169.254.169.254/80) 2>/dev/null; do sleep 0.1; done
-ip address add fd00:ec2::254/128 dev lo
+until (exec 3<>/dev/tcp/169.254.169.254/80) 2>/dev/null; do kill -0 $! && sleep 0.1 || exit 1; done
+ip address add fd00:ec2::254/128 dev lo nodad
 python3 -m http.server --bind fd00:ec2::254 80 >/dev/null 2>&1 &
 trap "kill $(jobs -p | tr '\\n' ' ')" EXIT
-until (exec 3<>/dev/tcp/fd00:ec2::254/80) 2>/dev/null; do sleep 0.1; done
+until (exec 3<>/dev/tcp/fd00:ec2::254/80) 2>/dev/null; do kill -0 $! && sleep 0.1 || exit 1; done
 forms='169.254.169.254 2852039166 0xA9FEA9FE 0251.0376.0251.0376 169.16689662 ::ffff:169.254.169.254 fd00:ec2::254'
 ask() {
   for form in $forms; do
