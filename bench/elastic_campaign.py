@@ -12,7 +12,8 @@ so low that rounding alone, which differs with the number of nodes, stays below 
 took until the next step, the steps that were lost, and the account of the run's time.
 
 With ``--without`` the faults come to a run of a fixed number of nodes with `srun --auto-resume`, checkpoints on the
-shared file system alone, and HyperPod's part done by the rehearsal; its waits end after ``--step-timeout`` seconds.
+shared file system alone, and HyperPod's part done by the rehearsal; its waits end after ``--step-timeout`` seconds. A
+rank that hangs is none of HyperPod's affairs: its job fails, and is submitted again at once.
 """
 
 from __future__ import annotations
@@ -140,8 +141,11 @@ class Campaign:
         self._cluster.cluster.run(end, host=host, user="root", check=False)
 
     def _resume(self, kind: str) -> None:
-        """Act as HyperPod for a run of a fixed number of nodes; a rank that hangs is not its affair."""
-        if kind != STOP:
+        """Act as HyperPod for a run of a fixed number of nodes, or as the user whose job has failed."""
+        if kind == STOP:
+            self._cluster.cluster.wait_for_job(self._run.job)
+            self._run.submit_again()
+        else:
             self._replaced += 1
             new = f"i-campaign-{self._replaced}"
             self._cluster.cluster.auto_resume(

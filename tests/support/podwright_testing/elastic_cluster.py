@@ -218,6 +218,11 @@ class ElasticRun:
         self.job, self.folder = job, folder
         self._cluster = cluster
 
+    def submit_again(self) -> None:
+        """Submit the run's script as a user does whose job has failed."""
+        script = f"/fsx/scratch/{self.folder.root.name}/train.sbatch"
+        self.job = int(self._cluster.cluster.run(["sbatch", "--parsable", script]).stdout)
+
     def steps(self) -> dict[int, dict[str, Any]]:
         """Return each step as it counts in the end."""
         return {event["step"]: event for event in self.folder.events("train")}

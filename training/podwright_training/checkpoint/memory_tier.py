@@ -18,7 +18,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -40,6 +39,7 @@ from podwright_training.checkpoint.memory_folder import Held, MemoryFolder, run_
 from podwright_training.checkpoint.memory_reader import MemoryReader, RemoteFiles
 from podwright_training.checkpoint.memory_server import Address, MemoryServer, own_address
 from podwright_training.checkpoint.saver import stager
+from podwright_training.checkpoint.saving_thread import SavingThread
 from podwright_training.checkpoint.step_folder import TRAINER, Snapshot, TrainerState
 from podwright_training.config.sections.checkpoint import AUTO
 from podwright_training.config.train_config import TrainConfig
@@ -96,9 +96,8 @@ class MemoryTier:
         run = self._collective.first_rank(lambda: run_id(options.checkpoints))
         self.folder = MemoryFolder(Path(options.memory_checkpoint_dir), run=run, host=hosts.own)
         self._as_leader(self.folder.open)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="memory-checkpoint")
+        self._thread = SavingThread("checkpoint in memory")
         self._stager = stager()
-        self._in_progress: Future[None] | None = None
         self._planner = _planner()
         self._secret = b""
         self._server: MemoryServer | None = None
@@ -116,7 +115,7 @@ class MemoryTier:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Give the memory back, unless an error ends training: then the next start needs it."""
-        self._thread.shutdown()
+        self._thread.end(error, patience_s=self._options.step_timeout_s)
         self._stager.close()
         self._close_server()
         if kind is None and self._hosts.is_leader:
@@ -128,8 +127,7 @@ class MemoryTier:
 
         With a frequency that was given, ``save`` waits instead: that many steps are what a lost host may cost.
         """
-        saves = self._in_progress is not None and not self._in_progress.done()
-        return self._broken or (saves and self._options.memory_checkpoint_freq == AUTO)
+        return self._broken or (self._thread.is_busy and self._options.memory_checkpoint_freq == AUTO)
 
     def due(self, step: int) -> bool:
         """Return whether to save after this step, if no rank is busy."""
@@ -144,19 +142,16 @@ class MemoryTier:
         step_s = (begin - self._last[1]) / (state.step - self._last[0]) if self._last else 0.0
         self._last = state.step, perf_counter()
         self.paused_s = perf_counter() - begin
-        self._in_progress = self._thread.submit(self._write, snapshot, self.paused_s, step_s)
+        self._thread.start(self._write, snapshot, self.paused_s, step_s)
 
     def is_late(self, step: int) -> bool:
         """Return whether a host lost right after ``step`` would cost more steps than the given frequency."""
-        saves = self._in_progress is not None and not self._in_progress.done()
         given = self._options.memory_checkpoint_freq != AUTO
-        return bool(saves and given and self._last and step - self._last[0] >= self._steps)
+        return bool(self._thread.is_busy and given and self._last and step - self._last[0] >= self._steps)
 
     def wait(self) -> None:
         """Wait until this rank does not save."""
-        if self._in_progress:
-            self._in_progress.result()
-            self._in_progress = None
+        self._thread.wait()
 
     def newest(self, *, at_least: int) -> Generation | None:
         """Return the newest checkpoint that is complete over all hosts, of this step or later; log why others are not.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +28,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.mirror import Mirror
+from podwright_training.checkpoint.saving_thread import SavingThread
 from podwright_training.checkpoint.step_folder import Snapshot, TrainerState
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.optim import Optimizers
@@ -68,9 +68,8 @@ class Saver:
         self._on_saved = on_saved
         self._mirror = Mirror(options.remote_checkpoints, options.checkpoints) if options.remote_checkpoints else None
         self.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._thread = SavingThread("checkpoint")
         self._stager = stager()
-        self._in_progress: Future[None] | None = None
         self._failures: list[CheckpointError] = []  # since the last success
 
     def __enter__(self) -> Self:
@@ -79,8 +78,8 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Finish the save in progress, whatever ended training."""
-        self._thread.shutdown()
+        """Finish the save in progress, whatever ended training; if another rank hangs in it, end the process."""
+        self._thread.end(error, patience_s=self._options.step_timeout_s)
         self._stager.close()
 
     @property
@@ -105,7 +104,7 @@ class Saver:
         if self._options.async_checkpoints:
             snapshot = replace(snapshot, tensors=cast("dict[str, Any]", self._stager.stage(snapshot.tensors)))
         paused_s = perf_counter() - begin
-        self._in_progress = self._thread.submit(self._write, snapshot, begin, paused_s)
+        self._thread.start(self._write, snapshot, begin, paused_s)
         if not self._options.async_checkpoints:
             self.wait()
 
@@ -115,9 +114,7 @@ class Saver:
         Raises:
             CheckpointError: Saves have failed for good.
         """
-        if self._in_progress:
-            self._in_progress.result()
-            self._in_progress = None
+        self._thread.wait()
         if self.failed:
             raise self._failures[-1]
 

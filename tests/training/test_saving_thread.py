@@ -1,0 +1,44 @@
+"""The thread that saves, when a rank hangs."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from podwright_training.__main__ import main
+from podwright_training.checkpoint import step_folder
+
+STEP_TIMEOUT_S = 3
+
+
+def test_a_rank_that_hangs_in_a_save_ends_the_job(tmp_path, tiny_flags, fork_server):
+    """Training fails after the limit of a step, and waits for the save of the rank that hangs no longer than that."""
+    flags = tiny_flags(tmp_path, checkpoint_freq=1, step_timeout_s=STEP_TIMEOUT_S)
+    answer = fork_server(script=__file__, argv=flags, ranks=2)
+    assert answer["status"] == -signal.SIGKILL, answer["output"]  # of the rank that hung
+    first, _, given_up = answer["output"].partition("Traceback (most recent call last)")
+    assert "step 1 " in first
+    assert f"Timed out waiting {STEP_TIMEOUT_S}000ms" in given_up
+    assert f"checkpoint in progress is given up: another rank has not done its part for {STEP_TIMEOUT_S} s" in given_up
+    assert (tmp_path / "stacks" / "rank-00000.txt").read_text()
+
+
+def hang_in_a_save():
+    """Stop this process as it begins to write, and kill it when the first rank has ended."""
+    first = os.getpgid(0)
+    wait = f"while kill -0 {first} 2>/dev/null; do sleep 0.1; done; kill -KILL {os.getpid()}"
+    subprocess.Popen(["sh", "-c", wait])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+if __name__ == "__main__":  # of each rank
+    write = step_folder.write
+
+    def write_or_hang(*args, **options):
+        """Write the checkpoint, or hang."""
+        if os.environ["RANK"] == "1":
+            hang_in_a_save()
+        return write(*args, **options)
+
+    step_folder.write = write_or_hang
+    sys.exit(main(["train", *sys.argv[1:]]))
