@@ -60,7 +60,7 @@ def loses_an_agent(run: ElasticRun, cluster: ElasticCluster) -> None:
     """A process is killed, and nothing else: the run goes on at once, and Slurm queues that host's job again alone."""
     generation, hosts = run.memberships()[-1]["generation"], run.hosts
     host = cluster.host_of_last_task(run)
-    host = host if host in hosts else hosts[-1]
+    host = host if host in hosts[1:] else hosts[-1]  # not the leader: its loss has another cause
     others = [other for other in hosts if other != host]
     before = [cluster.restarts(run, on=other) for other in others]
     cluster.cluster.run(KILL_AGENT, host=host, user="root")
