@@ -16,6 +16,8 @@ from podwright_bootstrap import contract
 SCRIPTS = Path(contract.__file__).resolve().parents[1]
 SOURCES = sorted((SCRIPTS / "podwright_bootstrap").rglob("*.py"))
 ON_CREATE = SCRIPTS / "on_create.sh"
+# Steps without a folder of cases, and what tests them.
+TESTED_ELSEWHERE = {"hold": "rehearsal/test_slurm_by_api.py", "metadata_access": "test_metadata_access.py"}
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=[source.stem for source in SOURCES])
@@ -68,3 +70,9 @@ def test_nothing_trusts_unknown_hosts_or_starts_a_shell():
     """The scripts avoid the known faults of AWS's reference scripts."""
     text = "".join(source.read_text() for source in SOURCES)
     assert not re.search(r"StrictHostKeyChecking|shell=True|NOPASSWD|0o777\b|curl", text)
+
+
+def test_every_step_is_tested():
+    """Each step of the boot has a folder of cases, or is tested elsewhere."""
+    tested = {path.name for path in (Path(__file__).parent / "cases").iterdir()} | set(TESTED_ELSEWHERE)
+    assert {step.name for step in program.STEPS} - tested == set(), "each needs tests/bootstrap/cases/STEP/"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from podwright_constructs import arguments, checks, cluster, instance_group, lustre, openzfs, slurm
+from podwright import checkout
+from podwright_constructs import arguments, checks, cluster, facts, instance_group, lustre, openzfs, slurm
 from podwright_constructs.arguments import documentation, passed_names
 from podwright_constructs.arguments.data_repository import DataRepository
 from podwright_constructs.arguments.instance_group import InstanceGroup, ScheduledUpdate
@@ -82,3 +86,13 @@ def test_every_property_that_aws_takes_is_written_or_left_out_for_a_reason(kind:
     sources = "".join(inspect.getsource(module) for module in (cluster, slurm, arguments.instance_group))
     written = {name for name in properties if f'"{name}"' in sources}
     assert properties - written == set(NOT_WRITTEN[kind])
+
+
+def test_every_fact_is_used() -> None:
+    """Each limit of AWS has a reader: another line of facts.py, or other code."""
+    root, own = checkout.ROOT, Path(facts.__file__)
+    folders = ("constructs", "podwright", "stacks", "lifecycle_scripts", "rehearsal", "tests/constructs")
+    files = {file for folder in folders for file in (root / folder).rglob("*.py")} - {own}
+    read = {name for file in files for name in re.findall(r"[A-Z][A-Z0-9_]+", file.read_text(encoding="utf-8"))}
+    read |= {name for name, times in Counter(re.findall(r"\w+", own.read_text(encoding="utf-8"))).items() if times > 1}
+    assert {name for name in vars(facts) if name.isupper() and not name.startswith("_")} <= read

@@ -56,7 +56,6 @@ def test_presets_have_as_many_parameters_as_the_trainer_builds(preset):
     assert model.parameters == config.model.parameters
     if preset not in OURS:
         assert replace(model, name=preset) == Model.of(preset)
-        assert model.parameters == EXACT[preset]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,12 @@ import pytest
 from podwright.diagram import prices
 from podwright.planning.on_demand import BASE_REGION, on_demand, rows, source_of
 from podwright.settings.regions import HYPERPOD_REGIONS
-from podwright_constructs.catalog import InstanceType
+from podwright_constructs.catalog import InstanceType, cluster_instance_types
+
+
+def test_every_instance_type_of_a_cluster_has_a_row():
+    """Of those with network bandwidth and prices; others are not planned with."""
+    assert {row["instance_type"] for row in rows("instances.csv")} >= set(cluster_instance_types())
 
 
 def test_every_row_has_a_known_type_and_region():

@@ -24,6 +24,7 @@ PUBLISHED_PARAMETERS = {
     "qwen3_8b": 8_190_735_360,
     "qwen3_30b_a3b": 30_532_122_624,
 }
+OURS = {"tiny", "tiny_moe", "seed_1b"}  # presets that nobody published
 
 
 @pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))
@@ -32,7 +33,9 @@ def test_presets_have_their_number_of_parameters(preset):
     config = load_file(PRESETS / f"{preset}.yaml").model
     with torch.device("meta"):
         built = sum(parameter.numel() for parameter in LlamaForCausalLM(config).parameters())
-    assert config.parameters == built == PUBLISHED_PARAMETERS.get(preset, built)
+    assert config.parameters == built
+    if preset not in OURS:
+        assert built == PUBLISHED_PARAMETERS[preset], "PUBLISHED_PARAMETERS, above, needs each published preset"
 
 
 @pytest.mark.parametrize("preset", PUBLISHED_PARAMETERS)
