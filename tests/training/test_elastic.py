@@ -1,6 +1,7 @@
 """Elastic runs: agents of several hosts on this one, their ranks over gloo."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from podwright_training.__main__ import main
 from podwright_training.elastic.terms import Terms
 from podwright_training.run_folder import RunFolder
 
@@ -197,3 +199,27 @@ def test_an_error_of_the_user_ends_the_run(elastic_run):
     assert set(run.finish().values()) == {2}
     output = (run.folder.root / "host-0.log").read_text()
     assert output.count("vocab_size 10 is smaller") == 1
+
+
+def test_a_host_that_reaches_no_leader_ends(tmp_path, tiny_flags, call):
+    """Its name leads nowhere, for itself too: it says so, once, and does not hold its node for ever."""
+    flags = tiny_flags(tmp_path, **SAME, min_nodes=1, max_nodes=2, nodes_timeout_s=3)
+    status, output = call("join", *flags, "--address=256.256.256.256")
+    assert status == 1
+    obstacle = r"leader at 256\.256\.256\.256: .*"
+    assert len(re.findall(rf"WARNING: elastic: {obstacle}", output)) == 1
+    assert re.search(rf"ERROR: elastic: no leader reached in \d+ s \(nodes_timeout_s\); {obstacle}", output)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--nproc-per-node=0"], "--nproc-per-node: got 0, need at least 1"),
+        (["--nproc-per-node=-2"], "--nproc-per-node: got -2, need at least 1"),
+    ],
+)
+def test_a_host_without_ranks_is_one_line(tmp_path, tiny_flags, capsys, monkeypatch, flags, message):
+    """Also where Slurm's variables are there but empty."""
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "")
+    assert main(["join", *tiny_flags(tmp_path, **SAME, min_nodes=1), *flags]) == 2
+    assert message in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """An elastic run has one leader and trains once, when hosts and networks fail in any order."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -22,11 +23,15 @@ from podwright_bootstrap.remediation.decision import Report as ClaimedReport
 from podwright_training.beats import Activity, Beats
 from podwright_training.config.train_config import TrainConfig, conflicts
 from podwright_training.elastic import terms
+from podwright_training.elastic.agent import listen
 from podwright_training.elastic.channel import Channel, ChannelError, accept, introduce
 from podwright_training.elastic.host_ranks import memory_folder
+from podwright_training.elastic.leader import Leader
 from podwright_training.elastic.membership import (
+    FAILED,
     FIRST_WAIT_S,
     GATHER_S,
+    MOST_IN_VAIN,
     Dismiss,
     Drain,
     End,
@@ -274,6 +279,64 @@ def test_a_host_that_connects_again_ends_its_generation():
     assert stop == Stop(start.generation, ("a", "b"))
 
 
+def test_a_host_that_was_asked_to_leave_is_not_blamed():
+    """Slurm may kill it before it has saved: nothing is wrong with its node; of several the other is named."""
+    members, start = two_hosts()
+    trains = Report(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.COMPUTING),))
+    members.report("a", trains, now=FIRST_WAIT_S)
+    members.report("b", replace(trains, leaving=True), now=FIRST_WAIT_S)
+    assert Drain(start.generation, ("a", "b")) in members.decide(FIRST_WAIT_S)
+    members.lose("b", "closed its connection", now=FIRST_WAIT_S)
+    assert Stop(start.generation, ("a",)) in members.decide(FIRST_WAIT_S)
+    members.report("a", Report(ready=True), now=FIRST_WAIT_S)
+    members.join("c", host="c", number=2, now=FIRST_WAIT_S)
+    members.report("c", Report(ready=True), now=FIRST_WAIT_S)
+    assert Start(2, ("a", "c")) in members.decide(FIRST_WAIT_S)
+    change = members.generation.change
+    assert (change["host"], change["cause"]) == (None, "the agent on b closed its connection, as it was asked to leave")
+
+
+def test_starts_that_all_lose_a_host_end_at_last():
+    """A memory that is too small kills agents too; the run goes on for nodes_timeout_s, and ends after ten starts."""
+    policy, starts = replace(POLICY, nodes_timeout_s=1000.0), []
+    members = Membership(policy, leader="a", now=0.0)
+    members.join("a", host="a", number=0, now=0.0)
+    for now in itertools.count(100.0, 30.0):
+        members.join("b", host="b", number=1, now=now)
+        for name in "ab":
+            members.report(name, Report(ready=True), now=now)
+        starts += [command for command in members.decide(now) if isinstance(command, Start)]
+        loads = Report(ready=True, generation=len(starts), ranks=(RankReport(activity=Activity.LOADING),))
+        for name in "ab":
+            members.report(name, loads, now=now)
+        members.lose("b", "closed its connection", now=now)
+        ended = [command for command in members.decide(now) if isinstance(command, End)]
+        if ended:
+            break
+    assert now >= 1000
+    assert len(starts) > MOST_IN_VAIN
+    cause = "the agent on b closed its connection"
+    assert ended == [End(FAILED, f"{len(starts)} starts in a row came no further, the last because {cause}")]
+
+
+@pytest.mark.parametrize(("leaving", "ended"), [(True, None), (False, FAILED)])
+def test_hosts_that_all_leave_come_back_to_the_run(tmp_path, leaving, ended):
+    """Slurm starts them again: the term says that the run has ended only if it has."""
+    found, term = Terms(tmp_path), Term(1, "a", "host-a", 1, "12")
+    assert found.claim(term)
+
+    async def lead():
+        now = time.monotonic()
+        members = Membership(POLICY, leader="a", now=now - 2 * POLICY.nodes_timeout_s)
+        members.join("a", host="host-a", number=0, now=now)
+        members.report("a", Report(ready=True, leaving=leaving), now=now)
+        leader = Leader(term, found, members=members, secret=b"", options="", record=print)
+        await leader.lead(await asyncio.start_server(leader.welcome, sock=listen()))
+
+    asyncio.run(lead())
+    assert found.newest().ended == ended
+
+
 def test_a_new_leader_waits_for_hosts_whose_ranks_are_ending():
     """A host of the last generation that is there, but not free yet, has a part of the state; a spare has not."""
     past = Past(generation=1, holders=("lost", "a", "b", "c"), leader="lost")
@@ -469,7 +532,7 @@ def test_nobody_joins_without_the_secret(tmp_path):
     assert asyncio.run(meet(secret, secret)) is True
     assert asyncio.run(meet(secret, b"another")) == "does not know the run's secret"
     (tmp_path / "secret").write_text("")
-    with pytest.raises(UserError, match="has 0 characters, need 64"):
+    with pytest.raises(UserError, match="has no 64 hexadecimal digits, it is damaged: remove it"):
         terms.secret(tmp_path)
     (tmp_path / "secret").chmod(0o644)
     with pytest.raises(UserError, match="nobody else may read it"):

@@ -42,13 +42,35 @@ def test_an_elastic_run_says_what_led_to_a_start():
     """The event after the first step divides the gap; what is left of it were steps that no line has."""
     cause = {"cause": "rank 3 on node-7 was killed by SIGKILL", "detecting_s": 2, "stopping_s": 1, "waiting_s": 3}
     seconds = {"restarting_s": 1, "loading_s": 1.5, "stepping_s": 1}
-    said = {"event": "membership", "elapsed_s": 21.5, "step": 9, **cause, **seconds}
+    said = {"event": "membership", "elapsed_s": 21.5, "step": 9, "lost_steps": 1, **cause, **seconds}
     events = [start(0, 0), train(10, 10), start(20, 9), train(21, 10), said]
     found = account(events)
     assert kinds(*events) == {
         "productive": 10, "detecting": 3, "waiting": 3, "restarting": 2.5, "recomputing": 1.5 + 1
     }  # fmt: skip
     assert found.causes() == [("node-7", cause["cause"], 1, pytest.approx(11))]
+
+
+def membership(at, step, **values):
+    """The event of a generation."""
+    return {"event": "membership", "elapsed_s": at, "step": step, "lost_steps": 0, **values}
+
+
+def test_a_queue_is_a_wait():
+    """Hours in which every host of an elastic run waited for a node are no steps done again."""
+    events = [start(0, 0), train(10, 10), start(36_010, 10), train(36_011, 11)]
+    events.append(membership(36_011, 10, cause="start", waiting_s=10, restarting_s=5))
+    assert kinds(*events) == {"productive": 11, "recomputing": 1, "restarting": 5, "waiting": 36_000 - 6}
+
+
+def test_generations_in_vain_count():
+    """One that did not come to a start has its causes and seconds, too."""
+    first = {"cause": "the agent on node-7 was silent for 5.0 s", "detecting_s": 5, "waiting_s": 60, "restarting_s": 20}
+    second = {"cause": "rank 1 on node-8 ended with exit status 1", "detecting_s": 1, "waiting_s": 4, "restarting_s": 9}
+    events = [start(0, 0), train(10, 10), membership(10, 0, cause="start")]
+    events += [membership(95, 10, **first), start(110, 10), train(111, 11), membership(111, 10, **second)]
+    assert kinds(*events) == {"productive": 11, "detecting": 6, "waiting": 64, "restarting": 29, "recomputing": 1}
+    assert account(events).causes() == [("node-7", first["cause"], 1, 85), ("node-8", second["cause"], 1, 15)]
 
 
 def test_a_signal_is_a_cause():

@@ -60,8 +60,8 @@ RENDERINGS = {
 }
 
 
-def sound(scripts, folder):
-    """Bash parses every script and shellcheck finds nothing to say."""
+def check_sound(scripts, folder):
+    """Let Bash parse every script, and shellcheck find nothing to say."""
     files = [folder / f"{number}.sbatch" for number in range(len(scripts))]
     for file, script in zip(files, scripts, strict=True):
         file.write_text(script)
@@ -70,12 +70,12 @@ def sound(scripts, folder):
     found = subprocess.run(
         [Path(sys.prefix) / "bin" / "shellcheck", *files], check=False, stdout=subprocess.PIPE, text=True
     )
-    return found.stdout == ""
+    assert found.stdout == ""
 
 
 def test_scripts_are_sound(tmp_path):
     """Bash parses every rendering and shellcheck finds nothing to say."""
-    assert sound([render(job(**changes)) for changes in RENDERINGS.values()], tmp_path)
+    check_sound([render(job(**changes)) for changes in RENDERINGS.values()], tmp_path)
 
 
 def test_every_preset_has_its_script(tmp_path):
@@ -91,7 +91,7 @@ def test_every_preset_has_its_script(tmp_path):
     words = {preset: command_of(render(each)) for preset, each in jobs.items()}
     assert all(each[-2:] == ["--preset", preset] for preset, each in words.items())
     assert all("--nproc-per-node=8" in each and "--auto-resume=1" in each for each in words.values())
-    assert sound([render(each) for each in jobs.values()], tmp_path)
+    check_sound([render(each) for each in jobs.values()], tmp_path)
 
 
 def test_a_run_needs_a_name():
@@ -292,7 +292,45 @@ def test_a_host_that_fails_again_and_again_ends(tmp_path):
     assert end_host(tmp_path, 1) == [], "the run's folder is gone"
 
 
-def end_host(folder, status, state="RUNNING"):
+def test_a_host_that_slurm_does_not_queue_again_says_so(tmp_path):
+    """The controller refuses for five minutes, or has forgotten the job."""
+    for state, said in (("RUNNING", 59), ("", 0)):  # the first time it does not say the state
+        (tmp_path / "run" / "elastic").mkdir(parents=True, exist_ok=True)
+        requests = end_host(tmp_path, 75, state, scontrol="return 1")
+        assert requests == ["scontrol requeue 12_1"] * said
+        assert (tmp_path / "output").read_text().splitlines()[-1] == (
+            "=== host 1 does not queue again: Slurm refused it for five minutes, as above; when it answers: "
+            "scontrol requeue 12_1"
+        )
+
+
+@pytest.mark.parametrize("changes", [{}, {"elastic": Elastic(min_nodes=1)}], ids=["fixed", "elastic"])
+def test_a_controller_that_does_not_answer_at_a_time_limit_is_asked_again(tmp_path, changes):
+    """The step gets its signal at the third try, and the job waits for its end."""
+    script = render(job(run=RunFolder(tmp_path / "run"), **changes))
+    commands = f"""
+        srun() {{ touch {tmp_path}/runs; until [[ -e {tmp_path}/told ]]; do command sleep 0.05; done; return 3; }}
+        scancel() {{
+            echo "$*" >> {tmp_path}/tries
+            if (($(wc -l < {tmp_path}/tries) < 3)); then return 1; fi
+            touch {tmp_path}/told
+        }}
+        scontrol() {{ echo a; }}
+        squeue() {{ echo RUNNING; }}
+        sleep() {{ :; }}
+        {{ until [[ -e {tmp_path}/runs ]]; do command sleep 0.05; done; kill -USR1 $$; }} &
+    """
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_NODELIST": "a"}
+    slurm |= {"SLURM_JOB_NUM_NODES": "1"}
+    (tmp_path / "run" / "elastic").mkdir(parents=True)
+    done = subprocess.run(
+        ["bash", "-c", commands + script], env=os.environ | slurm, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    assert (tmp_path / "tries").read_text().splitlines() == [f"--signal=USR1 {'7_1' if changes else '7'}"] * 3
+
+
+def end_host(folder, status, state="RUNNING", scontrol=":"):
     """End a host's step with a status; return what its script asks of Slurm, and its waits. Write the output."""
     script = render(job(elastic=Elastic(min_nodes=1), run=RunFolder(folder / "run")))
     (folder / "said").write_text("")
@@ -304,7 +342,7 @@ def end_host(folder, status, state="RUNNING"):
             echo {state}
         }}
         said() {{ echo "$*" >> {folder}/said; }}
-        scontrol() {{ said scontrol "$@"; }}
+        scontrol() {{ said scontrol "$@"; {scontrol}; }}
         scancel() {{ said scancel "$@"; }}
         sleep() {{ [[ $1 == 5 ]] || said sleep 60; }}
     """

@@ -12,9 +12,10 @@ import pytest
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint.collective_io import CheckpointError
-from podwright_training.checkpoint.memory_folder import MemoryFolder, run_id
+from podwright_training.checkpoint.memory_folder import MemoryFolder
 from podwright_training.checkpoint.memory_server import Address, MemoryClient, MemoryServer
 from podwright_training.failures import best_interval_steps
+from podwright_training.memory_place import run_id
 from podwright_training.ranks import Hosts
 from podwright_training.report.history import History
 from podwright_training.run_folder import RunFolder

@@ -7,11 +7,8 @@ host died between two renames: what counts are the hashes of a manifest that any
 
 from __future__ import annotations
 
-import os
-import secrets
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +16,9 @@ from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.errors import UserError
 from podwright_training.host_memory import free_bytes_in
+from podwright_training.memory_place import give_back, host_folder
 from podwright_training.private_folder import make_private
 from podwright_training.run_folder import write_atomically
-
-PREFIX = "podwright"
-RUN_ID = ".memory-id"  # in the folder of checkpoints: a run that begins anew never finds another's memory
 
 
 @dataclass(frozen=True)
@@ -33,14 +28,6 @@ class Held:
     step: int
     manifest: str | None  # its text
     sizes: dict[str, int]  # of files, by name
-
-
-def run_id(checkpoints: Path) -> str:
-    """Return the run's id, which its folder of checkpoints keeps."""
-    file = checkpoints / RUN_ID
-    if not file.exists():
-        write_atomically(file, secrets.token_hex(6))
-    return file.read_text().strip()
 
 
 class MemoryFolder:
@@ -53,8 +40,7 @@ class MemoryFolder:
     """
 
     def __init__(self, parent: Path, *, run: str, host: str) -> None:
-        self._top = parent / f"{PREFIX}-{os.geteuid()}-{run}"
-        self.root = self._top / host
+        self.root = host_folder(parent, run=run, host=host)
 
     def open(self) -> None:
         """Make the folder, which only its owner may enter.
@@ -63,7 +49,7 @@ class MemoryFolder:
             CheckpointError: Somebody else made a folder, a file or a link of this name.
         """
         try:
-            make_private(self._top)
+            make_private(self.root.parent)
             make_private(self.root)
         except UserError as error:
             raise CheckpointError(f"memory_checkpoint_dir: {error}, or name another memory_checkpoint_dir") from error
@@ -120,6 +106,4 @@ class MemoryFolder:
 
     def remove(self) -> None:
         """Give the memory back."""
-        shutil.rmtree(self.root, ignore_errors=True)
-        with suppress(OSError):  # another host of this machine uses it
-            self._top.rmdir()
+        give_back(self.root)

@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.planner import SavePlanner
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
 from podwright_training.checkpoint.index import INDEX
-from podwright_training.checkpoint.memory_folder import Held, MemoryFolder, run_id
+from podwright_training.checkpoint.memory_folder import Held, MemoryFolder
 from podwright_training.checkpoint.memory_reader import MemoryReader, RemoteFiles
 from podwright_training.checkpoint.memory_server import Address, MemoryServer, own_address
 from podwright_training.checkpoint.saver import stager
@@ -44,6 +44,7 @@ from podwright_training.checkpoint.step_folder import TRAINER, Snapshot, Trainer
 from podwright_training.config.sections.checkpoint import AUTO
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.failures import best_interval_steps, seconds_between_failures
+from podwright_training.memory_place import run_id
 from podwright_training.optim import Optimizers
 from podwright_training.ranks import Hosts
 

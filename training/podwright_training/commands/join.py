@@ -10,6 +10,7 @@ import socket
 
 from podwright_training.config import sources
 from podwright_training.elastic.policy import Policy
+from podwright_training.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--member",
         type=int,
         metavar="N",
-        default=int(os.environ.get("SLURM_ARRAY_TASK_ID", "0")),
+        default=int(os.environ.get("SLURM_ARRAY_TASK_ID") or 0),
         help="number of this host, which no other has. Default: that in its Slurm array, or 0",
     )
     group.add_argument(
@@ -37,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Take part until the run ends, or this host is asked to leave; return the exit status."""
     options = sources.load(args)
+    if args.nproc_per_node < 1:
+        raise ConfigError([f"--nproc-per-node: got {args.nproc_per_node}, need at least 1"])
     policy = Policy.of(options, ranks_per_node=args.nproc_per_node)
     if args.nproc_per_node > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does

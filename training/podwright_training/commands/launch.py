@@ -61,7 +61,7 @@ class Span(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Span:
         """Read ``4`` or ``2-4``."""
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", text)
         if match is None:
             raise argparse.ArgumentTypeError(f"got {text}, need a number of nodes as 4, or a range as 2-4")
         return cls(int(match[1]), int(match[2] or match[1]))

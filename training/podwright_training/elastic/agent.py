@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from podwright_training import beats
+from podwright_training import beats, memory_place
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.elastic import offenders, terms
 from podwright_training.elastic.channel import Channel, ChannelError, introduce
@@ -26,6 +26,7 @@ from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import Report
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import UserError
+from podwright_training.ranks import host_name
 from podwright_training.run_folder import RunFolder, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.1  # between two looks at the ranks, and at the terms
 SAID_OFTEN = 5  # reports in a heartbeat's time
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+ALONE = 1  # exit status of a host that no leader accepts: it queues again a few times, then wants a repair
 
 
 class Agent:
@@ -57,6 +59,7 @@ class Agent:
         job: str | None = None,
         spawn: Callable[[socket.socket], Any] | None = None,
     ) -> None:
+        self._options = options
         self._policy, self._number, self._address, self._job = policy, number, address, job
         self._name = f"{number:05}-{socket.gethostname()}-{secrets.token_hex(4)}"
         self._digest = f"{options.digest}-{policy.ranks_per_node}"
@@ -76,6 +79,8 @@ class Agent:
         self._membership: Membership | None = None  # of the last term that this host led
         self._has_first_rank = False
         self._leaving = False
+        self._reached_s = time.monotonic()  # when this host last was a member
+        self._obstacle = ""  # that keeps it from being one, if that is known
         self._offenders = Offenders(self._folder.elastic / "failures.json")
         self._reporting: asyncio.Task[None] | None = None
 
@@ -107,7 +112,16 @@ class Agent:
             self._ranks.close()
             if status != LEFT:
                 remove_memory(self._memory)
+            if status == FINISHED:  # the last generation's ranks have; this host may not have been one of theirs
+                self._give_checkpoints_back()
         return status
+
+    def _give_checkpoints_back(self) -> None:
+        options = self._options
+        if options.memory_checkpoint_freq:
+            run = memory_place.run_id(options.checkpoints)
+            folder = memory_place.host_folder(Path(options.memory_checkpoint_dir), run=run, host=host_name())
+            memory_place.give_back(folder)
 
     async def _take_part_until_end(self) -> int:
         while True:
@@ -117,8 +131,18 @@ class Agent:
             except UserError:
                 raise
             except (OSError, ValueError) as error:  # of the shared file system: it may come back
-                logger.warning("elastic: the run's folder: %s", error)
+                self._meet(f"the run's folder: {error}")
                 await asyncio.sleep(self._policy.heartbeat_timeout_s / SAID_OFTEN)
+            alone_s = time.monotonic() - self._reached_s
+            if alone_s > self._policy.nodes_timeout_s:
+                logger.error("elastic: no leader reached in %.0f s (nodes_timeout_s); %s", alone_s, self._obstacle)
+                return ALONE
+
+    def _meet(self, obstacle: str) -> None:
+        """Log what keeps this host from taking part, once."""
+        if obstacle != self._obstacle:
+            logger.warning("elastic: %s", obstacle)
+        self._obstacle = obstacle
 
     async def _take_part(self) -> int | None:
         """Look for the leader and follow it, or become it; return the exit status once there is one."""
@@ -200,7 +224,8 @@ class Agent:
         except ConnectionRefusedError:
             self._election.refuse(term.number)
             return None
-        except (OSError, asyncio.TimeoutError):
+        except (OSError, asyncio.TimeoutError) as error:
+            self._meet(f"leader at {term.address}: {error or 'no answer'}")
             return None
         channel = Channel(*streams)
         watching = asyncio.create_task(self._watch_term(channel, term))
@@ -213,11 +238,14 @@ class Agent:
                 options=self._digest,
             )
             self._followed, self._heard_s, self._parting = term, time.monotonic(), ""
+            self._obstacle = ""
             return await self._obey(channel, term)
         except (ChannelError, asyncio.TimeoutError) as error:
             logger.warning("elastic: leader at %s %s", term.address, error)
             return None
         finally:
+            if self._followed is term:
+                self._reached_s = time.monotonic()
             watching.cancel()
             channel.close()
             self._ranks.stop()

@@ -12,7 +12,7 @@ from typing import Any
 
 from podwright_training.elastic import membership
 from podwright_training.elastic.channel import Channel, ChannelError, accept
-from podwright_training.elastic.membership import Dismiss, Drain, End, Membership, Record, Start, Stop
+from podwright_training.elastic.membership import LEFT, Dismiss, Drain, End, Membership, Record, Start, Stop
 from podwright_training.elastic.report import Report
 from podwright_training.elastic.terms import Term, Terms
 
@@ -185,9 +185,10 @@ class Leader:
                 )
 
     async def _end(self, command: End) -> None:
-        with suppress(OSError, ValueError):
-            async with self._writing:
-                await _answer(self._terms.renew, replace(self._term, ended=command.status))
+        if command.status != LEFT:  # else the hosts come back and go on
+            with suppress(OSError, ValueError):
+                async with self._writing:
+                    await _answer(self._terms.renew, replace(self._term, ended=command.status))
         for channel in self._channels.values():
             channel.send(end=command.status, reason=command.reason)
 

@@ -24,6 +24,7 @@ PREPARE_S = 60.0  # a host's imports, before the first generation
 GATHER_S = 0.5  # after a failed rank, for the others' failures: one of them is the cause
 STOP_S = 30.0  # until killed ranks are gone; a host where they are not is lost
 MOST_FRUITLESS = 3  # generations in a row that failed before any new step
+MOST_IN_VAIN = 10  # that failed or lost a host before any new step, for nodes_timeout_s
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,21 @@ class Past:
     host: str | None = None
 
 
+@dataclass(frozen=True)
+class Loss:
+    """The loss of a member.
+
+    Attributes:
+        reason: The host, and what it did.
+        silence_s: Seconds since it was heard.
+        blamed: Whether its host failed: one that was asked to leave may be killed before it has saved.
+    """
+
+    reason: str
+    silence_s: float
+    blamed: bool = True
+
+
 @dataclass
 class Generation:
     """The present generation, and why and when it began and ends."""
@@ -157,12 +173,13 @@ class Membership:
         self._change: dict[str, Any] = {"cause": past.cause, "host": past.host, "detecting_s": past.detecting_s}
         self._last_step = past.step  # of the generation before
         self._highest = 0  # step ever seen
-        self._fruitless = 0
+        self._fruitless = self._in_vain = 0
+        self._vain_since_s = now
         self._culprit: str | None = None  # of the last fruitless generation
         self._left_out: set[str] = set()
-        self._losses: dict[str, tuple[str, float]] = {}  # host and reason, seconds of silence, by lost member
+        self._losses: dict[str, Loss] = {}  # by member
         if past.leader:
-            self._losses[past.leader] = past.cause, past.detecting_s
+            self._losses[past.leader] = Loss(past.cause, past.detecting_s, blamed=past.host is not None)
 
     @property
     def step(self) -> int:
@@ -189,7 +206,9 @@ class Membership:
     def lose(self, member: str, reason: str, *, now: float) -> None:
         """Remove a host whose connection broke."""
         if known := self.members.pop(member, None):
-            self._losses[member] = f"the agent on {known.host} {reason}", now - known.heard_s
+            leaving = known.report.leaving
+            reason = f"the agent on {known.host} {reason}" + (", as it was asked to leave" if leaving else "")
+            self._losses[member] = Loss(reason, now - known.heard_s, blamed=not leaving)
 
     def slept(self, seconds: float) -> None:
         """Do not blame hosts for silence while the leader itself did not run."""
@@ -282,10 +301,11 @@ class Membership:
         ranks = [rank for report in reports for rank in report.ranks]
         whole = len(ranks) == len(generation.members) * self.policy.ranks_per_node
         if lost := [name for name in generation.members if name in self._losses]:  # it may be back already
-            reason, silence_s = self._losses[lost[0]]
-            others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            first = generation.hosts[lost[0]]
-            yield from self._stop(generation, f"{reason}{others}", now, host=first, detecting_s=silence_s)
+            first = next((name for name in lost if self._losses[name].blamed), lost[0])
+            loss, others = self._losses[first], f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            host = generation.hosts[first] if loss.blamed else None
+            cause = f"{loss.reason}{others}"
+            yield from self._stop(generation, cause, now, host=host, detecting_s=loss.silence_s, lost=True)
         elif any(rank.failed for rank in ranks):
             yield from self._after_failure(generation, now)
         elif whole and all(rank.exit_status == 0 for rank in ranks):
@@ -390,13 +410,12 @@ class Membership:
         detecting_s: float = 0.0,
         stacks: bool = False,
         failed: bool = False,
+        lost: bool = False,
     ) -> Iterator[Command]:
         if generation.stepped_s is None:
             yield self._record(generation)  # it took part too, if only in vain
-        self._fruitless = 0 if generation.step > self._highest or not failed else self._fruitless + 1
-        self._highest = max(self._highest, generation.step)
-        if self._fruitless >= MOST_FRUITLESS:
-            yield End(FAILED, f"{MOST_FRUITLESS} starts in a row came no further, the last because {cause}")
+        if starts := self._too_many(generation, now, failed=failed, lost=lost):
+            yield End(FAILED, f"{starts} starts in a row came no further, the last because {cause}")
             return
         if self._leaves_out(generation, host):
             cause += "; it is left out: starts in a row failed there"
@@ -406,6 +425,19 @@ class Membership:
         self._change = {"cause": cause, "host": host, "detecting_s": detecting_s}
         members = tuple(name for name in generation.members if name in self.members)
         yield Stop(generation.number, members, stacks=stacks)
+
+    def _too_many(self, generation: Generation, now: float, *, failed: bool, lost: bool) -> int:
+        """Count starts in a row that came no further; return their number once the run is to end, else 0."""
+        came_further = generation.step > self._highest
+        self._highest = max(self._highest, generation.step)
+        self._fruitless = self._fruitless + 1 if failed and not came_further else 0
+        if came_further:
+            self._in_vain, self._vain_since_s = 0, now
+        self._in_vain += failed or lost
+        if self._fruitless >= MOST_FRUITLESS:
+            return self._fruitless
+        too_long = now - self._vain_since_s >= self.policy.nodes_timeout_s
+        return self._in_vain if self._in_vain >= MOST_IN_VAIN and too_long else 0
 
     def _leaves_out(self, generation: Generation, host: str | None) -> bool:
         """Leave the last start to the others, where those before it failed on one host, if that are enough."""

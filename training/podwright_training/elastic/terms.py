@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -171,7 +172,7 @@ def secret(folder: Path) -> bytes:
     status = path.stat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise UserError(f"{path} must belong to you, and nobody else may read it: remove it, and the run's hosts too")
-    text = path.read_text()
-    if len(text) != 2 * SECRET_BYTES:
-        raise UserError(f"{path} has {len(text)} characters, need {2 * SECRET_BYTES}: remove it")
+    text = path.read_text(errors="replace")
+    if not re.fullmatch(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}", text):
+        raise UserError(f"{path} has no {2 * SECRET_BYTES} hexadecimal digits, it is damaged: remove it")
     return bytes.fromhex(text)

@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerBase
 from podwright_training.beats import GENERATION
 from podwright_training.checkpoint import hub_model, step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
-from podwright_training.checkpoint.memory_folder import PREFIX
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.config import parallel_dims
 from podwright_training.config.memory_checkpoints import MemoryCheckpoints
@@ -30,6 +29,7 @@ from podwright_training.device import device_of, device_problem, slow_precision
 from podwright_training.errors import ConfigError
 from podwright_training.host_memory import free_bytes_in, free_memory_bytes
 from podwright_training.loop import initial_weights, samples, sinks
+from podwright_training.memory_place import PREFIX
 from podwright_training.model import float8_problem, mask_problem
 from podwright_training.parallel.tensor import overlap_problem
 from podwright_training.ranks import Ranks, host_name

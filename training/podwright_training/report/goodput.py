@@ -120,9 +120,15 @@ def account(events: Sequence[Mapping[str, Any]]) -> Goodput:
     """Account for the time of a run's events, which have ``elapsed_s`` where their time is known."""
     books = _Books()
     timed = [event for event in events if ELAPSED in event]
+    in_vain: list[Mapping[str, Any]] = []  # generations that ended before a start
+    own = None
     for number, event in enumerate(timed):
         if event["event"] == "start":
-            books.start(event, _membership_after(timed, number) or {})
+            own = _membership_after(timed, number)
+            books.start(event, own or {}, in_vain)
+            in_vain = []
+        elif event["event"] == "membership" and event is not own:
+            in_vain.append(event)
         elif event["event"] == "train":
             books.steps(event)
         elif event["event"] == "end":
@@ -140,23 +146,39 @@ class _Books:
         self._now = 0.0
         self._step = 0
         self._highest = 0  # step that was ever done
+        self._step_s = 0.0  # of the last steps
         self._is_fresh = False  # no step since the start
         self._has_started = False
         self._reason = UNKNOWN  # of the last end
 
-    def start(self, event: Mapping[str, Any], membership: Mapping[str, Any]) -> None:
-        """Account for the time before a start; after the first one it is an interruption's."""
+    def start(
+        self, event: Mapping[str, Any], membership: Mapping[str, Any], in_vain: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Account for the time before a start; after the first one it is an interruption's.
+
+        Args:
+            event: Of the start.
+            membership: Of its generation, if the run is elastic.
+            in_vain: Of generations before it that did not come so far.
+        """
         left = self._take(event)
-        if self._has_started:
-            self.interruptions.append(Interruption(str(membership.get("cause") or self._reason)))
-        if membership:
+        for change in (*in_vain, membership):
+            if self._has_started:
+                self.interruptions.append(Interruption(str(change.get("cause") or self._reason)))
             for kind, names in OF_MEMBERSHIP.items():
-                left -= self._add(kind, min(left, sum(_seconds(membership, name) for name in names)))
-            self._add("recomputing" if self._has_started else "restarting", left)  # steps that no line has
-        else:
+                left -= self._add(kind, min(left, sum(_seconds(change, name) for name in names)))
+        if membership and self._has_started:
+            left = self._steps_without_lines(event, membership, left)
+        elif not membership:
             left -= self._add("restarting", min(left, _seconds(event, "process_s")))
-            self._add("waiting" if self._has_started else "restarting", left)
+        self._add("waiting" if self._has_started else "restarting", left)
         self._step, self._is_fresh, self._has_started, self._reason = int(event["step"]), True, True, UNKNOWN
+
+    def _steps_without_lines(self, event: Mapping[str, Any], membership: Mapping[str, Any], left: float) -> float:
+        """Account for the steps since the last line; return the seconds that remain, in which nobody trained."""
+        kept, lost = int(event["step"]) - self._step, _seconds(membership, "lost_steps") + 1  # and the one under way
+        left -= self._add("productive", min(left, max(0, kept) * self._step_s))
+        return left - self._add("recomputing", min(left, lost * self._step_s))
 
     def steps(self, event: Mapping[str, Any]) -> None:
         """Account for the steps since the last event that counts."""
@@ -165,7 +187,8 @@ class _Books:
         left -= self._add("validating", min(left, _seconds(event, "validating_s")))
         step = int(event["step"])
         done = max(0, step - self._step)
-        work = min(left, done * _seconds(event, "step_s"))
+        self._step_s = _seconds(event, "step_s")
+        work = min(left, done * self._step_s)
         left -= work
         if self._is_fresh:
             work -= self._add("restarting", min(work, _seconds(event, "first_step_s")))
