@@ -19,7 +19,7 @@ from podwright_training.config.train_config import PRESETS
 from podwright_training.nxdt import chain, dataset, memory
 from podwright_training.nxdt.plan import COMPILER, Plan, layout_of
 from podwright_training.run_folder import RunFolder
-from tests.training.test_launch import sound
+from tests.training.test_launch import check_sound
 
 # Keys and values of NxD Training's example hf_llama3_8B, each read in its repository, release 1.5:
 # https://github.com/aws-neuron/neuronx-distributed-training/blob/9169aa0/examples/conf/hf_llama3_8B_config.yaml
@@ -161,7 +161,7 @@ def test_a_cache_is_of_one_model_layout_and_compiler(monkeypatch):
 def test_scripts_are_sound(tmp_path):
     """Bash parses every script and shellcheck finds nothing to say, with a cache on FSx and on S3."""
     plans = [plan_of(), replace(plan_of(instance_type="ml.trn2.48xlarge"), cache_root="s3://bucket/cache")]
-    assert sound([chain.script(plan, step) for plan in plans for step in chain.STEPS], tmp_path)
+    check_sound([chain.script(plan, step) for plan in plans for step in chain.STEPS], tmp_path)
     assert "--nproc-per-node=64" in chain.script(plans[1], "train")
 
 
