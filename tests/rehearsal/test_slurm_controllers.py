@@ -266,7 +266,11 @@ def test_the_second_takes_over(cluster):
     assert remediate(cluster, PRIMARY) == "Action:Reboot"
     resume(cluster, PRIMARY)
     nodes = state.with_name("node_state")  # written seconds later: the second would know the node as failed
-    wait_for(lambda: b"Action:" not in nodes.read_bytes(), timeout_s=600, what=lambda: f"a state without it in {nodes}")
+    wait_for(
+        lambda: nodes.exists() and b"Action:" not in nodes.read_bytes(),
+        timeout_s=600,
+        what=lambda: f"a state without it in {nodes}",
+    )
     cluster.kill(PRIMARY, how="power")
     wait_for(
         lambda: "(backup) at ip-10-0-16-8 is UP" in run("scontrol ping"),

@@ -39,14 +39,14 @@ def test_a_restart_costs_waiting_starting_and_steps_done_twice():
 
 
 def test_an_elastic_run_says_what_led_to_a_start():
-    """The event after the first step divides the gap; what is left of it were steps that no line has."""
+    """The event after the first step divides the gap; what is left of it were a step that no line has, and waiting."""
     cause = {"cause": "rank 3 on node-7 was killed by SIGKILL", "detecting_s": 2, "stopping_s": 1, "waiting_s": 3}
     seconds = {"restarting_s": 1, "loading_s": 1.5, "stepping_s": 1}
     said = {"event": "membership", "elapsed_s": 21.5, "step": 9, "lost_steps": 1, **cause, **seconds}
     events = [start(0, 0), train(10, 10), start(20, 9), train(21, 10), said]
     found = account(events)
     assert kinds(*events) == {
-        "productive": 10, "detecting": 3, "waiting": 3, "restarting": 2.5, "recomputing": 1.5 + 1
+        "productive": 10, "detecting": 3, "waiting": 3 + 0.5, "restarting": 2.5, "recomputing": 1 + 1
     }  # fmt: skip
     assert found.causes() == [("node-7", cause["cause"], 1, pytest.approx(11))]
 

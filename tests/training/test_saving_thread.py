@@ -4,11 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.saving_thread import SavingThread
+from podwright_training.errors import UserError
 
-STEP_TIMEOUT_S = 3
+STEP_TIMEOUT_S = 10  # a busy machine keeps a healthy rank for seconds
 
 
 def test_a_rank_that_hangs_in_a_save_ends_the_job(tmp_path, tiny_flags, fork_server):
@@ -21,6 +24,14 @@ def test_a_rank_that_hangs_in_a_save_ends_the_job(tmp_path, tiny_flags, fork_ser
     assert f"Timed out waiting {STEP_TIMEOUT_S}000ms" in given_up
     assert f"checkpoint in progress is given up: another rank has not done its part for {STEP_TIMEOUT_S} s" in given_up
     assert (tmp_path / "stacks" / "rank-00000.txt").read_text()
+
+
+def test_an_error_of_the_user_waits_for_the_save():
+    """All ranks are well: the checkpoint is complete, however long it takes."""
+    thread, saved = SavingThread("checkpoint"), []
+    thread.start(lambda: time.sleep(0.3) or saved.append("step 4"))
+    thread.end(UserError("the loss is no number"), patience_s=0.01)
+    assert saved == ["step 4"]
 
 
 def hang_in_a_save():

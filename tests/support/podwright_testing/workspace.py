@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Stack = Literal["foundation", "cluster"]
 STACKS: tuple[Stack, ...] = ("foundation", "cluster")
 NOTHING_TO_CHANGE, SOMETHING_TO_CHANGE = 0, 2  # of `plan -detailed-exitcode`
-LIMIT_S, POLL_S = 500, 0.05
+LIMIT_S, POLL_S = 1500, 0.05  # to adopt twenty resources on a busy machine takes minutes
 PLANNED = "Terraform will perform"
 ALL_AT_ONCE = "-parallelism=40"  # the account is on this machine
 

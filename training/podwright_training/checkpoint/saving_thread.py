@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
+from podwright_training.errors import UserError
+
 logger = logging.getLogger(__name__)
 
 FAILED_STATUS = 1
@@ -46,9 +48,11 @@ class SavingThread:
         """Finish the save in progress, and end the thread.
 
         After an error another rank may hang, for which a save waits for hours, and nothing ends a thread that waits
-        in a collective. After ``patience_s`` this prints the error and ends the process, as NCCL's watchdog does.
+        in a collective. After ``patience_s`` this prints the error and ends the process, as NCCL's watchdog does. An
+        error of the user is none of another rank's.
         """
-        if error and self._in_progress and futures.wait([self._in_progress], timeout=patience_s).not_done:
+        patience = patience_s if error and not isinstance(error, UserError) else None
+        if self._in_progress and futures.wait([self._in_progress], timeout=patience).not_done:
             traceback.print_exception(error)
             logger.error(
                 "the %s in progress is given up: another rank has not done its part for %g s", self._name, patience_s

@@ -118,8 +118,8 @@ class Agent:
 
     def _give_checkpoints_back(self) -> None:
         options = self._options
-        if options.memory_checkpoint_freq:
-            run = memory_place.run_id(options.checkpoints)
+        with suppress(OSError):  # of a run's folder that is gone: the run is complete all the same
+            run = (options.checkpoints / memory_place.RUN_ID).read_text().strip()
             folder = memory_place.host_folder(Path(options.memory_checkpoint_dir), run=run, host=host_name())
             memory_place.give_back(folder)
 
@@ -134,7 +134,7 @@ class Agent:
                 self._meet(f"the run's folder: {error}")
                 await asyncio.sleep(self._policy.heartbeat_timeout_s / SAID_OFTEN)
             alone_s = time.monotonic() - self._reached_s
-            if alone_s > self._policy.nodes_timeout_s:
+            if alone_s > self._policy.nodes_timeout_s + 2 * self._policy.heartbeat_timeout_s:  # of an election
                 logger.error("elastic: no leader reached in %.0f s (nodes_timeout_s); %s", alone_s, self._obstacle)
                 return ALONE
 
@@ -225,7 +225,7 @@ class Agent:
             self._election.refuse(term.number)
             return None
         except (OSError, asyncio.TimeoutError) as error:
-            self._meet(f"leader at {term.address}: {error or 'no answer'}")
+            self._meet(f"leader at {term.address}: {str(error) or 'no answer'}")
             return None
         channel = Channel(*streams)
         watching = asyncio.create_task(self._watch_term(channel, term))
@@ -238,10 +238,9 @@ class Agent:
                 options=self._digest,
             )
             self._followed, self._heard_s, self._parting = term, time.monotonic(), ""
-            self._obstacle = ""
             return await self._obey(channel, term)
         except (ChannelError, asyncio.TimeoutError) as error:
-            logger.warning("elastic: leader at %s %s", term.address, error)
+            self._meet(f"leader at {term.address} {str(error) or 'does not answer'}")
             return None
         finally:
             if self._followed is term:

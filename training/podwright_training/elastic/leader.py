@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 0.1  # between two decisions, without news
 FILES_S = 60.0  # in which the shared file system must answer, or another host leads
+PARTING = "was asked to leave"
 SLEPT_S = 1.0  # between two looks: the leader itself did not run
 
 
@@ -51,7 +52,7 @@ class Leader:
         self._timeout_s = members.policy.heartbeat_timeout_s
         self._channels: dict[str, Channel] = {}
         self._news = asyncio.Event()
-        self._had_others = False
+        self._had_others = self._parting = False
         self._writing = asyncio.Lock()  # one renewal at a time: they write one file
 
     async def lead(self, server: asyncio.Server) -> None:
@@ -70,6 +71,7 @@ class Leader:
                 looked_s = now
                 for command in self._membership.decide(now):
                     await self._carry_out(command)
+                self._part()
                 if self._membership.ended:
                     return
                 self._news.clear()
@@ -77,13 +79,20 @@ class Leader:
                     await asyncio.wait_for(self._news.wait(), LOOK_S)
         except asyncio.CancelledError:
             for channel in self._channels.values():
-                channel.send(parting="was asked to leave")
+                channel.send(parting=PARTING)
             raise
         finally:
             renewing.cancel()
             server.close()
             for channel in list(self._channels.values()):
                 channel.close()
+
+    def _part(self) -> None:
+        """Say once that this host was asked to leave: it may be killed before its ranks have saved."""
+        if self._membership.leader_leaves and not self._parting:
+            self._parting = True
+            for channel in self._channels.values():
+                channel.send(parting=PARTING)
 
     async def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""

@@ -193,6 +193,11 @@ class Membership:
         """Return whether there is a generation without the leader's host: those that hold the state left no place."""
         return self.generation is not None and self._leader not in self.generation.members
 
+    @property
+    def leader_leaves(self) -> bool:
+        """Return whether the leader's host was asked to leave."""
+        return self._leader in self.members and self.members[self._leader].report.leaving
+
     def join(self, member: str, *, host: str, number: int, now: float) -> None:
         """Add a host that has connected."""
         self.members[member] = Member(host, number, now)
@@ -433,7 +438,7 @@ class Membership:
         self._fruitless = self._fruitless + 1 if failed and not came_further else 0
         if came_further:
             self._in_vain, self._vain_since_s = 0, now
-        self._in_vain += failed or lost
+        self._in_vain += (failed or lost) and not came_further
         if self._fruitless >= MOST_FRUITLESS:
             return self._fruitless
         too_long = now - self._vain_since_s >= self.policy.nodes_timeout_s

@@ -176,8 +176,10 @@ class _Books:
 
     def _steps_without_lines(self, event: Mapping[str, Any], membership: Mapping[str, Any], left: float) -> float:
         """Account for the steps since the last line; return the seconds that remain, in which nobody trained."""
-        kept, lost = int(event["step"]) - self._step, _seconds(membership, "lost_steps") + 1  # and the one under way
-        left -= self._add("productive", min(left, max(0, kept) * self._step_s))
+        began = int(event["step"])
+        kept = max(0, began - self._step)
+        lost = max(0.0, began + _seconds(membership, "lost_steps") - max(began, self._step)) + 1  # and that under way
+        left -= self._add("productive", min(left, kept * self._step_s))
         return left - self._add("recomputing", min(left, lost * self._step_s))
 
     def steps(self, event: Mapping[str, Any]) -> None:

@@ -135,15 +135,15 @@ def hold(folder: Path, save_s: float) -> dict[str, Any]:
         if signalled_at is None:
             record["signalled"][number] = time.time()
             write(folder, record)
-            ask_to_save(number)
+            ask_to_save(number, script(job["JobId"]))
         elif time.time() - signalled_at > save_s:
             requeue(number)
     return {"running": running, "unable": unable}
 
 
-def ask_to_save(number: str) -> None:
-    """Send a job the signal that it asked for, or requeue it."""
-    asked = SIGNAL.search(script(number))
+def ask_to_save(number: str, text: str) -> None:
+    """Send a job the signal that its script asks for, or requeue it."""
+    asked = SIGNAL.search(text)
     if asked is None:
         requeue(number)
         return
