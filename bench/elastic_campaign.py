@@ -38,7 +38,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from podwright_rehearsal.hosts.debian_root import RELEASES
 from podwright_rehearsal.hosts.permission import why_not
 from podwright_rehearsal.run import supplies
-from podwright_testing.elastic_cluster import ElasticCluster, ElasticRun, difference, in_background
+from podwright_testing.elastic_cluster import ElasticCluster, ElasticRun, difference
 from podwright_training.report.history import History
 from podwright_training.report.time_table import as_markdown
 
@@ -121,7 +121,7 @@ class Campaign:
         self._cluster.cluster.kill(host, how="power")
         yield
         if self._elastic:
-            in_background(lambda: self._cluster.restore(host)).join()
+            self._cluster.restore(host)
 
     @contextmanager
     def _slow(self, host: str) -> Iterator[None]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,14 +167,16 @@ class ElasticCluster:
             self.cluster.kill(hostname)
         shutil.rmtree(run.folder.root)
         self.cluster.run("scancel --user ubuntu")
-        for thread in [in_background(partial(self.restore, hostname)) for hostname in WORKERS]:
-            thread.join()
+        for hostname in WORKERS:  # one by one: each writes the new instance into the others' resource_config.json
+            self.restore(hostname)
         self.end_jobs()
 
     def restore(self, hostname: str) -> None:
         """Bring a host that was lost back, as HyperPod replaces an instance."""
         self._instances += 1
-        self.cluster.replace(hostname, instance_id=f"i-new-{self._instances}", lifecycle=self.lifecycle)
+        booted = self.cluster.replace(hostname, instance_id=f"i-new-{self._instances}", lifecycle=self.lifecycle)
+        if not booted.ok:
+            raise HostError(booted.describe())
         self.limit_network(hostname)
 
     def auto_resume(self, run: ElasticRun) -> None:
@@ -304,10 +304,3 @@ def difference(steps: Mapping[int, Mapping[str, Any]], undisturbed: Mapping[int,
         for name in ("batch_digest", "sequences"):
             assert undisturbed[step][name] == event[name], f"{name} of step {step}"
     return max(abs(float(undisturbed[step]["loss"]) - float(event["loss"])) for step, event in steps.items())
-
-
-def in_background(action: Callable[[], object]) -> threading.Thread:
-    """Start an action in a thread."""
-    thread = threading.Thread(target=action, daemon=True)
-    thread.start()
-    return thread
