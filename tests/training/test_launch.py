@@ -309,11 +309,11 @@ def test_a_controller_that_does_not_answer_at_a_time_limit_is_asked_again(tmp_pa
     """The step gets its signal at the third try, and the job waits for its end."""
     script = render(job(run=RunFolder(tmp_path / "run"), **changes))
     commands = f"""
-        srun() {{ touch {tmp_path}/runs; until [[ -e {tmp_path}/told ]]; do command sleep 0.05; done; return 3; }}
+        srun() {{ touch {tmp_path}/runs; until [[ -e {tmp_path}/signalled ]]; do command sleep 0.05; done; return 3; }}
         scancel() {{
             echo "$*" >> {tmp_path}/tries
             if (($(wc -l < {tmp_path}/tries) < 3)); then return 1; fi
-            touch {tmp_path}/told
+            touch {tmp_path}/signalled
         }}
         scontrol() {{ echo a; }}
         squeue() {{ echo RUNNING; }}

@@ -18,10 +18,10 @@ FAILED_STATUS = 1
 
 
 class SavingThread:
-    """Does one save after the other.
+    """Run saves in the background, one after the other.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread; the error that gives a save up has it.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,9 +47,9 @@ class SavingThread:
     def end(self, error: BaseException | None, *, patience_s: float) -> None:
         """Finish the save in progress, and end the thread.
 
-        After an error another rank may hang, for which a save waits for hours, and nothing ends a thread that waits
-        in a collective. After ``patience_s`` this prints the error and ends the process, as NCCL's watchdog does. An
-        error of the user is none of another rank's.
+        After an error another rank may hang. A save waits hours for it, and nothing ends a thread that waits in a
+        collective. After ``patience_s`` this prints the error and ends the process, as NCCL's watchdog does. After an
+        error of the user, such as a bad loss, all ranks are well: it waits for the save.
         """
         patience = patience_s if error and not isinstance(error, UserError) else None
         if self._in_progress and futures.wait([self._in_progress], timeout=patience).not_done:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.1  # between two looks at the ranks, and at the terms
 SAID_OFTEN = 5  # reports in a heartbeat's time
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-ALONE = 1  # exit status of a host that no leader accepts: it queues again a few times, then wants a repair
+ALONE = 1  # exit status of a host that no leader accepts: it queues again three times a day
 
 
 class Agent:
@@ -131,14 +131,14 @@ class Agent:
             except UserError:
                 raise
             except (OSError, ValueError) as error:  # of the shared file system: it may come back
-                self._meet(f"the run's folder: {error}")
+                self._note_obstacle(f"the run's folder: {error}")
                 await asyncio.sleep(self._policy.heartbeat_timeout_s / SAID_OFTEN)
             alone_s = time.monotonic() - self._reached_s
             if alone_s > self._policy.nodes_timeout_s + 2 * self._policy.heartbeat_timeout_s:  # of an election
                 logger.error("elastic: no leader reached in %.0f s (nodes_timeout_s); %s", alone_s, self._obstacle)
                 return ALONE
 
-    def _meet(self, obstacle: str) -> None:
+    def _note_obstacle(self, obstacle: str) -> None:
         """Log what keeps this host from taking part, once."""
         if obstacle != self._obstacle:
             logger.warning("elastic: %s", obstacle)
@@ -225,7 +225,7 @@ class Agent:
             self._election.refuse(term.number)
             return None
         except (OSError, asyncio.TimeoutError) as error:
-            self._meet(f"leader at {term.address}: {str(error) or 'no answer'}")
+            self._note_obstacle(f"leader at {term.address}: {str(error) or 'no answer'}")
             return None
         channel = Channel(*streams)
         watching = asyncio.create_task(self._watch_term(channel, term))
@@ -240,7 +240,7 @@ class Agent:
             self._followed, self._heard_s, self._parting = term, time.monotonic(), ""
             return await self._obey(channel, term)
         except (ChannelError, asyncio.TimeoutError) as error:
-            self._meet(f"leader at {term.address} {str(error) or 'does not answer'}")
+            self._note_obstacle(f"leader at {term.address} {str(error) or 'does not answer'}")
             return None
         finally:
             if self._followed is term:

@@ -71,7 +71,7 @@ class Leader:
                 looked_s = now
                 for command in self._membership.decide(now):
                     await self._carry_out(command)
-                self._part()
+                self._announce_departure()
                 if self._membership.ended:
                     return
                 self._news.clear()
@@ -87,7 +87,7 @@ class Leader:
             for channel in list(self._channels.values()):
                 channel.close()
 
-    def _part(self) -> None:
+    def _announce_departure(self) -> None:
         """Say once that this host was asked to leave: it may be killed before its ranks have saved."""
         if self._membership.leader_leaves and not self._parting:
             self._parting = True

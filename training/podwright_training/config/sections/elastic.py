@@ -29,7 +29,7 @@ class ElasticOptions:
     )
     nodes_timeout_s: float = option(
         3600.0,
-        "Longest wait for min_nodes to come together, and of a host for a leader, in seconds; then run or host end.",
+        "Longest wait, in seconds, of the run for min_nodes and of a host for a leader; then the run or host ends.",
         above=0,
         at_most=LONGEST_WAIT_S,
     )
