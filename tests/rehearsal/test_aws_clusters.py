@@ -33,14 +33,9 @@ PARAMETERS = {
 }
 
 
-# For tests that look at what is under way: seconds enough on a busy machine.
-SLOWLY = pytest.mark.parametrize("aws", [5.0], ids=["slowly"], indirect=True)
-
-
 @pytest.fixture(scope="module")
-def aws(request, tmp_path_factory):
-    transition_s = getattr(request, "param", 0.2)
-    with AwsStandIn(directory=tmp_path_factory.mktemp("aws"), transition_s=transition_s) as stand_in:
+def aws(tmp_path_factory):
+    with AwsStandIn(directory=tmp_path_factory.mktemp("aws"), transition_s=0.2) as stand_in:
         yield stand_in
 
 
@@ -175,12 +170,12 @@ def node(sagemaker, name, instance_id):
     return sagemaker.describe_cluster_node(ClusterName=name, NodeId=instance_id)["NodeDetails"]
 
 
-@SLOWLY
-def test_create_goes_from_in_progress_to_success(control, outcome, sagemaker, model):
+def test_create_goes_from_in_progress_to_success(aws, control, outcome, sagemaker, model):
     """The request and the cluster itself report their progress, as in AWS."""
-    answer = control.create_resource(TypeName=TYPE, DesiredState=json.dumps(model))
-    assert answer["ProgressEvent"]["OperationStatus"] == "IN_PROGRESS"
-    assert sagemaker.describe_cluster(ClusterName=model["ClusterName"])["ClusterStatus"] == "Creating"
+    with aws.stopped_clock():
+        answer = control.create_resource(TypeName=TYPE, DesiredState=json.dumps(model))
+        assert answer["ProgressEvent"]["OperationStatus"] == "IN_PROGRESS"
+        assert sagemaker.describe_cluster(ClusterName=model["ClusterName"])["ClusterStatus"] == "Creating"
     event = outcome(answer)
     assert (event["OperationStatus"], event["Operation"]) == ("SUCCESS", "CREATE")
     found = properties(control, event["Identifier"])
@@ -191,12 +186,12 @@ def test_create_goes_from_in_progress_to_success(control, outcome, sagemaker, mo
     outcome(control.delete_resource(TypeName=TYPE, Identifier=event["Identifier"]))
 
 
-@SLOWLY
-def test_delete_ends_in_not_found(control, outcome, create, model):
+def test_delete_ends_in_not_found(aws, control, outcome, create, model):
     """A deleted cluster is Deleting, then not found; deleting it once more fails as NotFound."""
     arn = create(model)["Identifier"]
-    answer = control.delete_resource(TypeName=TYPE, Identifier=arn)
-    assert properties(control, arn)["ClusterStatus"] == "Deleting"
+    with aws.stopped_clock():
+        answer = control.delete_resource(TypeName=TYPE, Identifier=arn)
+        assert properties(control, arn)["ClusterStatus"] == "Deleting"
     assert outcome(answer)["OperationStatus"] == "SUCCESS"
     with pytest.raises(control.exceptions.ResourceNotFoundException, match=arn):
         control.get_resource(TypeName=TYPE, Identifier=arn)
@@ -589,47 +584,51 @@ def test_a_failed_update_changes_nothing(control, create, update, sagemaker, mod
     assert (properties(control, arn), nodes(sagemaker, name)) == before
 
 
-@SLOWLY
-def test_two_changes_at_a_time_are_refused(control, outcome, create, model):
+def test_two_changes_at_a_time_are_refused(aws, control, outcome, create, model):
     """While one change is under way another is a conflict."""
     arn = create(model)["Identifier"]
     patch = json.dumps([{"op": "replace", "path": "/InstanceGroups/1/InstanceCount", "value": 3}])
-    first = control.update_resource(TypeName=TYPE, Identifier=arn, PatchDocument=patch)
-    with pytest.raises(control.exceptions.ConcurrentOperationException, match="Updating"):
-        control.delete_resource(TypeName=TYPE, Identifier=arn)
+    with aws.stopped_clock():
+        first = control.update_resource(TypeName=TYPE, Identifier=arn, PatchDocument=patch)
+        with pytest.raises(control.exceptions.ConcurrentOperationException, match="Updating"):
+            control.delete_resource(TypeName=TYPE, Identifier=arn)
     assert outcome(first)["OperationStatus"] == "SUCCESS"
 
 
-def test_replacing_a_node_gives_a_new_instance_at_the_old_address(create, sagemaker, model):
+def test_replacing_a_node_gives_a_new_instance_at_the_old_address(aws, create, sagemaker, model):
     """New instance id, same address and host name; the other nodes stay."""
     create(model)
     name = model["ClusterName"]
     controller, first, second = (summary["InstanceId"] for summary in nodes(sagemaker, name))
     before = node(sagemaker, name, first)
-    answer = sagemaker.batch_replace_cluster_nodes(ClusterName=name, NodeIds=[first, controller, "i-00000000000000000"])
-    assert answer["Successful"] == [first]
-    assert {(item["NodeId"], item["ErrorCode"]) for item in answer["Failed"]} == {
-        (controller, "InvalidInstanceStatus"),
-        ("i-00000000000000000", "InstanceIdNotFound"),
-    }
-    ids = [summary["InstanceId"] for summary in nodes(sagemaker, name)]
-    assert (ids[0], ids[2]) == (controller, second)
-    assert ids[1] != first
-    after = node(sagemaker, name, ids[1])
-    assert after["InstanceStatus"]["Status"] == "Pending"
+    with aws.stopped_clock():
+        answer = sagemaker.batch_replace_cluster_nodes(
+            ClusterName=name, NodeIds=[first, controller, "i-00000000000000000"]
+        )
+        assert answer["Successful"] == [first]
+        assert {(item["NodeId"], item["ErrorCode"]) for item in answer["Failed"]} == {
+            (controller, "InvalidInstanceStatus"),
+            ("i-00000000000000000", "InstanceIdNotFound"),
+        }
+        ids = [summary["InstanceId"] for summary in nodes(sagemaker, name)]
+        assert (ids[0], ids[2]) == (controller, second)
+        assert ids[1] != first
+        after = node(sagemaker, name, ids[1])
+        assert after["InstanceStatus"]["Status"] == "Pending"
     assert (after["PrivatePrimaryIp"], after["PrivateDnsHostname"]) == (
         before["PrivatePrimaryIp"],
         before["PrivateDnsHostname"],
     )
 
 
-def test_rebooting_keeps_the_instance(create, sagemaker, model):
+def test_rebooting_keeps_the_instance(aws, create, sagemaker, model):
     """Pending, then Running, under the same id."""
     create(model)
     name = model["ClusterName"]
     worker = nodes(sagemaker, name)[1]["InstanceId"]
-    assert sagemaker.batch_reboot_cluster_nodes(ClusterName=name, NodeIds=[worker])["Successful"] == [worker]
-    assert node(sagemaker, name, worker)["InstanceStatus"]["Status"] == "Pending"
+    with aws.stopped_clock():
+        assert sagemaker.batch_reboot_cluster_nodes(ClusterName=name, NodeIds=[worker])["Successful"] == [worker]
+        assert node(sagemaker, name, worker)["InstanceStatus"]["Status"] == "Pending"
     deadline = time.monotonic() + 600
     while node(sagemaker, name, worker)["InstanceStatus"]["Status"] != "Running" and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -680,16 +679,16 @@ def test_update_cluster_changes_the_groups_that_are_named(create, sagemaker, mod
     settled(sagemaker, name)
 
 
-@SLOWLY
-def test_a_software_update_restarts_the_groups_that_are_named(create, sagemaker, model):
+def test_a_software_update_restarts_the_groups_that_are_named(aws, create, sagemaker, model):
     """UpdateClusterSoftware: SystemUpdating, the group's instances pending under their ids, the others running."""
     create(model)
     name = model["ClusterName"]
     settled(sagemaker, name)
     before = [item["InstanceId"] for item in nodes(sagemaker, name)]
-    sagemaker.update_cluster_software(ClusterName=name, InstanceGroups=[{"InstanceGroupName": "workers"}])
-    assert sagemaker.describe_cluster(ClusterName=name)["ClusterStatus"] == "SystemUpdating"
-    after = nodes(sagemaker, name)
+    with aws.stopped_clock():
+        sagemaker.update_cluster_software(ClusterName=name, InstanceGroups=[{"InstanceGroupName": "workers"}])
+        assert sagemaker.describe_cluster(ClusterName=name)["ClusterStatus"] == "SystemUpdating"
+        after = nodes(sagemaker, name)
     assert [item["InstanceId"] for item in after] == before
     assert {item["InstanceGroupName"] for item in after if item["InstanceStatus"]["Status"] == "Pending"} == {"workers"}
     with pytest.raises(ClientError, match="no instance group gpus"):
@@ -765,9 +764,10 @@ def test_a_session_starts_on_a_running_node(aws, create, sagemaker, model):
     for wrong in (f"sagemaker-cluster:{cluster_id}_controller-{worker}", worker):
         with pytest.raises(ssm.exceptions.TargetNotConnected):
             ssm.start_session(Target=wrong)
-    sagemaker.batch_reboot_cluster_nodes(ClusterName=name, NodeIds=[worker])
-    with pytest.raises(ssm.exceptions.TargetNotConnected):
-        ssm.start_session(Target=target)
+    with aws.stopped_clock():
+        sagemaker.batch_reboot_cluster_nodes(ClusterName=name, NodeIds=[worker])
+        with pytest.raises(ssm.exceptions.TargetNotConnected):
+            ssm.start_session(Target=target)
 
 
 def settled(sagemaker, name):

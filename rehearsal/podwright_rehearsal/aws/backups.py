@@ -8,11 +8,11 @@ https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from podwright_rehearsal.aws import clock
 from podwright_rehearsal.aws.account import Account, random_id
 from podwright_rehearsal.aws.contents import Contents
 from podwright_rehearsal.aws.errors import AwsError
@@ -32,7 +32,7 @@ class Backup:
     @property
     def lifecycle(self) -> str:
         """AWS's name of the current state."""
-        return "AVAILABLE" if time.time() >= self.available_at else self.state
+        return "AVAILABLE" if clock.now() >= self.available_at else self.state
 
     @property
     def file_system_id(self) -> str:
@@ -167,7 +167,7 @@ class Backups:
         description = {
             "BackupId": backup_id,
             "Type": "USER_INITIATED",
-            "CreationTime": time.time(),
+            "CreationTime": clock.now(),
             "ResourceARN": self._account.arn("fsx", f"backup/{backup_id}"),
             "FileSystem": dict(file_system),
             "KmsKeyId": self._account.arn("kms", "alias/aws/fsx"),
@@ -175,7 +175,7 @@ class Backups:
             "ProgressPercent": 100,
         }
         description["FileSystem"].pop("Lifecycle", None)
-        available_at = time.time() + (0 if ready else self._transition_s)
+        available_at = clock.now() + (0 if ready else self._transition_s)
         self._by_id[backup_id] = Backup(description, state, available_at, dict(tags))
         return self._by_id[backup_id]
 

@@ -6,7 +6,6 @@ https://docs.aws.amazon.com/cloudcontrolapi/latest/APIReference/Welcome.html
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 import jsonpatch
 import jsonpointer
 
-from podwright_rehearsal.aws import cluster_schema
+from podwright_rehearsal.aws import clock, cluster_schema
 from podwright_rehearsal.aws.errors import AwsError, HandlerError
 from podwright_rehearsal.aws.hyperpod import EmulatedCluster, EmulatedClusters
 from podwright_rehearsal.aws.list_order import reordered
@@ -125,7 +124,7 @@ class CloudControl:
             identifier = handle()
         except HandlerError as error:
             failure = error
-        now = time.time()
+        now = clock.now()
         progress = Progress(
             token=str(uuid.uuid4()),
             operation=operation,
@@ -140,7 +139,7 @@ class CloudControl:
         return {"ProgressEvent": self._event(progress)}
 
     def _event(self, progress: Progress) -> dict[str, Any]:
-        is_done = time.time() >= progress.done_at
+        is_done = clock.now() >= progress.done_at
         event: dict[str, Any] = {
             "TypeName": cluster_schema.CLUSTER_TYPE,
             "RequestToken": progress.token,

@@ -6,12 +6,12 @@ https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateDataRepositoryAsso
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from podwright_rehearsal.aws import clock
 from podwright_rehearsal.aws.account import Account, random_id
 from podwright_rehearsal.aws.errors import AwsError
 
@@ -29,7 +29,7 @@ class Association:
 
     def view(self) -> dict[str, Any]:
         """Return the description with the current state and tags."""
-        lifecycle = "AVAILABLE" if time.time() >= self.available_at else "CREATING"
+        lifecycle = "AVAILABLE" if clock.now() >= self.available_at else "CREATING"
         tags = [{"Key": key, "Value": value} for key, value in self.tags.items()]
         return {**self.description, "Lifecycle": lifecycle, "Tags": tags}
 
@@ -60,10 +60,10 @@ class DataRepositories:
             "BatchImportMetaDataOnCreate": request.get("BatchImportMetaDataOnCreate", False),
             "ImportedFileChunkSize": request.get("ImportedFileChunkSize", DEFAULT_CHUNK_MIB),
             "S3": request.get("S3", {}),
-            "CreationTime": time.time(),
+            "CreationTime": clock.now(),
         }
         tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or []}
-        self._by_id[association_id] = Association(description, time.time() + self._transition_s, tags)
+        self._by_id[association_id] = Association(description, clock.now() + self._transition_s, tags)
         self._id_by_token[token] = association_id
         return {"Association": self._by_id[association_id].view()}
 

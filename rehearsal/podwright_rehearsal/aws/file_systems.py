@@ -6,12 +6,11 @@ https://docs.aws.amazon.com/fsx/latest/APIReference/Welcome.html
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from podwright_rehearsal.aws import lustre_limits, openzfs_limits
+from podwright_rehearsal.aws import clock, lustre_limits, openzfs_limits
 from podwright_rehearsal.aws.account import Account, SecurityGroup, Subnet, random_id
 from podwright_rehearsal.aws.backups import Backup, Backups, check_backup, check_restore
 from podwright_rehearsal.aws.contents import Contents
@@ -178,7 +177,7 @@ class FileSystems:
         new = {**old, "StorageCapacity": capacity_gib, key: configuration}
         (lustre_limits if key == "LustreConfiguration" else openzfs_limits).check(new)
         new["AdministrativeActions"] = [
-            {"AdministrativeActionType": "FILE_SYSTEM_UPDATE", "RequestTime": time.time(), "Status": "COMPLETED"}
+            {"AdministrativeActionType": "FILE_SYSTEM_UPDATE", "RequestTime": clock.now(), "Status": "COMPLETED"}
         ]
         file_system.description = new
         return {"FileSystem": self._view(file_system)}
@@ -194,7 +193,7 @@ class FileSystems:
             del self._by_id[file_system_id]
             raise _not_found(file_system_id)
         if file_system.gone_at is None:
-            file_system.gone_at = time.time() + self._transition_s
+            file_system.gone_at = clock.now() + self._transition_s
         return {"FileSystemId": file_system_id, "Lifecycle": "DELETING", "LustreResponse": {}}
 
     def describe_volumes(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,7 +261,7 @@ class FileSystems:
         return self._repositories.find(name) if name.startswith("dra-") else self._find(name)
 
     def _forget_deleted(self) -> None:
-        now = time.time()
+        now = clock.now()
         self._by_id = {
             file_system_id: file_system
             for file_system_id, file_system in self._by_id.items()
@@ -330,7 +329,7 @@ class FileSystems:
         version = request.get("FileSystemTypeVersion", newest if deployment == "PERSISTENT_2" else "2.10")
         description = self._description(file_system_id, request, subnets)
         description |= {"FileSystemTypeVersion": version, "LustreConfiguration": configuration}
-        return FileSystem(description, available_at=time.time() + self._transition_s)
+        return FileSystem(description, available_at=clock.now() + self._transition_s)
 
     def _openzfs(self, file_system_id: str, request: Mapping[str, Any]) -> FileSystem:
         openzfs_limits.check(request)
@@ -359,13 +358,13 @@ class FileSystems:
         }
         description = self._description(file_system_id, request, subnets)
         description["OpenZFSConfiguration"] = configuration
-        return FileSystem(description, available_at=time.time() + self._transition_s, root_volume=root_volume)
+        return FileSystem(description, available_at=clock.now() + self._transition_s, root_volume=root_volume)
 
     def _description(self, file_system_id: str, request: Mapping[str, Any], subnets: list[Subnet]) -> dict[str, Any]:
         """Return the members that every kind of file system has."""
         return {
             "OwnerId": ACCOUNT_ID,
-            "CreationTime": time.time(),
+            "CreationTime": clock.now(),
             "FileSystemId": file_system_id,
             "FileSystemType": request["FileSystemType"],
             "StorageCapacity": request.get("StorageCapacity", 0),
@@ -381,7 +380,7 @@ class FileSystems:
     def _view(self, file_system: FileSystem) -> dict[str, Any]:
         return {
             **file_system.description,
-            "Lifecycle": file_system.lifecycle(time.time()),
+            "Lifecycle": file_system.lifecycle(clock.now()),
             "Tags": _tag_list(file_system.tags),
         }
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import secrets
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from podwright_rehearsal.aws import cluster_rules
+from podwright_rehearsal.aws import clock, cluster_rules
 from podwright_rehearsal.aws.account import Account, Subnet, random_id
 from podwright_rehearsal.aws.errors import HandlerError
 
@@ -45,7 +44,7 @@ class ClusterNode:
         """AWS's name of the state: Pending until the lifecycle script would have run."""
         if self.fault:
             return self.fault.status
-        return "Running" if time.time() >= self.running_at else "Pending"
+        return "Running" if clock.now() >= self.running_at else "Pending"
 
     def private_dns_hostname(self, region: str) -> str:
         """Return the name that VPC's DNS gives the address."""
@@ -96,7 +95,7 @@ class EmulatedCluster:
         instance_id = node.instance_id if node else None
         event_id = str(uuid.uuid4())
         group = node.group if node else group
-        self.events.append(ClusterEvent(event_id, time.time(), level, description, group, instance_id))
+        self.events.append(ClusterEvent(event_id, clock.now(), level, description, group, instance_id))
 
     @property
     def cluster_id(self) -> str:
@@ -111,7 +110,7 @@ class EmulatedCluster:
     @property
     def is_settled(self) -> bool:
         """True if no change is in progress."""
-        return time.time() >= self.settled_at
+        return clock.now() >= self.settled_at
 
     @property
     def status(self) -> str:
@@ -169,7 +168,7 @@ class EmulatedClusters:
         if self.find(name):
             raise HandlerError("AlreadyExists", f"Cluster with name {name} already exists")
         self._refuse(cluster_rules.problems(model, self._account))
-        now = time.time()
+        now = clock.now()
         cluster = EmulatedCluster(
             arn=self._account.arn("sagemaker", f"cluster/{secrets.token_hex(6)}"),
             model=model,
@@ -241,7 +240,7 @@ class EmulatedClusters:
         cluster.note("Software update started")
         for node in cluster.nodes:
             if node.group in releases:
-                node.updated_at = time.time()
+                node.updated_at = clock.now()
                 node.image_release = releases[node.group]
                 self.reboot(cluster, node)
         self._change(cluster, "SystemUpdating")
@@ -275,18 +274,18 @@ class EmulatedClusters:
         cluster.note("Instance is terminated: a replacement was requested", node)
         node.instance_id = random_id("i")
         node.fault = None
-        node.launched_at, node.updated_at = time.time(), None
+        node.launched_at, node.updated_at = clock.now(), None
         node.running_at = node.launched_at + self._transition_s
         cluster.note("Instance is launched", node)
 
     def reboot(self, cluster: EmulatedCluster, node: ClusterNode) -> None:
         """Restart an instance."""
         cluster.note("Instance restarts", node)
-        node.running_at = time.time() + self._transition_s
+        node.running_at = clock.now() + self._transition_s
 
     def _change(self, cluster: EmulatedCluster, status: str) -> None:
         cluster.changing = status
-        cluster.settled_at = time.time() + self._transition_s
+        cluster.settled_at = clock.now() + self._transition_s
 
     def _refuse(self, problems: list[str]) -> None:
         if problems:
@@ -304,7 +303,7 @@ class EmulatedClusters:
                 yield node
 
     def _new_node(self, group: dict[str, Any], network: dict[str, list[str]], taken: set[str]) -> ClusterNode:
-        now = time.time()
+        now = clock.now()
         for subnet in filter(None, map(self._account.subnet, network["Subnets"])):
             address = next((address for address in subnet.usable_addresses() if address not in taken), None)
             if address:

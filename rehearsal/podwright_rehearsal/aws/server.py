@@ -24,7 +24,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from waitress.channel import ClientDisconnected
 from werkzeug.wrappers import Request, Response
 
-from podwright_rehearsal.aws import cluster_schema, interruption, moto_patches, simulation
+from podwright_rehearsal.aws import clock, cluster_schema, interruption, moto_patches, simulation
 from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.cloud_control import CloudControl
 from podwright_rehearsal.aws.contents import Contents
@@ -147,18 +147,20 @@ class Application:
         self._interruption = interruption.Interruption()
         self._refusals: dict[str, interruption.Refusal] = {}  # by call
         self._moto = DomainDispatcherApplication(create_backend_app)
+        self._controls = {
+            interruption.PATH: self._interrupt,
+            interruption.REFUSAL_PATH: self._refuse,
+            interruption.FAULT_PATH: self._fault,
+            clock.PATH: _turn_clock,
+        }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request; its body is read before the lock is taken."""
         environ["RAW_URI"] = environ["REQUEST_URI"]  # moto's name for the path as it was sent
         call = Call.of(environ)
         with self._lock:
-            if environ["PATH_INFO"] == interruption.PATH:
-                return self._interrupt(call)(environ, start_response)
-            if environ["PATH_INFO"] == interruption.REFUSAL_PATH:
-                return self._refuse(call)(environ, start_response)
-            if environ["PATH_INFO"] == interruption.FAULT_PATH:
-                return self._fault(call)(environ, start_response)
+            if control := self._controls.get(environ["PATH_INFO"]):
+                return control(call)(environ, start_response)
             fate = self._interruption.strike(call.name) if call.changes_something else None
             answer = self._refusal(call, interrupted=fate == "refused") or self._answer(call) or self._moto
             answered = answer(environ, call.logging(start_response))
@@ -316,6 +318,12 @@ def _json_answer(operations: Operations, call: Call) -> Response:
     except AwsError as error:
         _log.info("%s refused: %s", call.operation, error)
         return _json(400, error.body())
+
+
+def _turn_clock(call: Call) -> Response:
+    wanted = json.loads(call.body)
+    (clock.stop if wanted["stopped"] else clock.resume)()
+    return _json(200, wanted)
 
 
 def _json(status: int, answer: Mapping[str, Any]) -> Response:

@@ -8,8 +8,8 @@ import secrets
 import selectors
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import cached_property, partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -22,7 +22,7 @@ import botocore.session
 from botocore.config import Config
 
 from podwright.errors import PodwrightError
-from podwright_rehearsal.aws import inventory
+from podwright_rehearsal.aws import clock, inventory
 from podwright_rehearsal.aws.gate import KEY_VARIABLE
 from podwright_rehearsal.aws.interruption import FAULT_PATH, PATH, REFUSAL_PATH, Kind
 
@@ -241,6 +241,15 @@ class AwsStandIn:
     def fail_next_change(self, cluster: str, *, message: str) -> None:
         """Let the next creation or update of a cluster of this name fail with AWS's words."""
         self._control("PUT", FAULT_PATH, {"cluster": cluster, "fail_next": message})
+
+    @contextmanager
+    def stopped_clock(self) -> Iterator[None]:
+        """Stop the account's clock meanwhile: what takes ``transition_s`` does not end."""
+        self._control("PUT", clock.PATH, {"stopped": True})
+        try:
+            yield
+        finally:
+            self._control("PUT", clock.PATH, {"stopped": False})
 
     def changing_calls(self) -> list[str]:
         """Return the calls that may change something since the last ``interrupt``, or else the start."""

@@ -1,0 +1,26 @@
+"""The account's clock. Tests stop it to look at what is under way: what has begun does not end meanwhile."""
+
+from __future__ import annotations
+
+import time
+
+PATH = "/_clock"  # of the stand-in, as interruption's are
+
+_stopped_at: float | None = None
+
+
+def now() -> float:
+    """Return the account's time, in seconds since the epoch."""
+    return time.time() if _stopped_at is None else _stopped_at
+
+
+def stop() -> None:
+    """Let the time stand still."""
+    global _stopped_at  # noqa: PLW0603 - a process is one account, and has one clock
+    _stopped_at = now()
+
+
+def resume() -> None:
+    """Return to the time of this machine."""
+    global _stopped_at  # noqa: PLW0603
+    _stopped_at = None
