@@ -23,7 +23,6 @@ from podwright_bootstrap.remediation.decision import Report as ClaimedReport
 from podwright_training.beats import Activity, Beats
 from podwright_training.config.train_config import TrainConfig, conflicts
 from podwright_training.elastic import terms
-from podwright_training.elastic.agent import listen
 from podwright_training.elastic.channel import Channel, ChannelError, accept, introduce
 from podwright_training.elastic.host_ranks import memory_folder
 from podwright_training.elastic.leader import Leader
@@ -47,6 +46,7 @@ from podwright_training.elastic.report import RankReport, Report
 from podwright_training.elastic.state_holders import fewest_holders
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import ConfigError, UserError
+from podwright_training.ports import listen
 
 NOBODY = 65534
 HOSTS, TIMEOUT_S, TICK_S = 4, 5.0, 0.5

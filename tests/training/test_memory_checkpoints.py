@@ -16,6 +16,7 @@ from podwright_training.checkpoint.memory_folder import MemoryFolder
 from podwright_training.checkpoint.memory_server import Address, MemoryClient, MemoryServer
 from podwright_training.failures import best_interval_steps
 from podwright_training.memory_place import run_id
+from podwright_training.ports import own_address
 from podwright_training.ranks import Hosts
 from podwright_training.report.history import History
 from podwright_training.run_folder import RunFolder
@@ -211,14 +212,17 @@ def test_another_user_can_neither_read_nor_plant(memory):
     assert list((memory / "elsewhere").iterdir()) == []
 
 
-def test_the_server_answers_only_those_who_know_the_secret(memory):
-    """Neither a wrong secret nor a name outside the folder gets a byte; a range is exactly that range."""
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_server_answers_only_those_who_know_the_secret(memory, monkeypatch, host):
+    """By IPv4 or IPv6, neither a wrong secret nor a name outside gets a byte; a range is exactly that range."""
     (memory / "step-00000001").mkdir()
     (memory / "step-00000001" / "file").write_bytes(bytes(range(100)))
     (memory / "outside").write_text("secret")
     (memory / "step-00000001" / "link").symlink_to(memory / "outside")
+    monkeypatch.setenv("MASTER_ADDR", host)
     server = MemoryServer(memory, b"the secret")
-    address = Address("127.0.0.1", server.port)
+    address = Address(own_address(), server.port)
+    assert address.host == host
     try:
         with MemoryClient(address, b"the secret") as client:
             assert client.read("step-00000001/file", 10, 5) == bytes(range(10, 15))

@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.ports import listen
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on
@@ -47,18 +48,6 @@ class Address(NamedTuple):
     port: int
 
 
-def own_address() -> str:
-    """Return the address by which the job's other hosts reach this one.
-
-    It is the one from which this host reaches the first; on that host itself it is the name that the others know.
-    """
-    first = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((first, 1))  # sends nothing
-        address: str = probe.getsockname()[0]
-    return first if address.startswith("127.") else address
-
-
 class MemoryServer:
     """Serve the files below a folder to those who know the secret, in threads, until ``close``."""
 
@@ -74,16 +63,17 @@ class MemoryServer:
 
         class Server(socketserver.ThreadingTCPServer):
             daemon_threads = True
-            allow_reuse_address = True
 
-        self._server = Server(("", 0), Handler)
+        self._server = Server(("", 0), Handler, bind_and_activate=False)
+        self._server.socket.close()  # IPv4 alone
+        self._server.socket = listen()
         serve = partial(self._server.serve_forever, poll_interval=POLL_S)
         Thread(target=serve, name="memory-server", daemon=True).start()
 
     @property
     def port(self) -> int:
         """Return the port it listens on."""
-        return int(self._server.server_address[1])
+        return int(self._server.socket.getsockname()[1])
 
     def close(self) -> None:
         """End it."""

@@ -37,7 +37,7 @@ from podwright_training.checkpoint.collective_io import CheckpointError, Collect
 from podwright_training.checkpoint.index import INDEX
 from podwright_training.checkpoint.memory_folder import Held, MemoryFolder
 from podwright_training.checkpoint.memory_reader import MemoryReader, RemoteFiles
-from podwright_training.checkpoint.memory_server import Address, MemoryServer, own_address
+from podwright_training.checkpoint.memory_server import Address, MemoryServer
 from podwright_training.checkpoint.saver import stager
 from podwright_training.checkpoint.saving_thread import SavingThread
 from podwright_training.checkpoint.step_folder import TRAINER, Snapshot, TrainerState
@@ -46,6 +46,7 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.failures import best_interval_steps, seconds_between_failures
 from podwright_training.memory_place import run_id
 from podwright_training.optim import Optimizers
+from podwright_training.ports import own_address
 from podwright_training.ranks import Hosts
 
 if TYPE_CHECKING:

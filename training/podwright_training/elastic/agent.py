@@ -26,6 +26,7 @@ from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import Report
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import UserError
+from podwright_training.ports import free_port, listen
 from podwright_training.ranks import host_name
 from podwright_training.run_folder import RunFolder, write_atomically
 
@@ -374,17 +375,3 @@ async def _lead(leader: Leader, server: asyncio.Server) -> None:
         await leader.lead(server)
     except (OSError, ValueError) as error:
         logger.warning("elastic: this host leads no more: %s", error)
-
-
-def listen() -> socket.socket:
-    """Return a socket on a free port of every address of this host."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", 0))
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
