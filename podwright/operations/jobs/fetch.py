@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -23,6 +23,7 @@ from podwright.operations.target import add_examples, add_target_arguments, targ
 LARGE = ("checkpoints", "hf-steps", "traces")  # of podwright-train; stay on the cluster unless asked for
 MODEL = "hf"
 REPORT = Path("report", "index.html")
+JOB = "job.json"  # in the folder of another trainer's run: its checkpoints are not ours to export
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _LIST = "cd {folder} && find . -type f {without} -printf '%s %T@ %P\\0'"
 # A log may grow while it is read: tar then pads or cuts it to the size it had, and ends with 1.
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--export",
         action="store_true",
-        help="first write the report and the Hugging Face model, on the node",
+        help="first write the report and, for podwright-train's runs, the Hugging Face model, on the node",
     )
     parser.add_argument("--checkpoints", action="store_true", help=f"also bring {', '.join(LARGE)}")
     runs.add_runs_argument(parser)
@@ -82,7 +83,6 @@ def run(options: argparse.Namespace) -> int:
     existing = _list(node, folder, name, without=() if options.checkpoints else LARGE)
     wanted = [file for file in existing if not file.is_at(to)]
     _check_space(to, wanted)
-    with_model = any(file.path.startswith(f"{MODEL}/") for file in existing)
     count = 0
     if wanted:
         for _ in _bring(node, folder, wanted, to):
@@ -101,8 +101,8 @@ def run(options: argparse.Namespace) -> int:
         from rich.text import Text  # --help can do without
 
         console().print("report:", Text(str(report), style=f"link {report.absolute().as_uri()}"), soft_wrap=True)
-    if not with_model:
-        print(f"no model in {folder}/{MODEL}: --export writes it on the cluster first")
+    if line := not_exported([file.path for file in existing], folder):
+        print(line)
     return 0
 
 
@@ -111,6 +111,14 @@ def summary(wanted: list[RemoteFile], to: Path, *, unchanged: int) -> str:
     size = sum(file.size_bytes for file in wanted)
     came = f"{_count(len(wanted))}, {_size(size)}, copied to {to}" if wanted else f"nothing new for {to}"
     return f"{came}; {_count(unchanged)} unchanged" if unchanged else came
+
+
+def not_exported(paths: Collection[str], folder: str) -> str:
+    """Return a line on what the run lacks and ``--export`` writes: its model, or another trainer's report; else ""."""
+    what, place = ("report", REPORT.parent.name) if JOB in paths else ("model", MODEL)
+    if any(path.startswith(f"{place}/") for path in paths):
+        return ""
+    return f"no {what} in {folder}/{place}: --export writes it on the cluster first"
 
 
 def _count(files: int) -> str:
@@ -124,7 +132,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _export(node: Remote, found: Runs, folder: str) -> None:
-    """Write the model of the newest checkpoint and the report into the run's folder.
+    """Write the model of the newest checkpoint, unless another trainer wrote it, and the report into the run's folder.
 
     Raises:
         OperationError: the node has no podwright-train, or the run no checkpoint.
@@ -132,7 +140,7 @@ def _export(node: Remote, found: Runs, folder: str) -> None:
     if not found.environment:
         raise OperationError(runs.NO_TRAINER, "export there with the run's own program, then fetch without --export")
     trainer, run_dir = f"{found.environment}/bin/podwright-train", f"--run-dir={folder}"
-    other = f"[ -e {quoted(f'{folder}/job.json')} ]"  # another trainer's run: its checkpoints are not ours to export
+    other = f"[ -e {quoted(f'{folder}/{JOB}')} ]"
     node.run(f"{{ {other} || {quoted(trainer, 'consolidate', run_dir)}; }} && {quoted(trainer, 'report', run_dir)}")
 
 

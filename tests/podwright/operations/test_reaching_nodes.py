@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from podwright.cli import main
-from podwright.operations.jobs.fetch import RemoteFile, summary
+from podwright.operations.jobs.fetch import RemoteFile, not_exported, summary
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
@@ -196,3 +196,18 @@ def test_fetch_says_what_it_copied():
         "2 files, 2.0 MB, copied to runs/first"
     )
     assert summary([], to, unchanged=1) == "nothing new for runs/first; 1 file unchanged"
+
+
+@pytest.mark.parametrize(
+    ("paths", "lacks"),
+    [
+        (["config.yaml"], "no model in /fsx/runs/a/hf"),
+        (["config.yaml", "hf/config.json"], ""),
+        (["job.json", "job.yaml"], "no report in /fsx/runs/a/report"),
+        (["job.json", "report/index.html"], ""),
+    ],
+)
+def test_fetch_says_what_export_writes(paths, lacks):
+    """Without the model, or another trainer's report, the line names what writes it first."""
+    line = not_exported(paths, "/fsx/runs/a")
+    assert line == (f"{lacks}: --export writes it on the cluster first" if lacks else "")
