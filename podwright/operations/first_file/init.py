@@ -35,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the file to write and the answers."""
     add_file(parser, "the file to write. ")
     parser.set_defaults(example=None)
-    if example_names():  # a wheel has none
-        names = example_names()
+    if names := example_names():  # a bare `pip install` of the checkout leaves them out
         words = f"copy this example instead: {', '.join(names)}"
         parser.add_argument("--example", choices=names, metavar="NAME", help=words)
     answers = parser.add_argument_group("answers", "asked for on a terminal unless given")
