@@ -34,6 +34,7 @@ OK, FAILED, UNREADABLE, OUT_OF_REACH, INTERRUPTED = 0, 1, 2, 3, 130
 PLAIN = "podwright.plain"  # how streams write what their encoding lacks
 PLAIN_BARS = {"█": "#", "▓": "=", "▒": "-", "░": ".", "▚": "%", "▞": "/", "▤": "+", "▥": ":", "▧": ";", "▨": "~"}
 SHELL = "shell"  # `podwright rehearse shell`
+GROUPS = {"nodes"}  # commands that have commands of their own: alone, they show their help
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 WHOLE = {"completion", "export", "logs", "policy", "schema", "ssh-proxy"}  # programs read it, or print it
 STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # any command may meet them, and the user solves them
@@ -57,12 +58,14 @@ class Command(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     _set_up()
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         parser = _parser(arguments)
         if not arguments:
             parser.print_help()
             return OK
+        if len(arguments) == 1 and arguments[0] in GROUPS:
+            arguments = [*arguments, "--help"]
         if not arguments[0].startswith("-"):
             _require_known(arguments[0], parser)
         options = parser.parse_whole(arguments)

@@ -31,6 +31,14 @@ def test_alone_it_shows_its_commands(program):
     assert alone.stdout == call(program, "--help").stdout
 
 
+@pytest.mark.parametrize(("program", "name"), [("podwright", "nodes"), ("podwright_training", "tokenizer")])
+def test_a_command_alone_shows_its_own_commands(program, name):
+    """A command that has commands of its own prints its help, and has succeeded."""
+    alone = call(program, name)
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout == call(program, name, "--help").stdout
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_version(program):
     """The version is the distribution's."""

@@ -20,6 +20,7 @@ from podwright_training.terminal import fit_terminals, whole_lines
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes millions of objects, but no garbage
+GROUPS = {"tokenizer"}  # commands that have commands of their own: alone, they show their help
 WHOLE = {"schema"}  # commands that print JSON
 USER_ERROR_STATUS = 2  # what argparse exits with too
 UNREAD_STATUS = 1  # of output that nobody reads to its end
@@ -81,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments:
         parser.print_help()
         return 0
+    if len(arguments) == 1 and arguments[0] in GROUPS:
+        arguments.append("--help")
     if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         parser.error(_unknown_command(arguments[0]))
     args, unknown = parser.parse_known_args(as_shown(arguments, parser))
