@@ -131,7 +131,6 @@ class Newcomer:
         """Check every step and the order of the data; the fetched model is the trainer's."""
         self.rehearsal.train_to_end(self.stack)
         self.rehearsal.evaluate(self.stack)
-        self.rehearsal.look_back(self.stack)
         fetched = self.folder / "runs" / RUN
         theirs = transformers.AutoModelForCausalLM.from_pretrained(fetched / "hf", dtype=torch.float32).eval()
         newest = step_folder.newest(self.rehearsal.run.checkpoints)
@@ -152,6 +151,7 @@ class Newcomer:
 
     def end_workers(self) -> None:
         """Stop the workers' hosts, as AWS does when their group shrinks to 0."""
+        self.rehearsal.look_back(self.stack)  # a job of its own, after the page has listed the user's
         self.files = self._files_of_the_run(self.rehearsal.hosts.cluster.controller)
         for name in self._workers():
             self.rehearsal.hosts.cluster.kill(name, how="power")
