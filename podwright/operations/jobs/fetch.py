@@ -114,7 +114,7 @@ def summary(wanted: list[RemoteFile], to: Path, *, unchanged: int) -> str:
 
 
 def not_exported(paths: Collection[str], folder: str) -> str:
-    """Return a line on what the run lacks and ``--export`` writes: its model, or another trainer's report; else ""."""
+    """Return a line that names the model, or another trainer's report, if the run lacks it; else an empty string."""
     what, place = ("report", REPORT.parent.name) if JOB in paths else ("model", MODEL)
     if any(path.startswith(f"{place}/") for path in paths):
         return ""
