@@ -150,7 +150,7 @@ class NamespacedHosts(Hosts):
             relay=("127.0.0.1", int(endpoint.rpartition(":")[2])),
             environment=self._host_variables(),
             binds=[(self.supplies.wheelhouse, WHEELS)],
-            image_lacks=() if self.settings.nodes.pam_slurm_adopt else STOCK,
+            image_lacks=STOCK,
             image_has=metadata_service(),
             by_api=self.deployment.mounts() if self.deployment.is_by_api else None,
         )
