@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from podwright_bootstrap.contract import InstanceFacts
 from podwright_bootstrap.features import Remediation
+from podwright_bootstrap.health_checks import findings
 from podwright_bootstrap.host import kernel_log
 from podwright_bootstrap.remediation import checks
 from podwright_bootstrap.remediation.decision import (
@@ -171,6 +172,14 @@ def test_errors_of_the_driver_are_not_those_of_programs(tmp_path, monkeypatch):
     ]
     assert checks.action(["efa", "xid_memory"]) == REPLACE
     assert checks.action(["efa", "file_system"]) == REBOOT
+
+
+def test_a_driver_that_does_not_answer_is_no_broken_memory(tmp_path, monkeypatch):
+    """The node is rebooted then; another instance, which costs its volumes, is for what a reboot cannot cure."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    facts = InstanceFacts(accelerator="gpu", accelerators_per_node=4)
+    found = [name for name in ("accelerators", "gpu_memory", "gpu_rows") if findings(checks.CHECKS[name][1], facts)]
+    assert (found, checks.action(found)) == (["accelerators", "gpu_memory"], REBOOT)
 
 
 @pytest.mark.hosts  # needs root

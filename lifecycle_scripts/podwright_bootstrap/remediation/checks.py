@@ -30,8 +30,11 @@ XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{7,})\): (\d+)")
 
 
 def gpu_rows(facts: InstanceFacts) -> Iterator[str]:
-    """A GPU could not replace a row of its memory: no reset cures it."""
-    return (text for text in accelerators.gpu_memory(facts) if "could not replace" in text)
+    """A GPU could not replace a row of its memory: no reset cures it. A driver that does not answer may need one."""
+    try:
+        yield from (text for text in accelerators.gpu_memory(facts) if "could not replace" in text)
+    except CommandError as error:  # which is gpu_memory's finding
+        shell.say(f"gpu_rows: {error}")
 
 
 def xids() -> Iterator[Tuple[str, int]]:
