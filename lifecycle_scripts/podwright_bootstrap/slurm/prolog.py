@@ -78,15 +78,16 @@ def _checks(parameters: ProvisioningParameters) -> bool:
 def _findings(facts: InstanceFacts, record: NodeRecord) -> List[str]:
     """Return what the first check finds that finds something: one is enough, and the rest may take their time."""
     checks: Dict[str, Check] = {**QUICK, "file_system": partial(_file_system, record)}
-    name = ""
+    at = ""
     try:
         with shell.time_limit(CHECKS_LIMIT_S * PATIENCE):
             for name, check in checks.items():
+                at = name
                 found = health_checks.findings(check, facts)
                 if found:
                     return found
     except TimeLimitError as error:
-        return [f"check of {name}: {error}"]
+        return [f"check of {at}: {error}"]
     return []
 
 
