@@ -168,7 +168,7 @@ def test_the_image_lacks_what_it_should(cluster: NamespacedCluster) -> None:
 def test_an_image_without_the_pam_module_is_a_warning(
     cluster: NamespacedCluster, bundle: Callable[[ProvisioningParameters], Path]
 ) -> None:
-    """The boot warns and goes on if logins are to be for jobs and the image has a Slurm of its own without the module."""
+    """The boot warns and goes on if logins are to be for jobs and the image has a Slurm of its own, without it."""
     features = replace(PARAMETERS.nodes, pam_slurm_adopt=PamSlurmAdopt())
     shutil.copytree(bundle(replace(PARAMETERS, nodes=features)), cluster.directory / "fsx" / "asks")
     for name, warnings in (("parameters", 0), ("pam_slurm_adopt", 1)):
