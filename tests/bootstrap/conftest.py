@@ -409,7 +409,10 @@ def matrix(cells: dict[tuple[str, str], list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     cases = sum(map(len, cells.values()))
-    legend = "boots: at once, after waiting, or after the power was cut in the middle; one line: stops and says why"
+    legend = (
+        "boots: at once, after waiting, or after the power was cut in the middle; warns: goes without something; "
+        "one line: stops and says why"
+    )
     return "\n".join([*lines, f"{len(cells)} cells, {cases} cases. {legend}. No part of a file is left by any."])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from podwright_bootstrap.boot import STEPS
 from tests.bootstrap import case as cases
 
 pytestmark = pytest.mark.hosts
@@ -34,7 +35,8 @@ def test_boot_ends_as_the_case_says(path, make_host, cloud, record_property):
     case = cases.load(path)
     expected = case.expect
     if case.fault:
-        record_property("cell", (case.step, case.fault, "one line" if expected.failure else "boots"))  # see conftest.py
+        outcome = "one line" if expected.failure else "warns" if expected.warning else "boots"
+        record_property("cell", (case.step, case.fault, outcome))  # see conftest.py
     merge(cloud.contract, case.contract)
     if case.lock is not None:
         cloud.replace_lock(case.lock)
@@ -55,6 +57,12 @@ def test_boot_ends_as_the_case_says(path, make_host, cloud, record_property):
     check_boot(expected, boot)
     check_host(expected, host)
     check_shared(expected, cloud)
+
+
+def test_every_step_meets_a_fault():
+    """Each step has a cell in the matrix at least: a case that is about a fault."""
+    cells = {case.step for case in map(cases.load, PATHS) if case.fault}
+    assert [step.name for step in STEPS if step.name not in cells] == []
 
 
 def test_a_case_with_an_unknown_key_is_refused(tmp_path, monkeypatch):

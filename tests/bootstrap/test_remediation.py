@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from podwright_bootstrap.contract import InstanceFacts
 from podwright_bootstrap.features import Remediation
+from podwright_bootstrap.health_checks import findings
 from podwright_bootstrap.host import kernel_log
 from podwright_bootstrap.remediation import checks
 from podwright_bootstrap.remediation.decision import (
@@ -37,7 +38,8 @@ REPORTS = st.builds(
     CHECKS.map(tuple),
 )
 REASON_OF_PROLOG = "podwright: GPU 1 has 3 uncorrected memory errors"
-REASONS = st.sampled_from(["", REASON_OF_PROLOG, "Not responding", "Action:Reboot"])
+FREE = ("", REASON_OF_PROLOG, "Prolog error")  # the last is slurmctld's, of a prolog that could not say why
+REASONS = st.sampled_from([*FREE, "Not responding", "Action:Reboot"])
 LIMITS = st.builds(Remediation, st.integers(1, 60), st.integers(1, 50), st.integers(1, 100), st.booleans())
 
 
@@ -64,7 +66,7 @@ def test_acts_stay_within_the_limits(cluster, limits):
     acted = {act.node for act in acts}
     assert len(acted) == len(acts)
     if acts:
-        sick = {node.name for node in nodes if node.report and node.reason in {"", REASON_OF_PROLOG}}
+        sick = {node.name for node in nodes if node.report and node.reason in FREE}
         others_out = sum(node.out and node.name not in sick for node in nodes)
         assert len(acts) + others_out <= max(1, len(nodes) * limits.max_percent // 100)
         assert len(acts) + sum(NOW - act.at < 3600 for act in done) <= limits.max_per_hour
@@ -79,7 +81,7 @@ def test_only_free_nodes_with_a_fresh_report_are_acted_on(cluster, limits):
         node = by_name[act.node]
         assert node.report is not None
         assert 0 <= NOW - node.report.at <= 3 * 60 * limits.interval_minutes
-        assert node.reason in {"", REASON_OF_PROLOG}
+        assert node.reason in FREE
         assert act.action != REPLACE or limits.replace
         assert act.action != DRAIN or not node.out
 
@@ -107,6 +109,12 @@ def test_a_fault_that_comes_back_needs_another_instance():
     assert decide(sick(out=True), [before], Remediation(replace=False), NOW) == []
     other = Act("n0", REBOOT, NOW - 60, ("efa",))
     assert [act.action for act in decide(sick(), [other], Remediation(), NOW)] == [REBOOT]
+
+
+@pytest.mark.parametrize("reason", FREE)
+def test_a_node_that_its_prolog_has_drained_is_acted_on(reason):
+    """Neither our prolog's reason nor Slurm's own stops what the node's report asks for."""
+    assert [act.action for act in decide(sick(out=True, reason=reason), [], Remediation(), NOW)] == [REBOOT]
 
 
 def test_the_gravest_comes_first():
@@ -164,6 +172,14 @@ def test_errors_of_the_driver_are_not_those_of_programs(tmp_path, monkeypatch):
     ]
     assert checks.action(["efa", "xid_memory"]) == REPLACE
     assert checks.action(["efa", "file_system"]) == REBOOT
+
+
+def test_a_driver_that_does_not_answer_is_no_broken_memory(tmp_path, monkeypatch):
+    """The node is rebooted then; another instance, which costs its volumes, is for what a reboot cannot cure."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    facts = InstanceFacts(accelerator="gpu", accelerators_per_node=4)
+    found = [name for name in ("accelerators", "gpu_memory", "gpu_rows") if findings(checks.CHECKS[name][1], facts)]
+    assert (found, checks.action(found)) == (["accelerators", "gpu_memory"], REBOOT)
 
 
 @pytest.mark.hosts  # needs root

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -47,6 +49,33 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path):
         with pytest.raises(CommandError, match="did not end within"):
             shell.run("sh", "-c", f"sleep 300 & echo $! > {pid_file}; wait", timeout_s=limit_s)
     _wait_for_end(int(pid_file.read_text()))
+
+
+@pytest.mark.hosts  # needs root
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ("shell.run('sleep', '300', timeout_s={0})", "SlowCommandError: sleep 300 did not end within .*, nor when"),
+        ("with shell.time_limit({0}): shell.run('sleep', '300', timeout_s=600)", "TimeLimitError: not done within its"),
+    ],
+)
+def test_a_program_that_no_signal_ends_is_left(limits, said):
+    """A program that outlives SIGKILL, as one that waits for a device, is an error like another that is slow."""
+    for limit_s in (5, 60):
+        script = f"from podwright_bootstrap.host import shell; shell.KILL_LIMIT_S = 0.2\n{limits.format(limit_s)}"
+        # The first program below unshare is init of its namespace: it does not end before a zombie there is gone, whose
+        # parent, outside, stands still.
+        command = ("unshare", "--pid", sys.executable, "-c", script)
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as caller:
+            init = _child_of(caller.pid)
+            with subprocess.Popen(["nsenter", "--target", str(init), "--pid", "sleep", "300"]) as parent:
+                _child_of(parent.pid)
+                parent.send_signal(signal.SIGSTOP)
+                errors = caller.communicate(timeout=600)[1]
+                parent.kill()
+        if re.search(said, errors):
+            return
+    pytest.fail(errors)
 
 
 def test_a_program_that_hangs_once_is_asked_again(tmp_path):
@@ -221,6 +250,17 @@ def test_who_handles_errors_does_not_swallow_a_time_limit():
 
     with pytest.raises(TimeLimitError):
         persist()
+
+
+def _child_of(pid):
+    """Return the id of a process's first child, once it is there."""
+    end = time.monotonic() + 600
+    while time.monotonic() < end:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if children:
+            return int(children[0])
+        time.sleep(0.01)
+    pytest.fail(f"process {pid} has no child")
 
 
 def _limits(reached):

@@ -561,6 +561,7 @@ BROKEN = [
     ("skipped-steps", {"nodes": {"skip": ["slurm"]}}, "nodes.skip[0]"),
     ("slurm-policy", {"nodes": {"slurm": {"partitions": [{"name": "cpu"}]}}}, "nodes.slurm.partitions[0].name"),
     ("slurm-policy", {"nodes": {"slurm": {"settings": {"include": "x"}}}}, "nodes.slurm.settings.include"),
+    ("accounts-of-directory", {"nodes": {"ldap": LDAP, "slurm": {"qos": [{"name": "urgent"}]}}}, "nodes.slurm"),
     ("mount-paths", s3(path="/fsx/c4"), "nodes.s3_mounts[0].path"),
     ("s3-mounts", s3(path="/usr"), "nodes.s3_mounts[0].path"),
     (

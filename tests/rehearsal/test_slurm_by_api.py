@@ -84,6 +84,20 @@ def test_nodes_features_work(cluster: NamespacedCluster) -> None:
     assert row.split() == ["research"]
 
 
+def configuration(cluster: NamespacedCluster) -> str:
+    """Return slurm.conf."""
+    return cluster.path(CONTROLLER, "/opt/slurm/etc/slurm.conf").read_text()
+
+
+def wait_for_configuration(cluster: NamespacedCluster, wanted: str) -> None:
+    """Wait until slurm.conf is what it was."""
+    wait_for(
+        lambda: configuration(cluster) == wanted,
+        timeout_s=600,
+        what=lambda: f"our part of slurm.conf:\n{configuration(cluster)[-500:]}",
+    )
+
+
 def test_jobs_wait_for_a_new_node_to_be_set_up(cluster: NamespacedCluster) -> None:
     """The scripts hold a node, on which Slurm runs already, until it is set up and has the plugin that Slurm loads."""
     plugin = "/usr/local/lib/slurm/spank_pyxis.so"  # any plugin, built late as Pyxis is
@@ -94,8 +108,12 @@ def test_jobs_wait_for_a_new_node_to_be_set_up(cluster: NamespacedCluster) -> No
     shutil.copytree(cluster.directory / "fsx" / "scripts", wrong)
     parameters = replace(PARAMETERS, fsx_mountname="ijklmnop")
     (wrong / parameters.file_name).write_text(json.dumps(parameters.to_dict()))
+    before = configuration(cluster)
     failed = cluster.replace(WORKER, instance_id="i-0fedcba9876543210", lifecycle=wrong)
     assert not failed.ok
+    wait_for_configuration(cluster, before)
+    said = cluster.run("journalctl --no-pager --unit podwright-slurm-conf", user="root").stdout
+    assert "podwright-slurm.conf in /opt/slurm/etc/slurm.conf" in said  # a replacement had taken it away
     assert "drained" in cluster.node_states()[WORKER]
     assert cluster.run("systemctl is-active slurmd", host=WORKER).stdout.strip() == "active"
     cluster.run(build, host=WORKER, user="root")
@@ -108,10 +126,6 @@ def test_jobs_wait_for_a_new_node_to_be_set_up(cluster: NamespacedCluster) -> No
 
 def test_what_the_agent_takes_away_comes_back(cluster: NamespacedCluster) -> None:
     """After the agent has rewritten slurm.conf, our part is put back beside its own."""
-
-    def conf() -> str:
-        return cluster.path(CONTROLLER, "/opt/slurm/etc/slurm.conf").read_text()
-
-    before = conf()
+    before = configuration(cluster)
     cluster.rewrite_slurm_conf()
-    wait_for(lambda: conf() == before, timeout_s=600, what=lambda: f"our part of slurm.conf:\n{conf()[-500:]}")
+    wait_for_configuration(cluster, before)

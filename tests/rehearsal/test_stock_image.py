@@ -165,6 +165,20 @@ def test_the_image_lacks_what_it_should(cluster: NamespacedCluster) -> None:
         assert cluster.run(line, host=WORKER, user="root", check=False).returncode != 0, line
 
 
+def test_an_image_without_the_pam_module_is_a_warning(
+    cluster: NamespacedCluster, bundle: Callable[[ProvisioningParameters], Path]
+) -> None:
+    """The boot warns and goes on if logins are to be for jobs and the image has a Slurm of its own, without it."""
+    features = replace(PARAMETERS.nodes, pam_slurm_adopt=PamSlurmAdopt())
+    shutil.copytree(bundle(replace(PARAMETERS, nodes=features)), cluster.directory / "fsx" / "asks")
+    for name, warnings in (("parameters", 0), ("pam_slurm_adopt", 1)):
+        said = cluster.run(f"/fsx/asks/on_create.sh --only {name}", host=WORKER, user="root").stdout
+        warned = [line for line in said.splitlines() if " WARNING on " in line]
+        assert len(warned) == warnings, said
+    assert "this image has no pam_slurm_adopt.so, and a Slurm of its own" in warned[0]
+    assert "users without a job may log in to this node" in warned[0]
+
+
 def test_a_login_node_that_slurm_does_not_know_submits_jobs(cluster: NamespacedCluster) -> None:
     """Its users reach the compute node; slurm.conf has no line about it."""
     assert LOGIN not in cluster.run("sinfo --noheader --Node", user="root").stdout

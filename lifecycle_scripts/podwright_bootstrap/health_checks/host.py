@@ -18,6 +18,7 @@ MEMINFO = Path("/proc/meminfo")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (its size is asked)
 CLOCK_LIMIT_S = 60  # from boot to the first answers of Amazon's time service
 LEAST_OPEN_FILES = 65536
+MARK = "podwright-limits"  # before the numbers: a user's profile may print anything, and may end the shell
 
 
 def efa(facts: InstanceFacts) -> Iterator[str]:
@@ -54,15 +55,25 @@ def limits(facts: InstanceFacts) -> Iterator[str]:
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html
     """
-    command = ("runuser", "--login", contract.JOB_USER, "--command", "ulimit -l; ulimit -n")
-    locked, files = shell.run(*command, timeout_s=30, quiet=True).output.split()[-2:]
-    if facts.efa_interfaces and locked != "unlimited":
-        yield f"{contract.JOB_USER} may lock {locked} KiB of memory; EFA needs unlimited"
-    if files.isdigit() and int(files) < LEAST_OPEN_FILES:
-        yield f"{contract.JOB_USER} may open {files} files; {LEAST_OPEN_FILES} are the least"
+    yield from _limits_of_logins(facts)
     shown = shell.run("systemctl", "show", "slurmd", "--property=LimitMEMLOCK", timeout_s=30, quiet=True).output
     if facts.efa_interfaces and "LimitMEMLOCK=" in shown and "infinity" not in shown:
         yield f"slurmd gives its jobs {shown.strip()}; EFA needs infinity"
+
+
+def _limits_of_logins(facts: InstanceFacts) -> Iterator[str]:
+    user = contract.JOB_USER
+    command = ("runuser", "--login", user, "--command", f"echo {MARK} $(ulimit -l) $(ulimit -n)")
+    asked = shell.run(*command, timeout_s=30, check=False, quiet=True)
+    said = re.findall(rf"{MARK} (\w+) (\w+)", asked.output)
+    if not said:
+        yield f"the limits of {user} are unknown: a login shell ends before it runs a command ({asked.summary})"
+        return
+    locked, files = said[-1]
+    if facts.efa_interfaces and locked != "unlimited":
+        yield f"{user} may lock {locked} KiB of memory; EFA needs unlimited"
+    if files.isdigit() and int(files) < LEAST_OPEN_FILES:
+        yield f"{user} may open {files} files; {LEAST_OPEN_FILES} are the least"
 
 
 def huge_pages(facts: InstanceFacts) -> Iterator[str]:

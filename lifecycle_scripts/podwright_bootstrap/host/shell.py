@@ -28,6 +28,7 @@ from typing import IO, Callable, Iterator, List, Mapping, Tuple, Type, TypeVar
 # How long to wait for others, as a factor on every such limit and pause: a rehearsal is less patient than a cloud.
 PATIENCE = float(os.environ.get("PODWRIGHT_PATIENCE", "1"))
 LOG_EVERY_S = 30
+KILL_LIMIT_S = 10  # for a program to end that was killed; one that waits for a device or a server may not
 # Of a program's output, what belongs into one line about its failure; pip names a version it lacks as "(constraint)".
 FAULT = re.compile(r"error|fatal|cannot|denied|not found|\(constraint\)", re.IGNORECASE)
 
@@ -116,9 +117,11 @@ def run(
         try:
             process.communicate(stdin.encode(), timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise SlowCommandError(f"{_short(words)} did not end within {timeout_s:.0f} s") from error
-        finally:  # also when the step's time is up
+            more = "" if _end(process) else ", nor when it was killed: it waits for a device or a server"
+            raise SlowCommandError(f"{_short(words)} did not end within {timeout_s:.0f} s{more}") from error
+        except BaseException:  # the step's time is up, or the boot's
             _end(process)
+            raise
         outcome = Outcome(process.returncode, _text(output), _text(errors))
     for line in [] if quiet else outcome.lines:
         say(f"  | {line}")
@@ -323,8 +326,10 @@ def _short(words: list[str]) -> str:
     return textwrap.shorten(text, 100, placeholder=" …")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program that still runs, with its children."""
+def _end(process: subprocess.Popen[bytes]) -> bool:
+    """Kill a program that still runs, with its children; return whether it ends."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_LIMIT_S)
+    return process.poll() is not None

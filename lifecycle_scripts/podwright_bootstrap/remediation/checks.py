@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import Dict, Iterator, List, Tuple
 
 from podwright_bootstrap.contract import InstanceFacts, NodeRecord
 from podwright_bootstrap.health_checks import Check, accelerators, findings, host
 from podwright_bootstrap.host import kernel_log, shell
+from podwright_bootstrap.host.shell import PATIENCE, CommandError
 from podwright_bootstrap.remediation.decision import REBOOT, REPLACE, SEVERITY
 
 SHARED_LIMIT_S = 60
@@ -30,8 +30,11 @@ XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{7,})\): (\d+)")
 
 
 def gpu_rows(facts: InstanceFacts) -> Iterator[str]:
-    """A GPU could not replace a row of its memory: no reset cures it."""
-    return (text for text in accelerators.gpu_memory(facts) if "could not replace" in text)
+    """A GPU could not replace a row of its memory: no reset cures it. A driver that does not answer may need one."""
+    try:
+        yield from (text for text in accelerators.gpu_memory(facts) if "could not replace" in text)
+    except CommandError as error:  # which is gpu_memory's finding
+        shell.say(f"gpu_rows: {error}")
 
 
 def xids() -> Iterator[Tuple[str, int]]:
@@ -68,7 +71,7 @@ CHECKS: Dict[str, Tuple[str, Check]] = {
 
 def found(facts: InstanceFacts, record: NodeRecord) -> Dict[str, List[str]]:
     """Return the findings by the names of their checks; empty for a node that is sound."""
-    by_check = {name: _findings(check, facts) for name, (_, check) in CHECKS.items()}
+    by_check = {name: findings(check, facts) for name, (_, check) in CHECKS.items()}
     by_check["file_system"] = list(_file_system(record))
     if facts.accelerator == "gpu" and not any(by_check.values()):
         by_check["diagnosis"] = list(_diagnosis(record))
@@ -80,30 +83,28 @@ def action(names: List[str]) -> str:
     return max((CHECKS[name][0] if name in CHECKS else REBOOT for name in names), key=SEVERITY.index)
 
 
-def _findings(check: Check, facts: InstanceFacts) -> List[str]:
-    try:
-        return findings(check, facts)
-    except subprocess.TimeoutExpired as error:  # a program that not even SIGKILL ends
-        return [str(error)]
-
-
 def _file_system(record: NodeRecord) -> Iterator[str]:
     if record.shared_root:
         command = ("stat", "--file-system", record.shared_root)
         try:
             shell.run(*command, timeout_s=SHARED_LIMIT_S, quiet=True)
-        except (shell.CommandError, subprocess.TimeoutExpired) as error:
+        except CommandError as error:
             yield str(error)
 
 
 def _diagnosis(record: NodeRecord) -> Iterator[str]:
-    """Run DCGM's quick diagnosis on a node without jobs, if the image has it.
+    """Run DCGM's quick diagnosis on a node without jobs, if the image has it; one that never ends is a finding.
 
     https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/dcgm-diagnostics.html
     """
     if not shell.finds("dcgmi") or _has_jobs(record):
         return
-    outcome = shell.run("dcgmi", "diag", "-r", "1", timeout_s=DIAGNOSIS_LIMIT_S, check=False, quiet=True)
+    command, limit_s = ("dcgmi", "diag", "-r", "1"), DIAGNOSIS_LIMIT_S * PATIENCE
+    try:
+        outcome = shell.run(*command, timeout_s=limit_s, check=False, quiet=True)
+    except CommandError as error:
+        yield str(error)
+        return
     failed = [line.strip(" |") for line in outcome.lines if re.search(r"\|\s*fail\b", line, re.IGNORECASE)]
     if failed:
         yield f"dcgmi diag: {'; '.join(failed)}"
@@ -111,5 +112,8 @@ def _diagnosis(record: NodeRecord) -> Iterator[str]:
 
 def _has_jobs(record: NodeRecord) -> bool:
     command = ("squeue", "--noheader", f"--nodelist={record.hostname}", "--states=running,completing", "--format=%i")
-    asked = shell.run(*command, timeout_s=30, check=False, quiet=True)
-    return asked.exit_code != 0 or bool(asked.output.strip())
+    try:
+        return bool(shell.run(*command, timeout_s=30, quiet=True).output.strip())
+    except CommandError as error:  # Slurm does not say: nothing that would disturb a job
+        shell.say(f"no diagnosis: {error}")
+        return True

@@ -13,6 +13,8 @@ from podwright_bootstrap.features import Remediation
 REBOOT, REPLACE, DRAIN = "reboot", "replace", "drain"
 SEVERITY = (REBOOT, REPLACE)  # the last is the gravest
 OURS = "podwright:"  # begins a report, and the reason of a node that the prolog has drained
+# The reason that Slurm gives to a node whose prolog failed or took too long, before it could say why.
+PROLOG_FAILED = "Prolog error"
 STALE_INTERVALS = 3
 HOUR_S = 3600
 RECURRENCE_S = 24 * HOUR_S  # the same fault so soon after a reboot is one that reboots do not cure
@@ -152,7 +154,7 @@ def _common(reporting: Sequence[NodeState], total: int) -> Set[str]:
 
 def _is_free(node: NodeState) -> bool:
     """Return whether nobody else, and no act of ours that HyperPod still works on, has taken the node out."""
-    return not node.reason or node.reason.startswith(OURS)
+    return not node.reason or node.reason.startswith((OURS, PROLOG_FAILED))
 
 
 def _act(node: NodeState, done: Iterable[Act], wanted: Remediation, now: int) -> Act:

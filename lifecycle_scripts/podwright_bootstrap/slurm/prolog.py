@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import sys
-from typing import List
+from functools import partial
+from typing import Dict, Iterator, List
 
 from podwright_bootstrap import contract, health_checks
 from podwright_bootstrap.contract import ContractError, InstanceFacts, NodeRecord, ProvisioningParameters
-from podwright_bootstrap.health_checks import accelerators
+from podwright_bootstrap.health_checks import Check, accelerators
 from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host.shell import PATIENCE, BootstrapError, CommandError, TimeLimitError
 from podwright_bootstrap.slurm import gpu_jobs
 from podwright_bootstrap.slurm.job import PARENT_MODE, Job, folder_of
 from podwright_bootstrap.storage import own_folder, user_folders
 
 # Every job waits for these: only what takes little time, and can break while a node is up.
-QUICK = (accelerators.count, accelerators.gpu_memory)
+QUICK: Dict[str, Check] = {"accelerators": accelerators.count, "gpu_memory": accelerators.gpu_memory}
 SHARED_LIMIT_S = 30
+# For all checks together. Drain included, they end before the prolog is killed (steps/prolog.py, LIMITS_S): then Slurm
+# would give the node a reason that says nothing.
+CHECKS_LIMIT_S = 70
+DRAIN_LIMIT_S = 20
 REASON_LENGTH = 200
 
 
@@ -71,20 +76,35 @@ def _checks(parameters: ProvisioningParameters) -> bool:
 
 
 def _findings(facts: InstanceFacts, record: NodeRecord) -> List[str]:
-    found = [finding for check in QUICK for finding in health_checks.findings(check, facts)]
+    """Return what the first check finds that finds something: one is enough, and the rest may take their time."""
+    checks: Dict[str, Check] = {**QUICK, "file_system": partial(_file_system, record)}
+    at = ""
+    try:
+        with shell.time_limit(CHECKS_LIMIT_S * PATIENCE):
+            for name, check in checks.items():
+                at = name
+                found = health_checks.findings(check, facts)
+                if found:
+                    return found
+    except TimeLimitError as error:
+        return [f"check of {at}: {error}"]
+    return []
+
+
+def _file_system(record: NodeRecord, facts: InstanceFacts) -> Iterator[str]:  # noqa: ARG001 (a check, for every type)
     if record.shared_root:
-        try:
-            shell.run("stat", "--file-system", record.shared_root, timeout_s=SHARED_LIMIT_S, quiet=True)
-        except CommandError as error:
-            found.append(str(error))
-    return found
+        shell.run("stat", "--file-system", record.shared_root, timeout_s=SHARED_LIMIT_S, quiet=True)
+    yield from ()
 
 
 def _drain(found: List[str], job: Job) -> None:
     """Say why before slurmd does: it knows no more than that a prolog failed, and the first reason stays."""
     reason = f"podwright: {'; '.join(found)}"[:REASON_LENGTH]
     command = ("scontrol", "update", f"NodeName={job.node}", "State=DRAIN", f"Reason={reason}")
-    shell.run(*command, timeout_s=30, check=False)
+    try:
+        shell.run(*command, timeout_s=DRAIN_LIMIT_S, check=False)
+    except CommandError as error:  # slurmd drains it all the same
+        shell.say(f"prolog: {reason}: {error}")
 
 
 if __name__ == "__main__":

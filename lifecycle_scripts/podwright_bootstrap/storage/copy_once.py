@@ -29,7 +29,11 @@ def copy_once(source: Path, target: Path, *, owner: int | None = None, mode: int
     candidate = target.with_name(f".{target.name}-from-{os.uname().nodename}")
     target.parent.mkdir(parents=True, exist_ok=True)
     shell.run("rm", "-rf", candidate, timeout_s=60)  # of a boot that was killed
-    shell.run("cp", "--archive", "--no-target-directory", source, candidate, timeout_s=300, quiet=True)
+    try:
+        shell.run("cp", "--archive", "--no-target-directory", source, candidate, timeout_s=300, quiet=True)
+    except CommandError:  # a full file system gets its space back
+        shell.run("rm", "-rf", candidate, timeout_s=60, check=False)
+        raise
     if owner is not None:
         for path in (*candidate.rglob("*"), candidate):
             os.chown(path, owner, owner, follow_symlinks=False)

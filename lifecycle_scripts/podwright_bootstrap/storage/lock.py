@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable, Iterator
 
@@ -43,8 +43,9 @@ def locked(
         holder = os.pread(descriptor, 256, 0).decode(errors="replace") or "another host"
         shell.wait_until(settled, what=f"{path}, held by {holder}", limit_s=limit_s, every_s=every_s, hint=hint)
         if mine:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{socket.gethostname()} (process {os.getpid()})".encode(), 0)
+            with suppress(OSError):  # a full file system has no place for the name, which is only for messages
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{socket.gethostname()} (process {os.getpid()})".encode(), 0)
         yield mine
     finally:
         os.close(descriptor)  # which frees the lock

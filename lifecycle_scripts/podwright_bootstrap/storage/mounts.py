@@ -77,29 +77,38 @@ def enter_in_fstab(line: str, path: Path) -> bool:
 
 
 def prove_writable(path: Path, folder: Path, *, hostname: str) -> None:
-    """Write a file of this node's own into a folder of what is mounted at ``path``, and read it back.
-
-    That users have filled it is a warning: a replaced node finds there what others made.
+    """Prove that a folder of what is mounted at ``path`` can be written; see `prove_readback`.
 
     Raises:
         BootstrapError: nothing is mounted there, or it is not writable.
     """
     if not mounted_at(path):
         raise BootstrapError(f"nothing is mounted on {path}")
-    try:
-        prove_readback(folder, hostname=hostname)
-    except CommandError as error:
-        if not FULL.search(str(error)):
-            raise
-        shell.say(f"warning: nothing more fits on {path}: {error}")
+    prove_readback(folder, hostname=hostname)
 
 
 def prove_readback(folder: Path, *, hostname: str) -> None:
     """Write a file of this node's own and read it back, by programs that can be ended if servers are silent.
 
+    That users have filled the file system is a warning: a node that boots again finds there what was made before.
+
     Raises:
-        CommandError: writing it fails, or it reads as something else.
+        CommandError: writing it fails otherwise, or it reads as something else.
     """
+    try:
+        _write_and_read(folder, hostname)
+    except CommandError as error:
+        if not is_full(error):
+            raise
+        shell.say(f"warning: nothing more fits on {folder}: {error}")
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether an error says that a file system, or a user's share of it, is full."""
+    return FULL.search(str(error)) is not None
+
+
+def _write_and_read(folder: Path, hostname: str) -> None:
     with tempfile.NamedTemporaryFile() as local:
         local.write(os.urandom(4096))
         local.flush()

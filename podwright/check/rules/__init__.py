@@ -83,6 +83,7 @@ RULES: tuple[Rule, ...] = (
     operations.session_length,
     operations.s3_state,
     slurm.slurm_policy,
+    slurm.accounts_of_directory,
     users.names_of_people,
     users.ids_of_people,
     users.groups_of_people,

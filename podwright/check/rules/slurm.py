@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from podwright.check.findings import Finding, KeyPath, error
+from podwright.check.findings import Finding, KeyPath, error, warning
 from podwright.settings.operations import NoAccounting
 from podwright.settings.root import Settings
 
@@ -39,7 +39,7 @@ def slurm_policy(settings: Settings) -> Iterator[Finding]:
             yield error(
                 (*PATH, "qos", index, "preempts"), f"{qos.name} cannot preempt itself", "delete it from the list"
             )
-    users = {"ubuntu", *(user.name for user in settings.nodes.users)}
+    users = _users(settings)
     accounts = {"default", *(account.name for account in policy.accounts)}
     for index, account in enumerate(policy.accounts):
         if settings.nodes.ldap is None:  # else the directory may have them
@@ -52,6 +52,23 @@ def slurm_policy(settings: Settings) -> Iterator[Finding]:
         yield from _known((*path, "qos"), partition.qos, qualities)
     yield from _numbers(settings)
     yield from _settings(policy.settings)
+
+
+def accounts_of_directory(settings: Settings) -> Iterator[Finding]:
+    """Slurm refuses the jobs of all users of the directory: they are in no account, and a policy requires one."""
+    policy = settings.nodes.slurm
+    if settings.nodes.ldap is None or policy is None or not (policy.accounts or policy.qos):
+        return
+    if not {name for account in policy.accounts for name in account.users} - _users(settings):
+        yield warning(
+            PATH,
+            "no account lists a user of nodes.ldap, so Slurm refuses the jobs of all of them",
+            "list them in `users` of an account, or run for each: sacctmgr add user NAME account=default",
+        )
+
+
+def _users(settings: Settings) -> set[str]:
+    return {"ubuntu", *(user.name for user in settings.nodes.users)}
 
 
 def _partitions(settings: Settings) -> set[str]:

@@ -62,6 +62,7 @@ class NamespacedCluster(RehearsedCluster):
         task_plugin: as slurm.conf names it; task/cgroup, where ``cgroups.version_1()``, confines jobs to their cores
             and memory.
         lists_login_nodes: whether the service puts login nodes into slurm.conf.
+        rewrites_slurm_conf: whether the service writes slurm.conf anew when it replaces an instance.
         by_api: the file systems that the service mounts where it sets Slurm up itself, before a node's first boot.
             Default: the lifecycle scripts set Slurm up.
 
@@ -86,6 +87,7 @@ class NamespacedCluster(RehearsedCluster):
         image_has: Mapping[str, File] | None = None,
         task_plugin: str = "task/none",
         lists_login_nodes: bool = True,
+        rewrites_slurm_conf: bool = True,
         by_api: Sequence[FileSystem] | None = None,
     ) -> None:
         _check(nodes, subnet_cidr, relay)
@@ -101,6 +103,7 @@ class NamespacedCluster(RehearsedCluster):
         self._image_has = image_has or {}
         self._task_plugin = task_plugin
         self._lists_login_nodes = lists_login_nodes
+        self._rewrites_slurm_conf = rewrites_slurm_conf
         self._by_api = by_api
         self._is_set_up: set[str] = set()  # instances, by the service
         self._munge_key = secrets.token_bytes(128)
@@ -275,7 +278,7 @@ class NamespacedCluster(RehearsedCluster):
     ) -> BootResult:
         """Replace a host's instance: same name and address, empty disk; the lifecycle scripts run on it.
 
-        Before they do, every host's resource_config.json has the new instance.
+        Before they do, every host's resource_config.json has the new instance, and the controller another slurm.conf.
         """
         self._mark_down(hostname, "instance replaced")
         if self.fabric.is_up[hostname]:
@@ -286,6 +289,8 @@ class NamespacedCluster(RehearsedCluster):
         for name, is_up in self.fabric.is_up.items():
             if is_up:
                 self.path(name, RESOURCE_CONFIG).write_text(self._files().resource_config())
+        if self._rewrites_slurm_conf and hostname != self.controller and self.fabric.is_up[self.controller]:
+            self.rewrite_slurm_conf()
         result = self.boot_one(hostname, lifecycle, entry=entry, timeout_s=timeout_s, on_line=on_line)
         if result.ok:
             self._lift_mark(hostname)
@@ -293,10 +298,10 @@ class NamespacedCluster(RehearsedCluster):
 
     def rewrite_slurm_conf(self) -> None:
         """Act as HyperPod's agent after a scaling or replacement: write slurm.conf anew, without what others added."""
-        conf = self.path(self.controller, SLURM_ROOT / "etc" / "slurm.conf")
-        partial_file = conf.with_name(".slurm.conf.agent")
-        partial_file.write_text(self._files().slurm_files()["slurm.conf"])
-        partial_file.replace(conf)
+        written = Path("/opt/rehearsal/slurm.conf")
+        self.path(self.controller, written).write_text(self._files().slurm_files()["slurm.conf"])
+        conf = f"$(readlink --canonicalize {SLURM_ROOT / 'etc' / 'slurm.conf'})"  # which several controllers share
+        self.run(f"conf={conf} && cp {written} $conf.agent && mv $conf.agent $conf", user="root")
 
     def auto_resume(
         self,

@@ -16,6 +16,7 @@ from podwright_rehearsal.hosts.metadata_service import ADDRESS
 # Patterns of paths, by what they belong to.
 LACKS: Mapping[str, Sequence[str]] = {
     "pam_slurm_adopt": ("/usr/lib/*/security/pam_slurm_adopt.so",),
+    "slurmd's package": ("/var/lib/dpkg/info/slurmd.list",),  # AWS's image has a Slurm of its own
 }
 STOCK = tuple(pattern for patterns in LACKS.values() for pattern in patterns)
 CONFINING_TASK_PLUGIN = "task/affinity"  # HyperPod resumes jobs with task/none only

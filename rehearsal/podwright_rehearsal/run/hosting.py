@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from podwright_bootstrap.contract import (
     SHARED_DIRECTORY,
     NodeRecord,
 )
+from podwright_bootstrap.report import DEGRADED, SKIPPED
 from podwright_rehearsal import processes
 from podwright_rehearsal.clusters import flat_environment
 from podwright_rehearsal.clusters.boots import BootResult
@@ -150,7 +151,7 @@ class NamespacedHosts(Hosts):
             relay=("127.0.0.1", int(endpoint.rpartition(":")[2])),
             environment=self._host_variables(),
             binds=[(self.supplies.wheelhouse, WHEELS)],
-            image_lacks=() if self.settings.nodes.pam_slurm_adopt else STOCK,
+            image_lacks=STOCK,
             image_has=metadata_service(),
             by_api=self.deployment.mounts() if self.deployment.is_by_api else None,
         )
@@ -170,7 +171,8 @@ class NamespacedHosts(Hosts):
         self.boot_seconds = {boot.hostname: self._step_seconds(boot.hostname) for boot in boots}
         record = NodeRecord.from_json(self.cluster.path(self.cluster.controller, NODE_JSON).read_text())
         self.environment = Path(record.environment or "")
-        return f"{len(boots)} hosts, the slowest in {max(boot.seconds for boot in boots):.1f} s"
+        warned = warnings({boot.hostname: self._results(boot.hostname) for boot in boots})
+        return "; ".join([f"{len(boots)} hosts, the slowest in {max(boot.seconds for boot in boots):.1f} s", *warned])
 
     def bootstrap_again(self) -> str:
         """Run the lifecycle scripts again; fail if they change anything."""
@@ -211,8 +213,11 @@ class NamespacedHosts(Hosts):
 
     def _step_seconds(self, hostname: str) -> dict[str, float]:
         """Return seconds by boot step, without skipped steps."""
-        results = json.loads(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())
-        return {result["step"]: result["seconds"] for result in results if result["outcome"] != "skipped"}
+        return {it["step"]: it["seconds"] for it in self._results(hostname) if it["outcome"] != SKIPPED}
+
+    def _results(self, hostname: str) -> list[dict[str, Any]]:
+        results: list[dict[str, Any]] = json.loads(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())
+        return results
 
     def _on_line(self, hostname: str, line: str) -> None:
         """Show a line of a boot, and copy it to CloudWatch as HyperPod's agent does."""
@@ -232,6 +237,16 @@ class NamespacedHosts(Hosts):
                 message = f"the lifecycle script ended with exit code {result.exit_code}"
                 raise StepFailed(message, host=result.hostname, log=result.log)
         return list(results.values())
+
+
+def warnings(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return what hosts go without, by their boots' results, each once with the hosts that say it."""
+    hosts: dict[str, list[str]] = {}
+    for hostname, steps in results.items():
+        for step in steps:
+            if step["outcome"] == DEGRADED:
+                hosts.setdefault(f"{step['step']}: {step['detail']}", []).append(hostname)
+    return [f"warning on {', '.join(names)} at step {what}" for what, names in hosts.items()]
 
 
 @dataclass

@@ -118,6 +118,7 @@ class ElasticCluster:
             nodes=[node(CONTROLLER), *map(node, WORKERS)],
             shared=directory / "fsx",
             binds=trainer.binds(),
+            rewrites_slurm_conf=False,  # nobody would put back what ON_CREATE adds
             relay=("127.0.0.1", int(aws.endpoint_url.rpartition(":")[2])) if aws else None,
             environment={name: aws.environment()[name] for name in AWS_VARIABLES} if aws else None,
         )
