@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property
@@ -13,6 +14,7 @@ from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from podwright_training.data.faults import DataError
+from podwright_training.errors import UserError
 from podwright_training.ranks import Ranks
 
 
@@ -46,7 +48,7 @@ class JobStore:
 
     def _receive(self, name: str) -> Any:
         try:
-            answer = json.loads(self.store.get(name))
+            answer = json.loads(zlib.decompress(self.store.get(name)))
         except RuntimeError as error:
             raise DataError(f"the first rank did not say what {name} has: see its error") from error
         if "problem" in answer:
@@ -56,8 +58,12 @@ class JobStore:
     def _act(self, name: str, action: Callable[[], Any]) -> Any:
         try:
             result = action()
-        except DataError as error:
-            self.store.set(name, json.dumps({"problem": str(error)}))
+        except UserError as error:
+            self._tell(name, {"problem": str(error)})
             raise
-        self.store.set(name, json.dumps({"result": result}))
+        self._tell(name, {"result": result})
         return result
+
+    def _tell(self, name: str, answer: dict[str, Any]) -> None:
+        """Set a key, compressed: one store sends a list of many thousand files to every rank."""
+        self.store.set(name, zlib.compress(json.dumps(answer).encode(), 1))

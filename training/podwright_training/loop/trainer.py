@@ -124,7 +124,8 @@ class Trainer:
         self.folder = RunFolder(Path(options.run_dir))
         self.model = ParallelModel(options, ranks, device)
         self.optimizers = Optimizers(self.model.named_parameters(), options)
-        self.data = preflight.open_data(options, tokenizer, share=self.model.data_rank, shares=self.model.data_size)
+        share, shares = self.model.data_rank, self.model.data_size
+        self.data = preflight.open_data(options, tokenizer, share=share, shares=shares, checked=True)
         self.guard = Guard(options)
         self.loss_scale = LossScale(options)
         self._rules = rules_of(options.device_rules)
