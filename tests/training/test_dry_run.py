@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +15,17 @@ import pytest
 import torch
 
 from podwright.planning.hardware import Hardware
+from podwright.planning.kernels import Kernels
 from podwright.planning.memory import Memory
 from podwright.planning.trainer_run import plan_run
 from podwright_testing.training_documents import as_described
 from podwright_training.config import sources
 from podwright_training.config.memory_checkpoints import STATE_BYTES
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.dry_run.memory import ACTIVATIONS, LOGITS, WEIGHTS, WORKING
 from podwright_training.dry_run.recorder import Recorder
+from podwright_training.model import Experts, LlamaForCausalLM, configure
+from podwright_training.model.float8 import Float8Linear
 
 SIZES = (
     "--num-layers 4 --hidden-width 256 --num-heads 8 --num-key-value-heads 4 --intermediate-size 512 "
@@ -213,6 +218,54 @@ def _planned(name: str) -> Memory:
     sources.add_arguments(parser)
     options = sources.load(parser.parse_args(PLANNED[name].split()))
     return plan_run(options, Hardware(instance_type="ml.p5.48xlarge", nodes=8)).memory
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--preset llama3_2_1b",
+        "--preset qwen3_8b --activation-checkpointing-mode selective",
+        "--preset mixtral_8x7b",
+        "--preset qwen3_30b_a3b",
+        "--model-type glm4_moe --num-local-experts 8 --n-shared-experts 2",
+    ],
+)
+def test_the_planner_knows_which_products_are_in_float8(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    """Per token of a block and the head, the planner has the model's operations in each precision."""
+    parser = argparse.ArgumentParser()
+    sources.add_arguments(parser)
+    options = sources.load(parser.parse_args([*flags.split(), "--float8", "--precision", "bf16", "--num-layers", "1"]))
+    counted = _products(options)
+    planned: Counter[str] = Counter()
+    time = Kernels.product
+
+    def product(kernels: Kernels, rows: float, columns: float, depth: float, *, groups: float = 1) -> float:
+        planned[kernels.precision] += round(2 * rows * columns * depth * groups)
+        return time(kernels, rows, columns, depth, groups=groups)
+
+    monkeypatch.setattr(Kernels, "product", product)
+    plan = plan_run(options, Hardware(instance_type="ml.p5.48xlarge", nodes=1))
+    tokens = plan.layout.tokens_per_micro_batch
+    assert {name: flops / tokens for name, flops in planned.items()} == pytest.approx(counted)
+
+
+def _products(options: TrainConfig) -> dict[str, float]:
+    """Return the operations per token of forward and backward, by precision, from the modules of the model."""
+    with torch.device("meta"):
+        whole = LlamaForCausalLM(options.model)
+    configure(whole, options, "cuda")
+    shape = options.model
+    found = Counter({"bf16": 3 * 2.0 * shape.vocab_size * shape.hidden_size})  # the head
+    for module in whole.modules():
+        if isinstance(module, Float8Linear):
+            found["fp8"] += 2 * 2 * module.weight.numel()
+            found["bf16"] += 2 * module.weight.numel()
+        elif isinstance(module, torch.nn.Linear):
+            found["bf16"] += 3 * 2 * module.weight.numel()
+        elif isinstance(module, Experts) and shape.num_local_experts:
+            size = module.gate_up_proj.numel() + module.down_proj.numel()
+            found["bf16"] += 3 * 2 * size * shape.num_experts_per_tok / shape.num_local_experts
+    return dict(found)
 
 
 def test_each_kind_of_pipeline_rank_runs(results: dict[str, Any]) -> None:

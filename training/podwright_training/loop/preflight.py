@@ -29,7 +29,7 @@ from podwright_training.errors import ConfigError
 from podwright_training.host_memory import free_bytes_in, free_memory_bytes
 from podwright_training.loop import initial_weights, samples, sinks
 from podwright_training.memory_place import PREFIX
-from podwright_training.model import float8_problem, mask_problem
+from podwright_training.model import float8_problem, kept_in_bf16, mask_problem
 from podwright_training.parallel.tensor import overlap_problem
 from podwright_training.ranks import Ranks, host_name
 
@@ -63,6 +63,8 @@ def check(options: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> Pr
         logger.warning(hint)
     if ranks.rank == 0 and options.float8 and not options.compile:
         logger.warning("float8 without compile scales and casts in kernels of its own, slower than bf16: add --compile")
+    if ranks.rank == 0 and options.float8 and (hint := kept_in_bf16(options)):
+        logger.warning(hint)
     dims_problems = list(parallel_dims.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
     problems += dims_problems
     tokenizer = None
