@@ -41,6 +41,7 @@ RUNS = {
     "tensor": f"--world-size 512 {SIZES} --tensor-parallel 4",
     "tensor, float8": f"--world-size 512 {SIZES} --tensor-parallel 4 --float8",
     "context": f"--world-size 512 {SIZES} --context-parallel 2",
+    "offloaded": f"--world-size 512 {SIZES} --cpu-offload",
     "hybrid": f"--world-size 16 {SIZES} --sharding-strategy hybrid",
     "pipeline": f"--world-size 512 {SIZES} --pipeline-parallel 4",
     "pipeline of tensor": f"--world-size 16 {SIZES} --pipeline-parallel 2 --tensor-parallel 4",
@@ -115,6 +116,13 @@ def test_a_rank_holds_its_shards_in_fp32_and_two_moments_of_each(results: dict[s
         assert rank["memory_bytes"][WEIGHTS] == 4 * rank["parameters"]
         assert rank["memory_bytes"]["optimizer states"] - 8 * rank["parameters"] < 1000
         assert rank["saved_bytes"] - STATE_BYTES * rank["parameters"] < 1000
+
+
+def test_what_the_host_keeps_is_saved_too(results: dict[str, Any]) -> None:
+    """With offloading the device holds neither weights nor moments, and a checkpoint has all of them."""
+    here, offloaded = _rank(results, "sharded"), _rank(results, "offloaded")
+    assert offloaded["memory_bytes"][WEIGHTS] == offloaded["memory_bytes"]["optimizer states"] == 0
+    assert offloaded["saved_bytes"] == here["saved_bytes"] >= STATE_BYTES * here["parameters"]
 
 
 @pytest.mark.slow
