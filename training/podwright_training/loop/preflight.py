@@ -57,7 +57,7 @@ def check(options: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> Pr
         ConfigError: With every problem.
     """
     found = _newest_checkpoint(options, of_first_rank)
-    problems = [*sinks.missing_packages(options), *_problems_of_machine(options, ranks)]
+    problems = [*sinks.problems(options, first=ranks.rank == 0), *_problems_of_machine(options, ranks)]
     problems += _problems_of_checkpoint(options, found, of_first_rank)
     if ranks.rank == 0 and (hint := slow_precision(ranks, options.device, options.compute_precision)):
         logger.warning(hint)
