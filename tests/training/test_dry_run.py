@@ -363,6 +363,57 @@ def test_the_peak_counts_what_lives_at_once() -> None:
     assert len(before) + len(late) == 1010
 
 
+X, MASK, TIMES = torch.arange(6.0), torch.arange(6) < 3, torch.arange(6)
+
+
+@pytest.mark.parametrize(
+    ("ask", "waits"),
+    [
+        (lambda: X.sum().item(), 1),
+        (lambda: torch.equal(X, X), 1),
+        (lambda: torch.bincount(TIMES), 1),
+        (lambda: torch.bincount(TIMES, minlength=9), 1),
+        (lambda: torch.repeat_interleave(X, TIMES), 1),
+        (lambda: torch.repeat_interleave(X, TIMES, output_size=15), 0),
+        (lambda: torch.repeat_interleave(X, 2), 0),
+        (lambda: MASK.nonzero(), 1),
+        (lambda: X.masked_select(MASK), 1),
+        (lambda: torch.unique(TIMES), 1),
+        (lambda: torch.unique_consecutive(TIMES), 1),
+        (lambda: X[MASK], 1),
+        (lambda: X.clone().index_put_((MASK,), X[:3]), 1),
+        (lambda: X[TIMES], 0),
+        (lambda: X.where(MASK, X), 0),
+    ],
+)
+def test_what_needs_values_waits_for_the_device(ask: Callable[[], object], waits: int) -> None:
+    """Values that the host reads, and results whose size depends on values: it cannot launch what follows."""
+    recorder = Recorder("cpu", {}, words=7)
+    with recorder.watching(), recorder.recording():
+        ask()
+    assert sum(recorder.waits.values()) == waits
+
+
+@pytest.mark.parametrize(
+    ("copy", "waits"),
+    [
+        (lambda there, here: there.copy_(here), 1),
+        (lambda there, here: there.copy_(here, non_blocking=True), 0),
+        (lambda there, _: there.copy_(there + 1), 0),
+        (lambda _, here: here.copy_(here + 1), 0),
+        (lambda _, here: here.to("meta"), 1),
+        (lambda _, here: here.to("meta", non_blocking=True), 0),
+    ],
+)
+def test_a_copy_between_devices_waits_unless_it_need_not(copy: Callable[..., object], waits: int) -> None:
+    """Copies into a tensor that exists count as those into a new one."""
+    recorder = Recorder("meta", {}, words=7)
+    there, here = torch.empty(3, device="meta"), torch.ones(3)
+    with recorder.watching(), recorder.recording():
+        copy(there, here)
+    assert sum(recorder.waits.values()) == waits
+
+
 def test_what_backward_frees_was_kept_for_it() -> None:
     """Memory from the forward pass that backward frees counts as activations."""
     recorder = Recorder("cpu", {}, words=7)

@@ -10,7 +10,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from podwright_training.__main__ import main
 from podwright_training.batch import Batch
+from podwright_training.checkpoint.saver import TIMEOUT, Saver
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.device import limit_waits, process_group
 from podwright_training.errors import UserError
@@ -126,13 +128,39 @@ def test_a_stall_leaves_the_stacks_of_its_rank(tmp_path):
     """They are in a file of the rank when no step ends in time; without a stall there is none."""
     path = tmp_path / "stacks" / "rank-00003.txt"
     with StallWatch(path, timeout_s=3600) as stalls:
-        stalls.alive()
+        stalls.alive(3600)
     assert not path.exists()
     with StallWatch(path, timeout_s=0.05):
         while not path.stat().st_size:
             time.sleep(0.05)
     assert "test_a_stall_leaves_the_stacks" in path.read_text()
     faulthandler.cancel_dump_traceback_later()
+
+
+def test_only_a_stall_is_one(tiny_flags, tmp_path, monkeypatch):
+    """Each batch of a validation begins a wait anew, and a save of any length is none before its own limit."""
+    limits, in_save, in_batches = [], [], []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, **_: limits.append(seconds))
+
+    def save(*arguments, write=Saver.save, **more):
+        in_save.append(limits[-1])
+        return write(*arguments, **more)
+
+    def evaluate(*arguments, compute=ParallelModel.evaluate):
+        in_batches.append((len(limits), limits[-1]))
+        return compute(*arguments)
+
+    monkeypatch.setattr(Saver, "save", save)
+    monkeypatch.setattr(ParallelModel, "evaluate", evaluate)
+    waits = {"start_timeout_s": 800, "step_timeout_s": 100, "async_checkpoints": 0}
+    steps = {"max_steps": 4, "validation_freq": 2, "checkpoint_freq": 2}
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, val_batch_size=4, **waits, **steps)]) == 0
+    assert in_save == [TIMEOUT.total_seconds() / 2] * 2
+    assert [limit for _, limit in in_batches] == [50] * 8
+    assert len({number for number, _ in in_batches}) == 8
+    begun = limits.index(50)
+    assert set(limits[:begun]) == {400, TIMEOUT.total_seconds() / 2}
+    assert 400 not in limits[begun:]
 
 
 def test_out_of_memory_says_what_to_do(tmp_path):

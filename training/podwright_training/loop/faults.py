@@ -25,13 +25,13 @@ MOST_ALLOCATIONS = 100_000  # in a snapshot
 
 
 class StallWatch:
-    """Write the stacks of this rank's threads to a file when no step ends for a time, or on SIGUSR2; training goes on.
+    """Write the stacks of this rank's threads to a file when nothing goes on for a time, or on SIGUSR2; training goes on.
 
     Every rank has its own file, so that the rank whose stack differs from all others can be found.
 
     Args:
         path: File of the stacks, written only then.
-        timeout_s: Longest time between two calls of ``alive``.
+        timeout_s: Longest time until the first call of ``alive``.
     """
 
     def __init__(self, path: Path, timeout_s: float) -> None:
@@ -41,7 +41,7 @@ class StallWatch:
         self._timeout_s = timeout_s
 
     def __enter__(self) -> Self:
-        self.alive()
+        self.alive(self._timeout_s)
         faulthandler.register(signal.SIGUSR2, file=self._file)
         return self
 
@@ -52,9 +52,9 @@ class StallWatch:
         if self._path.stat().st_size == 0:
             self._path.unlink()
 
-    def alive(self) -> None:
-        """Begin to wait anew."""
-        faulthandler.dump_traceback_later(self._timeout_s, file=self._file)
+    def alive(self, timeout_s: float) -> None:
+        """Begin to wait anew, for at most so long until the next call."""
+        faulthandler.dump_traceback_later(timeout_s, file=self._file)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from podwright_training.beats import Activity, Pulse
 from podwright_training.checkpoint import hub_model, step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.checkpoint.memory_tier import MemoryTier
+from podwright_training.checkpoint.saver import TIMEOUT as LONGEST_SAVE
 from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.code_version import code_version
 from podwright_training.config.architecture import FLOPS_CONVENTION
@@ -151,24 +152,25 @@ class Trainer:
         self.memory = MemoryTier(options, self._hosts, merge=merge_states) if options.memory_checkpoint_freq else None
         self._memory_busy = False  # a rank still saves in memory
         self._pulse = Pulse.from_environment()
+        self._stalls: StallWatch | None = None  # but in ``train``
+        self._waits_limited = False  # by step_timeout_s, after the first step
 
     def train(self) -> None:
         """Resume from a checkpoint if there is one, then take steps; validate and save when due, and at the end."""
-        stalls = StallWatch(self.folder.stacks(self.ranks.rank), self.options.step_timeout_s / 2)
+        stalls = StallWatch(self.folder.stacks(self.ranks.rank), self._longest_s(Activity.LOADING) / 2)
         memory = self.memory or nullcontext()
         with _stop_requests() as requests, memory, self.saver, closing(self.data.training), stalls, manual_collection():
+            self._stalls = stalls
             self._start(resumed_from=self._resume())
             self._pulse.loaded(self.step)
             self._logged_sequences = self.sequences
-            waits_limited = False
             while not (self._finished or self._stop_agreed):
                 self._take_step(requests)
                 if self._range_ended:
                     break  # these weights are of no use
-                if not waits_limited:  # the first step compiles, connects and reads far into the data
+                if not self._waits_limited:  # the first step compiles, connects and reads far into the data
                     limit_waits(self.options.step_timeout_s, besides=self.saver.group)
-                    waits_limited = True
-                stalls.alive()
+                    self._waits_limited = True
                 garbage.collect(self.step)
                 if self._due(self.options.validation_freq):
                     with self._timer.besides("validating"):
@@ -202,6 +204,7 @@ class Trainer:
             values["losses"] = {name: self._evaluate(stream)[0] for name, stream in self.data.validation_sets.items()}
         self.metrics.write("validation", step=self.step, **values)
         if self._samples:
+            self._mark(Activity.VALIDATING)
             self.metrics.write("sample", step=self.step, texts=self._samples.write(self.model))
 
     def _evaluate(self, stream: PackedStream) -> tuple[float, int]:
@@ -264,7 +267,9 @@ class Trainer:
         self._mark(Activity.LOADING)
         path, state = self._restore_from_memory()
         if state is None:
+            self._expect_within(self._longest_s(Activity.SAVING))  # it copies a checkpoint
             self.saver.fetch()
+            self._mark(Activity.LOADING)
             path, state = self._restore(preflight.checkpoint_directories(self.options))
         if self.memory:
             self.memory.keep(self.step if path and path.parent == self.memory.folder.root else None)
@@ -511,6 +516,7 @@ class Trainer:
 
     def _roll_back(self) -> Path | None:
         """Return to the newest checkpoint with everything but the data: data drawn since then is skipped."""
+        self._expect_within(self._longest_s(Activity.SAVING))
         self.saver.wait()
         path, _ = self._restore(preflight.checkpoint_directories(self.options))
         if self.memory:
@@ -564,6 +570,18 @@ class Trainer:
 
     def _mark(self, activity: Activity) -> None:
         self._pulse.mark(activity, self.step)
+        self._expect_within(self._longest_s(activity))
+
+    def _longest_s(self, activity: Activity) -> float:
+        """Return how long the ranks wait for each other in an activity: a save may take longer than a step."""
+        if activity == Activity.SAVING:
+            return LONGEST_SAVE.total_seconds()
+        return self.options.step_timeout_s if self._waits_limited else self.options.start_timeout_s
+
+    def _expect_within(self, seconds: float) -> None:
+        """Write this rank's stacks if it marks nothing for half of this time."""
+        if self._stalls:
+            self._stalls.alive(seconds / 2)
 
     @property
     def _finished(self) -> bool:
