@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from podwright_training.data.faults import first_line
 from podwright_training.errors import UserError
 from podwright_training.ranks import Ranks
 
@@ -82,7 +83,7 @@ def _dump(path: Path) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]  # noqa: SLF001 - no public name
-    except OSError as error:
-        logger.warning("cannot write %s: %s", path, error.strerror)
+    except Exception as error:  # noqa: BLE001 - without memory anything may fail, and that is what the user must see
+        logger.warning("cannot write %s: %s", path, first_line(error))
         return False
     return True

@@ -123,7 +123,7 @@ class Trainer:
         self.ranks = ranks
         self.device = device
         self.folder = RunFolder(Path(options.run_dir))
-        self.model = ParallelModel(options, ranks, device)
+        self.model = ParallelModel(options, ranks, device, initialize=False)  # most starts load weights
         self.optimizers = Optimizers(self.model.named_parameters(), options)
         share, shares = self.model.data_rank, self.model.data_size
         self.data = preflight.open_data(options, tokenizer, share=share, shares=shares, checked=True)
@@ -278,6 +278,9 @@ class Trainer:
             self._data_spent = self.data.training.is_spent
             self.sequences = state.sequences
         else:
+            if not self.options.init_from:
+                self.model.init_weights()
+                self.optimizers.restart_average()
             self.optimizers.allocate()  # a save needs their state, even if the first steps are skipped
             if self.options.init_from:
                 self._initialize(hub_model.folder_of(self.options.init_from))
