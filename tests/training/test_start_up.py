@@ -1,4 +1,4 @@
-"""What a rank reads before a job starts does not grow with the number of ranks: the first looks, for all."""
+"""The work of a rank before a job starts does not grow with the number of ranks: the first looks, for all."""
 
 import json
 import os
