@@ -279,7 +279,8 @@ def test_the_datasets_of_a_mixture_are_found_from_any_folder(text_dataset, tiny_
     if given == "file":
         mixture, sets = "mixes/m.yaml", "mixes/sets.yaml"
         (tmp_path / "work" / "mixes").mkdir()
-        (tmp_path / "work" / mixture).write_text("ds/a: {dataset: ../ds/a, weight: 7}\nds/b: {dataset: ../ds/b, weight: 3}")
+        entries = "ds/a: {dataset: ../ds/a, weight: 7}\nds/b: {dataset: ../ds/b, weight: 3}"
+        (tmp_path / "work" / mixture).write_text(entries)
         (tmp_path / "work" / sets).write_text("held: {dataset: ../ds/b}")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "work")

@@ -17,6 +17,8 @@ from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.faults import DataError
 
+Entries = Iterator[tuple[str, dict[str, Any]]]
+
 # Multiples of badly approximable numbers spread most evenly over [0, 1): here in units of 2**-64.
 GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio - 1
 SILVER = 0x6A09E667F3BCC909  # the square root of 2, - 1
@@ -102,9 +104,7 @@ class Mixture:
         return counted
 
 
-def _sources(
-    options: TrainConfig, option: str, split: Callable[[str], Iterator[tuple[str, dict[str, Any]]]], known: Sequence[str]
-) -> list[Source]:
+def _sources(options: TrainConfig, option: str, split: Callable[[str], Entries], known: Sequence[str]) -> list[Source]:
     """Return the sources that an option names, in a YAML file or in a text that ``split`` parses."""
     text: str = getattr(options, option)
     file = Path(text) if text.endswith(YAML_SUFFIXES) else None
@@ -157,7 +157,7 @@ def _read_yaml(path: Path, option: str) -> dict[str, Any]:
     return content
 
 
-def _split_text(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _split_text(text: str) -> Entries:
     """Parse ``data_mixture``."""
     for name, dataset, weight in dataset_lists.weighted(text):
         try:
@@ -166,7 +166,7 @@ def _split_text(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name or weight, {"dataset": dataset, "weight": weight}
 
 
-def _split_names(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _split_names(text: str) -> Entries:
     """Parse ``validation_datasets``."""
     for name, dataset in dataset_lists.named(text):
         yield name, {"dataset": dataset}

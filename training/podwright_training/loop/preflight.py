@@ -202,7 +202,8 @@ def _problems_of_initial_weights(name: str, options: TrainConfig, of_first_rank:
         if hub_model.is_identifier(name):
             hub_model.download(name, of_first_rank)
         folder = hub_model.folder_of(name)
-        yield from of_first_rank(f"problems of init_from {name}", lambda: list(initial_weights.problems(folder, options)))
+        name = f"problems of init_from {name}"
+        yield from of_first_rank(name, lambda: list(initial_weights.problems(folder, options)))
     except DataError as error:
         yield str(error)
 
