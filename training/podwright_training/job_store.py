@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,6 +17,8 @@ from torch.distributed.rendezvous import rendezvous
 from podwright_training.data.faults import DataError
 from podwright_training.errors import UserError
 from podwright_training.ranks import Ranks
+
+GRACE_S = 30.0  # much more than agents need to hear of a rank that ended
 
 
 class JobStore:
@@ -40,7 +43,8 @@ class JobStore:
         """Run ``action`` on the first rank, once; return its result, JSON values, on all ranks.
 
         Raises:
-            DataError: That of the action, the same on all ranks, or the first rank is gone.
+            DataError: That of the action, the same on all ranks.
+            RuntimeError: The first rank is gone. It is no error of the user: an elastic run starts again.
         """
         if name not in self._known:
             self._known[name] = self._act(name, action) if self._ranks.rank == 0 else self._receive(name)
@@ -50,7 +54,8 @@ class JobStore:
         try:
             answer = json.loads(zlib.decompress(self.store.get(name)))
         except RuntimeError as error:
-            raise DataError(f"the first rank did not say what {name} has: see its error") from error
+            time.sleep(GRACE_S)  # if the first ended with an error of the user, that is why its agent ends this one
+            raise RuntimeError(f"the first rank is gone, and did not say: {name}; see its error") from error
         if "problem" in answer:
             raise DataError(answer["problem"])
         return answer["result"]
@@ -66,4 +71,4 @@ class JobStore:
 
     def _tell(self, name: str, answer: dict[str, Any]) -> None:
         """Set a key, compressed: one store sends a list of many thousand files to every rank."""
-        self.store.set(name, zlib.compress(json.dumps(answer).encode(), 1))
+        self.store.set(name, zlib.compress(json.dumps(answer).encode(), 1))  # type: ignore[arg-type]  # bytes will do

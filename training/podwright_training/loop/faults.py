@@ -26,9 +26,9 @@ MOST_ALLOCATIONS = 100_000  # in a snapshot
 
 
 class StallWatch:
-    """Write the stacks of this rank's threads to a file when it says nothing for a time, or on SIGUSR2; training goes on.
+    """Write the stacks of this rank's threads to a file when it says nothing for a time, or on SIGUSR2.
 
-    Every rank has its own file, so that the rank whose stack differs from all others can be found.
+    Training goes on. Every rank has its own file, so that the rank whose stack differs from all others can be found.
 
     Args:
         path: File of the stacks, written only then.
