@@ -376,7 +376,7 @@ X, MASK, TIMES = torch.arange(6.0), torch.arange(6) < 3, torch.arange(6)
         (lambda: torch.repeat_interleave(X, TIMES), 1),
         (lambda: torch.repeat_interleave(X, TIMES, output_size=15), 0),
         (lambda: torch.repeat_interleave(X, 2), 0),
-        (lambda: MASK.nonzero(), 1),
+        (MASK.nonzero, 1),
         (lambda: X.masked_select(MASK), 1),
         (lambda: torch.unique(TIMES), 1),
         (lambda: torch.unique_consecutive(TIMES), 1),

@@ -33,9 +33,7 @@ RANKS, STREAMS, SHARDS = 3, 6, 24
 NAME = "someone/words"
 
 
-def test_only_the_first_rank_looks_at_every_shard_and_checkpoint(
-    run_ranks, undisturbed, text_dataset, word_tokenizer, tmp_path
-):
+def test_only_the_first_rank_looks_at_every_shard_and_checkpoint(run_ranks, undisturbed, word_tokenizer, tmp_path):
     """Others open the shards of their streams, once before the ranks connect, and no file of a checkpoint's tensors."""
     tokenizer = tmp_path / "tokenizer"
     word_tokenizer.save_pretrained(tokenizer)
@@ -145,7 +143,7 @@ def _files(folder, ranks):
             data.training.state_dict()
         again, seen = found["opened"], {}
         with _counting(seen):
-            preflight._newest_checkpoint(old, store.of_first_rank)  # noqa: SLF001
+            preflight._newest_checkpoint(old, store.of_first_rank)
     counts = {"opened": opened, "opened again": again, "checkpoint": seen["sizes"]}
     counts |= {"sampled": found["all sampled"], "listed": found["all listed"], "most": max(opened.values())}
     (folder / f"touched-{ranks.rank}").write_text(json.dumps(counts))
@@ -167,7 +165,7 @@ def _counting(found):
         return stat(path, **options)
 
     def counted_pread(file, *arguments):
-        sampled[Path(os.readlink(f"/proc/self/fd/{file}")).name] += 1
+        sampled[Path(f"/proc/self/fd/{file}").readlink().name] += 1
         return pieces(file, *arguments)
 
     def counted_below(folder):

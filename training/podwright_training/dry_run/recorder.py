@@ -41,7 +41,7 @@ WAITS = (  # for values, or for a size that depends on them
     *(aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select, aten.bincount),  # noqa: SLF001
     *(aten._unique, aten._unique2, aten.unique_dim, aten.unique_consecutive),  # noqa: SLF001
 )
-INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)  # noqa: SLF001
+INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
 COPIES = (aten._to_copy, aten.copy_)  # noqa: SLF001
 
 COLLECTIVES = {  # operator: (name, the argument whose bytes count)
