@@ -72,6 +72,7 @@ def test_the_hub_is_asked_by_one_rank_for_all(run_ranks, word_tokenizer, tmp_pat
         run_ranks(__file__, tmp_path, "hub", str(server.server_port), cache, ranks=RANKS)
     finally:
         server.shutdown()
+        server.server_close()
     digests = {(tmp_path / f"digest-{rank}").read_text() for rank in range(RANKS)}
     assert len(digests) == 1
     assert {rank for rank, _ in asked} == ({"0"} if cache == "shared" else {"0", "1", "2"})
