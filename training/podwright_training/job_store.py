@@ -6,7 +6,8 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,8 @@ from podwright_training.errors import UserError
 from podwright_training.ranks import Ranks
 
 GRACE_S = 30.0  # much more than agents need to hear of a rank that ended
+POLL_S = 0.1
+ENDED = "ended"  # key: how many ranks besides the first have
 
 
 class JobStore:
@@ -49,6 +52,27 @@ class JobStore:
         if name not in self._known:
             self._known[name] = self._act(name, action) if self._ranks.rank == 0 else self._receive(name)
         return self._known[name]
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Let the others end a block too before an error of the user ends the first rank, which has their answers."""
+        try:
+            yield
+        except UserError:
+            others = self._count_end()
+            began = time.monotonic()
+            while self._ranks.rank == 0 and others < self._ranks.world_size - 1 and time.monotonic() - began < GRACE_S:
+                time.sleep(POLL_S)
+                others = self.store.add(ENDED, 0)
+            raise
+        self._count_end()
+
+    def _count_end(self) -> int:
+        """Count that this rank has ended its block, unless it is the first; return how many have."""
+        try:
+            return self.store.add(ENDED, int(self._ranks.rank != 0))
+        except RuntimeError:
+            return self._ranks.world_size  # the first is gone: nobody counts
 
     def _receive(self, name: str) -> Any:
         try:

@@ -73,7 +73,8 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
     store = JobStore(ranks, timeout_s=options.start_timeout_s)
     folder = RunFolder(Path(options.run_dir))
     with shared_listings(store.of_first_rank):
-        tokenizer = preflight.check(options, ranks, of_first_rank=store.of_first_rank)
+        with store.answering():
+            tokenizer = preflight.check(options, ranks, of_first_rank=store.of_first_rank)
         device = device_of(ranks, options.device)
         make_repeatable(options)
         if options.cpu_offload and device.type != "cpu":
