@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from podwright.planning.calibration import Calibration
 from podwright.planning.kernels import Kernels
-from podwright.planning.layout import Layout
+from podwright.planning.layout import QUANTISED, Layout
 from podwright.planning.model import Model
 from podwright.planning.software import Software
 
@@ -57,6 +57,13 @@ class Blocks:
         if model.expert_blocks:
             blocks.append((float(model.expert_blocks), self._add(self._attention(), self._with_mlp(self._experts()))))
         return blocks
+
+    def kernels_of(self, part: str, kernels: Kernels | None = None) -> Kernels:
+        """Return the kernels of a part, in bf16 if the software does not compute it in 8 bits as linear layers."""
+        kernels = kernels or self.kernels
+        if kernels.precision in QUANTISED and not self.constants(f"fp8_{part}", self.software.name):
+            return replace(kernels, precision="bf16")
+        return kernels
 
     def _attention(self) -> Block:
         model, tensor, kernels = self.model, self.layout.tensor, self.kernels
@@ -126,14 +133,21 @@ class Blocks:
         block = Block()
         rows = self.tokens / layout.tensor * model.experts_per_token * layout.expert / model.experts
         share = self.constants("grouped_products")
-        # There are no grouped products in 4 bits.
-        kernels = replace(self.kernels, precision="fp8") if layout.precision == "fp4" else self.kernels
+        kernels = self.kernels_of("experts")
+        if kernels.precision == "fp4":  # has no grouped products
+            kernels = replace(kernels, precision="fp8")
         for columns, depth in ((inputs * model.expert_ffn, width), (width, model.expert_ffn)):
             forward, backward = kernels.product_and_gradients(
-                rows, columns, depth, groups=model.experts / layout.expert, frozen=self.frozen
+                rows,
+                columns,
+                depth,
+                groups=model.experts / layout.expert,
+                frozen=self.frozen,
+                of_weight=self.kernels_of("weight_gradients", kernels),
             )
-            copies = self.tokens / layout.tensor * model.experts_per_token
-            self._stream(block, copies * self._quantised_bytes(depth, columns), backward_share=0.5)
+            if kernels.precision in QUANTISED:
+                copies = self.tokens / layout.tensor * model.experts_per_token
+                self._stream(block, copies * self._quantised_bytes(depth, columns), backward_share=0.5)
             block.forward += forward / share
             block.backward += backward / share
         if model.shared_ffn:
@@ -175,7 +189,10 @@ class Blocks:
         return Block(**{name: getattr(first, name) + getattr(second, name) for name in vars(first)})
 
     def _linear(self, block: Block, depth: float, columns: float) -> None:
-        forward, backward = self.kernels.product_and_gradients(self.tokens, columns, depth, frozen=self.frozen)
+        of_weight = self.kernels_of("weight_gradients")
+        forward, backward = self.kernels.product_and_gradients(
+            self.tokens, columns, depth, frozen=self.frozen, of_weight=of_weight
+        )
         block.forward += forward
         block.backward += backward
         self._stream(block, self.tokens * self._quantised_bytes(depth, columns), backward_share=0.5)
@@ -185,7 +202,7 @@ class Blocks:
 
         Each is read in bf16 and written in two orientations.
         """
-        if self.layout.precision not in ("fp8", "fp4"):
+        if self.layout.precision not in QUANTISED:
             return 0.0
         return self.constants("quantising", self.layout.precision) * (depth + columns)
 

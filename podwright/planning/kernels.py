@@ -57,13 +57,23 @@ class Kernels:
         return max(arithmetic, traffic)
 
     def product_and_gradients(
-        self, rows: float, columns: float, depth: float, *, groups: float = 1, frozen: bool = False
+        self,
+        rows: float,
+        columns: float,
+        depth: float,
+        *,
+        groups: float = 1,
+        frozen: bool = False,
+        of_weight: Kernels | None = None,
     ) -> tuple[float, float]:
-        """Time forward and backward of a linear layer. A frozen one has no weight gradient."""
+        """Time forward and backward of a linear layer. A frozen one has no weight gradient.
+
+        The kernels ``of_weight`` compute that gradient, if they are others.
+        """
         forward = self.product(rows, columns, depth, groups=groups)
         backward = self.product(rows, depth, columns, groups=groups)
         if not frozen:
-            backward += self.product(columns, depth, rows, groups=groups)
+            backward += (of_weight or self).product(columns, depth, rows, groups=groups)
         return forward, backward
 
     def fused_attention(self, flops: float, *, sequence: float, head_dim: int, share: float) -> tuple[float, float]:

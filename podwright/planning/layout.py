@@ -14,6 +14,7 @@ from podwright.planning.software import Sharding
 Recompute = Literal["none", "selective", "mlp", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "mlp", "full")
 Precision = Literal["bf16", "fp8", "fp4", "fp32"]
+QUANTISED: tuple[Precision, ...] = ("fp8", "fp4")  # casts before each product
 Optimizer = Literal["adamw", "muon", "adamw_8bit"]
 Training = Literal["full", "lora", "qlora"]
 ENDS = 2  # embedding and head can be parts of a pipeline, as in Llama 3 405B (arXiv:2407.21783, section 3.3.2)

@@ -8,7 +8,7 @@ from podwright.planning.accelerator import Accelerator
 from podwright.planning.blocks import Block, Blocks
 from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.kernels import Kernels
-from podwright.planning.layout import Layout
+from podwright.planning.layout import QUANTISED, Layout
 from podwright.planning.model import Model
 from podwright.planning.software import Software
 
@@ -139,7 +139,7 @@ class _Step:
 
     def _head(self) -> tuple[float, float]:
         vocab = self.model.vocab / self.layout.tensor
-        forward, backward = self.kernels.product_and_gradients(
+        forward, backward = self.blocks.kernels_of("head").product_and_gradients(
             self.tokens, vocab, self.model.hidden_size, frozen=self.frozen
         )
         return forward + backward, self.kernels.stream(
@@ -171,7 +171,8 @@ class _Step:
         parts = ["moe" if model.experts else "dense", *(["parts"] if graphs == "parts" else []), name]
         launch_us = self.constants("launch_us", *parts)
         if model.experts:
-            kernels = 4 if self.layout.precision in ("fp8", "fp4") else 2  # two products, and a cast for each
+            # two products, and a cast for each
+            kernels = 4 if self.blocks.kernels_of("experts").precision in QUANTISED else 2
             launch_us += kernels * self.constants("expert_launch_us", name) * model.experts / self.layout.expert
         return passes * 1e-6 * launch_us
 

@@ -1,5 +1,6 @@
 """Only whole checkpoints count."""
 
+import dataclasses
 import enum
 import hashlib
 import io
@@ -11,7 +12,8 @@ import shutil
 
 import pytest
 import torch
-from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, BytesStorageMetadata, MetadataIndex
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
@@ -200,6 +202,32 @@ def test_a_crafted_checkpoint_runs_no_code(copied, tmp_path):
     with pytest.raises(DamagedCheckpointError, match=r"system is not part of an index of tensors"):
         step_folder.shapes(path)
     assert not mark.exists()
+
+
+def test_a_weight_that_is_declared_as_bytes_runs_no_code(copied, tiny_flags, tmp_path, capsys):
+    """PyTorch's loader unpickles bytes with every class; ours finds that a tensor is missing, and reads nothing."""
+    path, mark = copied / "checkpoints" / "step-00000012", tmp_path / "executed"
+    name = "model.model.norm.weight"
+    index = pickle.loads((path / ".metadata").read_bytes())  # noqa: S301 (our own)
+    place, info = next(item for item in index.storage_data.items() if item[0].fqn == name)
+    payload = io.BytesIO()
+    torch.save(Crafted(f"touch {mark}"), payload)
+    file = (path / info.relative_path).read_bytes()
+    del index.storage_data[place]
+    begin = {"offset": len(file), "length": len(payload.getvalue())}
+    index.storage_data[MetadataIndex(name)] = dataclasses.replace(info, **begin)
+    index.state_dict_metadata[name] = BytesStorageMetadata()
+    rewrite(path, info.relative_path, file + payload.getvalue())
+    rewrite(path, ".metadata", pickle.dumps(index))
+
+    model = LlamaForCausalLM(step_folder.model_config(path))
+    with pytest.raises(CheckpointError, match="1 tensors are missing in it"):
+        step_folder.load_weights(model, path)
+    assert main(["train", *tiny_flags(copied, ranks=1, max_steps=13)]) == 2
+    assert "1 tensors are missing in it" in capsys.readouterr().err
+    assert not mark.exists()
+    load_tensors({"model": {"model.norm.weight": torch.ones(32)}}, checkpoint_id=path, no_dist=True)
+    assert mark.exists()  # it would have run
 
 
 def test_tensors_that_cannot_be_read_end_the_run_in_one_line(copied, tiny_flags, capsys):

@@ -35,6 +35,7 @@ from podwright_training.config.sources import load_run
 from podwright_training.data.stream import open_stream
 from podwright_training.errors import UserError
 from podwright_training.harness import run_tasks
+from podwright_training.loop.replay import replay
 from podwright_training.report import summary
 from podwright_training.run_folder import RunFolder
 
@@ -267,6 +268,33 @@ def test_a_run_can_be_exported_from_any_folder(text_dataset, tiny_flags, tmp_pat
     (tmp_path / "work" / "runs" / "a").rename(tmp_path / "moved")
     assert main(["consolidate", "--run-dir", "../moved"]) == 0
     assert len(AutoTokenizer.from_pretrained(tmp_path / "moved" / "hf")) == 300
+
+
+@pytest.mark.parametrize("given", ["text", "file"])
+def test_the_datasets_of_a_mixture_are_found_from_any_folder(text_dataset, tiny_flags, tmp_path, monkeypatch, given):
+    """A run is evaluated, replayed and resumed elsewhere, with the names of its sources as they were written."""
+    for name in "ab":
+        shutil.copytree(text_dataset, tmp_path / "work" / "ds" / name)
+    mixture, sets = "ds/a=0.7,ds/b=0.3", "held=ds/b"
+    if given == "file":
+        mixture, sets = "mixes/m.yaml", "mixes/sets.yaml"
+        (tmp_path / "work" / "mixes").mkdir()
+        entries = "ds/a: {dataset: ../ds/a, weight: 7}\nds/b: {dataset: ../ds/b, weight: 3}"
+        (tmp_path / "work" / mixture).write_text(entries)
+        (tmp_path / "work" / sets).write_text("held: {dataset: ../ds/b}")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    options = {"data_mixture": mixture, "validation_datasets": sets, "tokenizer": "ds/a/tokenizer"}
+    assert main(["train", *tiny_flags("../run", ranks=1, max_steps=2, **options)]) == 0
+
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run = RunFolder(Path("../run"))
+    assert main(["consolidate", "--run-dir", "../run"]) == 0
+    assert set(evaluate(run)["sources"]) == {"ds/a", "ds/b"}
+    assert replay(run, 2, losses=False).step == 2
+    assert main(["train", "--config=../run/config.yaml", "--max-steps=3"]) == 0
+    *_, validated = run.events("validation")
+    assert (validated["step"], set(validated["losses"])) == (3, {"held"})
 
 
 def export_until_killed(folder):

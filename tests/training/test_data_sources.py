@@ -345,10 +345,59 @@ def test_tokenizer_without_end_token(tmp_path, open_stream):
 
 
 def test_mixture_as_text():
-    """``dataset=weight`` pairs name datasets with the run's folder and column; ``=`` may be in a name."""
+    """``dataset=weight`` pairs name datasets with the run's folder and column; ``=`` may be in a name or path."""
+    (named,) = sources_of(TrainConfig(data_mixture="ds/web=/data/k=v=0.5"))
+    assert (named.name, named.dataset, named.weight) == ("ds/web", "/data/k=v", 0.5)
     web, code = sources_of(TrainConfig(data_mixture="/web=0.5,s3://a/b=c=2", text_column="body"))
     assert (web.dataset, web.weight, web.text_column) == ("/web", 0.5, "body")
     assert (code.name, code.dataset, code.weight) == ("s3://a/b=c", "s3://a/b=c", 2)
+
+
+def test_a_mixture_means_the_same_from_every_folder(tmp_path, monkeypatch):
+    """Stored options have absolute folders, and sources keep their names; identifiers and URLs stay as they are."""
+    (tmp_path / "k=v" / "ds" / "a").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "k=v")
+    given = TrainConfig(data_mixture="ds/a=1, owner/b=2,s3://c/d=3", validation_datasets="x=ds/a,y=owner/b")
+    stored = given.with_absolute_paths()
+    assert stored.with_absolute_paths() == stored
+    before = sources_of(given)
+    monkeypatch.chdir("/")
+    for there, here in zip(before, sources_of(stored), strict=True):
+        assert (here.name, here.weight) == (there.name, there.weight)
+    folder = str(tmp_path / "k=v" / "ds" / "a")
+    assert [source.dataset for source in sources_of(stored)] == [folder, "owner/b", "s3://c/d"]
+    assert [source.dataset for source in validation_sources_of(stored)] == [folder, "owner/b"]
+
+
+def test_no_file_stands_for_each_source(tmp_path, monkeypatch):
+    """``validation_datasets`` ``sources`` stays a word where a file has that name."""
+    (tmp_path / "sources").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert TrainConfig(validation_datasets="sources").with_absolute_paths().validation_datasets == "sources"
+
+
+def test_a_folder_that_no_text_can_name_stays_as_it_is(tmp_path, monkeypatch):
+    """A comma in a path separates datasets: only a YAML file can have it."""
+    (tmp_path / "a,b" / "ds").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a,b")
+    stored = TrainConfig(data_mixture="ds=1", validation_datasets="x=ds").with_absolute_paths()
+    assert (stored.data_mixture, stored.validation_datasets) == ("ds=1", "x=ds")
+
+
+def test_folders_of_a_file_are_relative_to_it(tmp_path, monkeypatch):
+    """One that is only in the current folder is refused, as the file would mean something else from another."""
+    for folder in ("mixes/near", "far"):
+        (tmp_path / folder).mkdir(parents=True)
+    path = tmp_path / "mixes" / "m.yaml"
+    path.write_text("near: {dataset: near}\nhub: {dataset: owner/name}\n")
+    for folder, text in ((tmp_path, "mixes/m.yaml"), (Path("/"), str(path))):
+        monkeypatch.chdir(folder)
+        near, hub = sources_of(TrainConfig(data_mixture=text))
+        assert (near.dataset, hub.dataset) == (str(tmp_path / "mixes" / "near"), "owner/name")
+    path.write_text("far: {dataset: far}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=f"far: dataset far is in the current folder.*write {tmp_path / 'far'}"):
+        sources_of(TrainConfig(data_mixture="mixes/m.yaml"))
 
 
 def test_mixture_as_file(tmp_path):
@@ -387,6 +436,7 @@ def test_mixture_temperature():
         ("[1]", ["need `name: {dataset: …, weight: …}` lines"]),
         ("{}", ["no dataset given"]),
         ("a: 3\nb: {dataset: x, wieght: 1}", ["a: got 3, need a mapping with dataset", "b: unknown key wieght"]),
+        ("a: {dataset: 7}", ["a: dataset: got 7, need a folder or a name"]),
         ("a: {dataset: x, max_epochs: 0}", ["a: max_epochs: got 0, need a whole number of at least 1"]),
         ("a: {dataset: x, weight: -1}\nb: {weight: 1}", ["a: weight: got -1, need a number above 0", "b: no dataset"]),
     ],

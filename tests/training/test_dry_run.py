@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +15,17 @@ import pytest
 import torch
 
 from podwright.planning.hardware import Hardware
+from podwright.planning.kernels import Kernels
 from podwright.planning.memory import Memory
 from podwright.planning.trainer_run import plan_run
 from podwright_testing.training_documents import as_described
 from podwright_training.config import sources
 from podwright_training.config.memory_checkpoints import STATE_BYTES
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.dry_run.memory import ACTIVATIONS, LOGITS, WEIGHTS, WORKING
 from podwright_training.dry_run.recorder import Recorder
+from podwright_training.model import Experts, LlamaForCausalLM, configure
+from podwright_training.model.float8 import Float8Linear
 
 SIZES = (
     "--num-layers 4 --hidden-width 256 --num-heads 8 --num-key-value-heads 4 --intermediate-size 512 "
@@ -36,6 +41,7 @@ RUNS = {
     "tensor": f"--world-size 512 {SIZES} --tensor-parallel 4",
     "tensor, float8": f"--world-size 512 {SIZES} --tensor-parallel 4 --float8",
     "context": f"--world-size 512 {SIZES} --context-parallel 2",
+    "offloaded": f"--world-size 512 {SIZES} --cpu-offload",
     "hybrid": f"--world-size 16 {SIZES} --sharding-strategy hybrid",
     "pipeline": f"--world-size 512 {SIZES} --pipeline-parallel 4",
     "pipeline of tensor": f"--world-size 16 {SIZES} --pipeline-parallel 2 --tensor-parallel 4",
@@ -110,6 +116,13 @@ def test_a_rank_holds_its_shards_in_fp32_and_two_moments_of_each(results: dict[s
         assert rank["memory_bytes"][WEIGHTS] == 4 * rank["parameters"]
         assert rank["memory_bytes"]["optimizer states"] - 8 * rank["parameters"] < 1000
         assert rank["saved_bytes"] - STATE_BYTES * rank["parameters"] < 1000
+
+
+def test_what_the_host_keeps_is_saved_too(results: dict[str, Any]) -> None:
+    """With offloading the device holds neither weights nor moments, and a checkpoint has all of them."""
+    here, offloaded = _rank(results, "sharded"), _rank(results, "offloaded")
+    assert offloaded["memory_bytes"][WEIGHTS] == offloaded["memory_bytes"]["optimizer states"] == 0
+    assert offloaded["saved_bytes"] == here["saved_bytes"] >= STATE_BYTES * here["parameters"]
 
 
 @pytest.mark.slow
@@ -215,6 +228,54 @@ def _planned(name: str) -> Memory:
     return plan_run(options, Hardware(instance_type="ml.p5.48xlarge", nodes=8)).memory
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--preset llama3_2_1b",
+        "--preset qwen3_8b --activation-checkpointing-mode selective",
+        "--preset mixtral_8x7b",
+        "--preset qwen3_30b_a3b",
+        "--model-type glm4_moe --num-local-experts 8 --n-shared-experts 2",
+    ],
+)
+def test_the_planner_knows_which_products_are_in_float8(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    """Per token of a block and the head, the planner has the model's operations in each precision."""
+    parser = argparse.ArgumentParser()
+    sources.add_arguments(parser)
+    options = sources.load(parser.parse_args([*flags.split(), "--float8", "--precision", "bf16", "--num-layers", "1"]))
+    counted = _products(options)
+    planned: Counter[str] = Counter()
+    time = Kernels.product
+
+    def product(kernels: Kernels, rows: float, columns: float, depth: float, *, groups: float = 1) -> float:
+        planned[kernels.precision] += round(2 * rows * columns * depth * groups)
+        return time(kernels, rows, columns, depth, groups=groups)
+
+    monkeypatch.setattr(Kernels, "product", product)
+    plan = plan_run(options, Hardware(instance_type="ml.p5.48xlarge", nodes=1))
+    tokens = plan.layout.tokens_per_micro_batch
+    assert {name: flops / tokens for name, flops in planned.items()} == pytest.approx(counted)
+
+
+def _products(options: TrainConfig) -> dict[str, float]:
+    """Return the operations per token of forward and backward, by precision, from the modules of the model."""
+    with torch.device("meta"):
+        whole = LlamaForCausalLM(options.model)
+    configure(whole, options, "cuda")
+    shape = options.model
+    found = Counter({"bf16": 3 * 2.0 * shape.vocab_size * shape.hidden_size})  # the head
+    for module in whole.modules():
+        if isinstance(module, Float8Linear):
+            found["fp8"] += 2 * 2 * module.weight.numel()
+            found["bf16"] += 2 * module.weight.numel()
+        elif isinstance(module, torch.nn.Linear):
+            found["bf16"] += 3 * 2 * module.weight.numel()
+        elif isinstance(module, Experts) and shape.num_local_experts:
+            size = module.gate_up_proj.numel() + module.down_proj.numel()
+            found["bf16"] += 3 * 2 * size * shape.num_experts_per_tok / shape.num_local_experts
+    return dict(found)
+
+
 def test_each_kind_of_pipeline_rank_runs(results: dict[str, Any]) -> None:
     """First, middle and last stage run; only the last computes logits, and the ends have fewer neighbours."""
     first, middle, last = results["pipeline"]["ranks"]
@@ -300,6 +361,57 @@ def test_the_peak_counts_what_lives_at_once() -> None:
     assert peak[WORKING] == 4 * (1000 + 500)
     assert peak[LOGITS] == 4 * 3 * 7
     assert len(before) + len(late) == 1010
+
+
+X, MASK, TIMES = torch.arange(6.0), torch.arange(6) < 3, torch.arange(6)
+
+
+@pytest.mark.parametrize(
+    ("ask", "waits"),
+    [
+        (lambda: X.sum().item(), 1),
+        (lambda: torch.equal(X, X), 1),
+        (lambda: torch.bincount(TIMES), 1),
+        (lambda: torch.bincount(TIMES, minlength=9), 1),
+        (lambda: torch.repeat_interleave(X, TIMES), 1),
+        (lambda: torch.repeat_interleave(X, TIMES, output_size=15), 0),
+        (lambda: torch.repeat_interleave(X, 2), 0),
+        (MASK.nonzero, 1),
+        (lambda: X.masked_select(MASK), 1),
+        (lambda: torch.unique(TIMES), 1),
+        (lambda: torch.unique_consecutive(TIMES), 1),
+        (lambda: X[MASK], 1),
+        (lambda: X.clone().index_put_((MASK,), X[:3]), 1),
+        (lambda: X[TIMES], 0),
+        (lambda: X.where(MASK, X), 0),
+    ],
+)
+def test_what_needs_values_waits_for_the_device(ask: Callable[[], object], waits: int) -> None:
+    """Values that the host reads, and results whose size depends on values: it cannot launch what follows."""
+    recorder = Recorder("cpu", {}, words=7)
+    with recorder.watching(), recorder.recording():
+        ask()
+    assert sum(recorder.waits.values()) == waits
+
+
+@pytest.mark.parametrize(
+    ("copy", "waits"),
+    [
+        (lambda there, here: there.copy_(here), 1),
+        (lambda there, here: there.copy_(here, non_blocking=True), 0),
+        (lambda there, _: there.copy_(there + 1), 0),
+        (lambda _, here: here.copy_(here + 1), 0),
+        (lambda _, here: here.to("meta"), 1),
+        (lambda _, here: here.to("meta", non_blocking=True), 0),
+    ],
+)
+def test_a_copy_between_devices_waits_unless_it_need_not(copy: Callable[..., object], waits: int) -> None:
+    """Copies into a tensor that exists count as those into a new one."""
+    recorder = Recorder("meta", {}, words=7)
+    there, here = torch.empty(3, device="meta"), torch.ones(3)
+    with recorder.watching(), recorder.recording():
+        copy(there, here)
+    assert sum(recorder.waits.values()) == waits
 
 
 def test_what_backward_frees_was_kept_for_it() -> None:

@@ -1,9 +1,11 @@
 """The first rank of a job lists a remote dataset, for all ranks."""
 
+import os
 import sys
 import time
 from pathlib import Path
 
+from podwright_training import job_store
 from podwright_training.data import remote
 from podwright_training.data.faults import DataError
 from podwright_training.data.storage import list_files, shared_listings
@@ -21,6 +23,31 @@ def test_the_store_is_listed_once_for_all_ranks(run_ranks, tmp_path):
     found = {path.read_text() for path in tmp_path.glob("found-*")}
     assert len(list(tmp_path.glob("found-*"))) == RANKS
     assert found == {"{'a': 'hf://a'} dataset 'owner/two': no local folder"}
+
+
+def test_a_first_rank_that_is_gone_is_no_error_of_the_user(run_ranks, tmp_path):
+    """Others fail as ranks do that lost a peer: an elastic run would end for good with an error of the user."""
+    run_ranks(__file__, tmp_path, "gone", ranks=RANKS)
+    assert {path.read_text() for path in tmp_path.glob("lost-*")} == {
+        "RuntimeError: the first rank is gone, and did not say: contents; see its error"
+    }
+    assert len(list(tmp_path.glob("lost-*"))) == RANKS - 1
+
+
+def _gone(folder):
+    ranks = Ranks.from_environment()
+    job_store.GRACE_S = 0
+    store = JobStore(ranks, timeout_s=500)
+    store.of_first_rank("first", dict)
+    (folder / f"heard-{ranks.rank}").touch()
+    if ranks.rank == 0:
+        while len(list(folder.glob("heard-*"))) < RANKS:
+            time.sleep(0.01)
+        os._exit(0)
+    try:
+        store.of_first_rank("contents", dict)
+    except RuntimeError as error:
+        (folder / f"lost-{ranks.rank}").write_text(f"{type(error).__name__}: {error}")
 
 
 def _rank(folder):
@@ -46,4 +73,4 @@ def _rank(folder):
 
 
 if __name__ == "__main__":
-    _rank(Path(sys.argv[1]))
+    (_gone if sys.argv[2:] else _rank)(Path(sys.argv[1]))

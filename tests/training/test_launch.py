@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from podwright.planning import command as plan_command
 from podwright.planning.arguments import add_arguments as add_plan_arguments
 from podwright_bootstrap import contract
+from podwright_training import shell_templates
 from podwright_training.__main__ import main
 from podwright_training.commands import launch
 from podwright_training.commands.launch import Elastic, Job, LaunchError, Nodes, plan, read_nodes, render, submit
@@ -106,6 +107,53 @@ def test_efa_only_where_it_is():
     assert "export NCCL_SOCKET_IFNAME=^docker,lo,veth\n" in render(job(accelerator="gpu", efa=True))
     assert "FI_" not in render(job(accelerator="gpu"))
     assert "NCCL_" not in render(job(accelerator="neuron", efa=True))
+
+
+EFA_ON_GPUS = {
+    "FI_PROVIDER": "efa",
+    "FI_EFA_USE_HUGE_PAGE": "0",
+    "FI_EFA_SET_CUDA_SYNC_MEMOPS": "0",
+    "NCCL_SOCKET_IFNAME": "^docker,lo,veth",
+}
+OF_GPUS = {
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_FR_DUMP_TEMP_FILE": "RUN/nccl/rank_",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "exports"),
+    [
+        ({"accelerator": "gpu", "nproc_per_node": 8}, OF_GPUS),
+        ({"accelerator": "gpu", "efa": True}, OF_GPUS | EFA_ON_GPUS),
+        (
+            {"accelerator": "neuron", "efa": True},
+            {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1"},
+        ),
+        ({"accelerator": "neuron"}, {}),
+        ({"nproc_per_node": 3}, {"OMP_NUM_THREADS": "4"}),
+        ({"nproc_per_node": 96}, {"OMP_NUM_THREADS": "1"}),
+    ],
+)
+def test_a_rank_has_the_variables_of_its_devices(tmp_path, changes, exports):
+    """Bash exports them as written, and makes the folder of what NCCL's ranks remember, on a node of 14 cores."""
+    run, tools = tmp_path / "a run", tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nproc").write_text("#!/bin/sh\necho 14\n")
+    (tools / "nproc").chmod(0o755)
+    fragment = shell_templates.render(
+        Path(launch.__file__).with_name("devices.sbatch"), job=job(**changes), run_dir=shlex.quote(str(run))
+    )
+    script = f"set -euo pipefail\n{fragment}\nenv -0"
+    paths = {"PATH": f"{tools}:/usr/bin:/bin"}
+    printed = subprocess.run(["bash", "-c", script], env=paths, check=True, stdout=subprocess.PIPE, text=True).stdout
+    found = dict(line.split("=", 1) for line in printed.split("\0") if line)
+    shell = {"PATH", "PWD", "SHLVL", "_"}
+    wanted = {name: value.replace("RUN", str(run)) for name, value in exports.items()}
+    assert {name: value for name, value in found.items() if name not in shell} == wanted
+    assert (run / "nccl").is_dir() == (changes.get("accelerator") == "gpu")
 
 
 def test_auto_resume_only_on_hyperpod():

@@ -1,6 +1,7 @@
 """Time, late ranks and noise scale are measured, and sinks get the metrics."""
 
 import json
+import sys
 import time
 from itertools import count
 
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.loop import step_timer
-from podwright_training.loop.metrics import batch_hash
+from podwright_training.loop.metrics import Metrics, batch_hash
 from podwright_training.loop.noise_scale import NoiseScale
 from podwright_training.loop.profile import Profile
-from podwright_training.loop.sinks import missing_packages, wandb_id
+from podwright_training.loop.sinks import open_sinks, problems, wandb_id
 from podwright_training.loop.step_timer import StepTimer
 from podwright_training.run_folder import RunFolder
 
@@ -93,11 +94,79 @@ def test_a_batch_has_one_digest_however_it_is_divided():
 def test_a_sink_whose_package_is_missing_is_reported_before_the_run(monkeypatch):
     """One line for each that was asked for, none for the others."""
     monkeypatch.setattr("sys.path", [])
-    assert list(missing_packages(TrainConfig())) == []
-    assert [line.split(":")[0] for line in missing_packages(TrainConfig(wandb=True, tensorboard=True))] == [
+    assert list(problems(TrainConfig(), first=True)) == []
+    assert [line.split(":")[0] for line in problems(TrainConfig(wandb=True, tensorboard=True), first=True)] == [
         "tensorboard = 1",
         "wandb = 1",
     ]
+
+
+class Broken:
+    """A sink that fails at its second event, as a package does that is not ours."""
+
+    def __init__(self) -> None:
+        self.events = []
+
+    def write(self, event, _):
+        self.events.append(event)
+        if len(self.events) > 1:
+            raise RuntimeError("run is finished\nmore")
+
+
+def test_a_sink_that_fails_is_left_out_and_the_run_goes_on(tmp_path, caplog):
+    """It is one warning, whatever its package raises; the file and other sinks have every event."""
+    first, second = Broken(), Broken()
+    second.write = lambda event, _: second.events.append(event)
+    metrics = Metrics(tmp_path / "metrics.jsonl", active=True, sinks=[first, second])
+    for step in range(4):
+        metrics.write("membership", step=step)
+    assert len(first.events) == 2
+    assert len(second.events) == len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
+    assert caplog.messages == [
+        "metrics: Broken failed (RuntimeError: run is finished) and gets no more; training continues"
+    ]
+
+
+@pytest.fixture
+def wandb(tmp_path, monkeypatch):
+    """A package of that name, as the real one is where nobody has logged in."""
+    text = """
+from types import SimpleNamespace
+api = SimpleNamespace(api_key=None)
+def setup():
+    return SimpleNamespace(settings=SimpleNamespace(mode="online"))
+def init(**_):
+    raise ConnectionError("no answer")
+"""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "wandb.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    import wandb  # type: ignore[import-not-found, unused-ignore]
+
+    yield wandb
+    sys.modules.pop("wandb", None)
+
+
+def test_a_login_that_is_missing_is_reported_before_the_run(wandb, monkeypatch):
+    """Only the first rank needs one, and none does that keeps its metrics here."""
+    options = TrainConfig(wandb=True)
+    assert "run `wandb login`" in next(problems(options, first=True))
+    assert list(problems(options, first=False)) == []
+    wandb.api.api_key = "k" * 40
+    assert list(problems(options, first=True)) == []
+    wandb.api.api_key = None
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert list(problems(options, first=True)) == []
+
+
+@pytest.mark.usefixtures("wandb")
+def test_a_sink_that_does_not_open_is_left_out(tmp_path, caplog):
+    """W&B's server that does not answer when the ranks have connected ends no run."""
+    assert open_sinks(TrainConfig(wandb=True), RunFolder(tmp_path)) == []
+    assert caplog.messages == ["metrics: cannot open wandb (no answer); training continues without it"]
 
 
 def test_equal_names_of_run_folders_have_two_ids(tmp_path):

@@ -15,7 +15,15 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 from podwright_training.batch import IGNORED
 from podwright_training.config.architecture import ModelConfig, RopeScaling
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.model import Block, LlamaForCausalLM, Recomputation, configure, experts, from_hugging_face
+from podwright_training.model import (
+    Block,
+    LlamaForCausalLM,
+    Recomputation,
+    configure,
+    experts,
+    from_hugging_face,
+    kept_in_bf16,
+)
 from podwright_training.model.float8 import Float8Linear, use_float8
 
 VOCAB = 97
@@ -247,6 +255,23 @@ def test_each_block_balances_its_own_experts():
     model(TOKENS[:, :-1], labels_BT=TOKENS[:, 1:]).backward()
     for found, expected in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(found.grad, expected.grad, atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, None),
+        ({"intermediate_size": 1000}, "mlp.gate_proj, mlp.up_proj, mlp.down_proj: sizes are no multiples of 16 x"),
+        ({"num_key_value_heads": 2, "tensor_parallel": 2, "head_dim": 24}, "each block, self_attn.k_proj, self_attn."),
+        ({"model_type": "mixtral", "num_local_experts": 4}, "in each block, mlp.experts: routed experts are no linear"),
+    ],
+)
+def test_what_float8_leaves_in_bf16_is_said(options, left):
+    """A warning names the experts of a mixture, and layers whose sizes its kernels do not take."""
+    shape = {"hidden_size": 256, "intermediate_size": 512, "num_heads": 8, "num_key_value_heads": 4, "num_layers": 3}
+    hint = kept_in_bf16(TrainConfig(**{**shape, "float8": True, **options}))
+    assert (hint is None) == (left is None)
+    assert left is None or left in hint
 
 
 @pytest.mark.slow

@@ -1,7 +1,10 @@
 """Count what every GPU of a large job does at each step, with a fake process group of eight ranks."""
 
 import faulthandler
+import gc
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,11 +13,17 @@ from torch.distributed.fsdp import FSDPModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from podwright_training.__main__ import main
 from podwright_training.batch import Batch
+from podwright_training.checkpoint.saver import TIMEOUT, Saver
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.device import limit_waits, process_group
 from podwright_training.errors import UserError
+from podwright_training.loop import garbage
 from podwright_training.loop.faults import StallWatch, memory_snapshot
+from podwright_training.loop.garbage import manual_collection
+from podwright_training.loop.trainer import Trainer
+from podwright_training.model import llama
 from podwright_training.optim import Optimizers, clip_adaptively
 from podwright_training.parallel import ParallelModel
 from podwright_training.ranks import Ranks
@@ -126,13 +135,39 @@ def test_a_stall_leaves_the_stacks_of_its_rank(tmp_path):
     """They are in a file of the rank when no step ends in time; without a stall there is none."""
     path = tmp_path / "stacks" / "rank-00003.txt"
     with StallWatch(path, timeout_s=3600) as stalls:
-        stalls.alive()
+        stalls.alive(3600)
     assert not path.exists()
     with StallWatch(path, timeout_s=0.05):
         while not path.stat().st_size:
             time.sleep(0.05)
     assert "test_a_stall_leaves_the_stacks" in path.read_text()
     faulthandler.cancel_dump_traceback_later()
+
+
+def test_only_a_stall_is_one(tiny_flags, tmp_path, monkeypatch):
+    """Each batch of a validation begins a wait anew, and a save of any length is none before its own limit."""
+    limits, in_save, in_batches = [], [], []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, **_: limits.append(seconds))
+
+    def save(*arguments, write=Saver.save, **more):
+        in_save.append(limits[-1])
+        return write(*arguments, **more)
+
+    def evaluate(*arguments, compute=ParallelModel.evaluate):
+        in_batches.append((len(limits), limits[-1]))
+        return compute(*arguments)
+
+    monkeypatch.setattr(Saver, "save", save)
+    monkeypatch.setattr(ParallelModel, "evaluate", evaluate)
+    waits = {"start_timeout_s": 800, "step_timeout_s": 100, "async_checkpoints": 0}
+    steps = {"max_steps": 4, "validation_freq": 2, "checkpoint_freq": 2}
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, val_batch_size=4, **waits, **steps)]) == 0
+    assert in_save == [TIMEOUT.total_seconds() / 2] * 2
+    assert [limit for _, limit in in_batches] == [50] * 8
+    assert len({number for number, _ in in_batches}) == 8
+    begun = limits.index(50)
+    assert set(limits[:begun]) == {400, TIMEOUT.total_seconds() / 2}
+    assert 400 not in limits[begun:]
 
 
 def test_out_of_memory_says_what_to_do(tmp_path):
@@ -142,3 +177,84 @@ def test_out_of_memory_says_what_to_do(tmp_path):
         memory_snapshot(tmp_path / "rank-00007.pickle", Ranks(7, 8), CPU),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+@pytest.mark.parametrize("failure", [None, NotADirectoryError(20, "Not a directory"), RuntimeError("CUDA error: 2")])
+def test_out_of_memory_on_a_gpu_leaves_a_snapshot(tmp_path, monkeypatch, caplog, failure):
+    """The error names the file, if it could be written; the reason why not hides nothing."""
+    asked = []
+
+    def dump(path):
+        if failure:
+            raise failure
+        Path(path).write_bytes(b"snapshot")
+
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **options: asked.append(options))
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", dump)
+    path = tmp_path / "memory" / "rank-00007.pickle"
+    with (
+        pytest.raises(UserError, match="out of memory: CUDA out of memory") as caught,
+        memory_snapshot(path, Ranks(7, 8), torch.device("cuda")),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore")
+    assert asked[0]["max_entries"] > 0
+    assert path.is_file() == (failure is None) == str(caught.value).endswith(f"memory_viz: {path}")
+    assert caplog.messages == ([f"cannot write {path}: {failure}"] if failure else [])
+
+
+def test_garbage_is_collected_at_the_same_steps_on_all_ranks(tiny_flags, tmp_path, monkeypatch):
+    """While a run trains, Python collects nothing by itself; every so many steps young garbage is collected."""
+    steps, collected, automatic = [], [], []
+
+    def take_step(trainer, *arguments, take=Trainer._take_step):
+        take(trainer, *arguments)
+        steps.append(trainer.step)
+        automatic.append(gc.isenabled())
+
+    def note(phase, info):
+        if phase == "start" and steps and not automatic[-1]:
+            collected.append((steps[-1], info["generation"]))
+
+    monkeypatch.setattr(Trainer, "_take_step", take_step)
+    monkeypatch.setattr(garbage, "EVERY_STEPS", 3)
+    gc.callbacks.append(note)
+    try:
+        assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=7, checkpoint_freq=7)]) == 0
+    finally:
+        gc.callbacks.remove(note)
+    assert automatic == [False] * 7
+    assert [found for found in collected if found[0] < 7] == [(3, garbage.YOUNG), (6, garbage.YOUNG)]
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collection_is_afterwards_what_it_was(enabled):
+    """Also when the block fails."""
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with suppress(KeyError), manual_collection():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+def test_only_weights_that_nothing_overwrites_are_drawn(tiny_flags, tmp_path, monkeypatch):
+    """A new run draws every parameter, a resumed one and one that starts from weights none."""
+    drawn = []
+
+    def fill(parameter, *, draw=llama._fill, **options):
+        drawn.append(parameter.shape)
+        draw(parameter, **options)
+
+    monkeypatch.setattr(llama, "_fill", fill)
+    counts = []
+    for folder, options in (("a", {}), ("a", {"max_steps": 2}), ("b", {"init_from": tmp_path / "a" / "checkpoints"})):
+        flags = tiny_flags(tmp_path / folder, ranks=1, **{"max_steps": 1, "ema_decay": 0.9, **options})
+        assert main(["train", *flags]) == 0
+        counts.append(len(drawn))
+        drawn.clear()
+    assert counts[0] > 0
+    assert counts[1:] == [0, 0]

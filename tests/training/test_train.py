@@ -425,13 +425,11 @@ def test_a_batch_that_cannot_be_read_again_is_reported(undisturbed, tiny_flags, 
     assert "has changed" in capsys.readouterr().err
 
 
-def test_ranks_that_do_not_divide_the_streams_are_refused(tiny_flags, tmp_path, monkeypatch, capsys):
-    """Three ranks cannot share four streams; other problems are reported with it."""
-    for name, value in {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "3"}.items():
-        monkeypatch.setenv(name, value)
-    assert main(["train", *tiny_flags(tmp_path, ranks=1, vocab_size=100)]) == 2
-    message = capsys.readouterr().err
-    assert "data_streams 4 is not divisible by the 3 ranks" in message
+def test_ranks_that_do_not_divide_the_streams_are_refused(tiny_flags, tmp_path, call_ranks):
+    """Three ranks cannot share four streams; other problems are reported with it, by each rank."""
+    status, message = call_ranks(3, "train", *tiny_flags(tmp_path, ranks=1, vocab_size=100))
+    assert status == 2
+    assert message.count("data_streams 4 is not divisible by the 3 ranks") == 3
     assert "vocab_size 100" in message
 
 

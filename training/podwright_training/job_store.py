@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -13,7 +16,12 @@ from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from podwright_training.data.faults import DataError
+from podwright_training.errors import UserError
 from podwright_training.ranks import Ranks
+
+GRACE_S = 30.0  # much more than agents need to hear of a rank that ended
+POLL_S = 0.1
+ENDED = "ended"  # key: how many ranks besides the first have
 
 
 class JobStore:
@@ -38,17 +46,40 @@ class JobStore:
         """Run ``action`` on the first rank, once; return its result, JSON values, on all ranks.
 
         Raises:
-            DataError: That of the action, the same on all ranks, or the first rank is gone.
+            DataError: That of the action, the same on all ranks.
+            RuntimeError: The first rank is gone. It is no error of the user: an elastic run starts again.
         """
         if name not in self._known:
             self._known[name] = self._act(name, action) if self._ranks.rank == 0 else self._receive(name)
         return self._known[name]
 
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Let the others end a block too before an error of the user ends the first rank, which has their answers."""
+        try:
+            yield
+        except UserError:
+            others = self._count_end()
+            began = time.monotonic()
+            while self._ranks.rank == 0 and others < self._ranks.world_size - 1 and time.monotonic() - began < GRACE_S:
+                time.sleep(POLL_S)
+                others = self.store.add(ENDED, 0)
+            raise
+        self._count_end()
+
+    def _count_end(self) -> int:
+        """Count that this rank has ended its block, unless it is the first; return how many have."""
+        try:
+            return self.store.add(ENDED, int(self._ranks.rank != 0))
+        except RuntimeError:
+            return self._ranks.world_size  # the first is gone: nobody counts
+
     def _receive(self, name: str) -> Any:
         try:
-            answer = json.loads(self.store.get(name))
+            answer = json.loads(zlib.decompress(self.store.get(name)))
         except RuntimeError as error:
-            raise DataError(f"the first rank did not say what {name} has: see its error") from error
+            time.sleep(GRACE_S)  # if the first ended with an error of the user, that is why its agent ends this one
+            raise RuntimeError(f"the first rank is gone, and did not say: {name}; see its error") from error
         if "problem" in answer:
             raise DataError(answer["problem"])
         return answer["result"]
@@ -56,8 +87,12 @@ class JobStore:
     def _act(self, name: str, action: Callable[[], Any]) -> Any:
         try:
             result = action()
-        except DataError as error:
-            self.store.set(name, json.dumps({"problem": str(error)}))
+        except UserError as error:
+            self._tell(name, {"problem": str(error)})
             raise
-        self.store.set(name, json.dumps({"result": result}))
+        self._tell(name, {"result": result})
         return result
+
+    def _tell(self, name: str, answer: dict[str, Any]) -> None:
+        """Set a key, compressed: one store sends a list of many thousand files to every rank."""
+        self.store.set(name, zlib.compress(json.dumps(answer).encode(), 1))  # type: ignore[arg-type]  # bytes will do

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx2
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from podwright_training.data.faults import DataError, first_line
+from podwright_training.data.tokenizer import FirstRank
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 FILES = ["config.json", "model.safetensors.index.json", "*.safetensors"]
@@ -23,7 +22,7 @@ def is_identifier(name: str) -> bool:
     return bool(IDENTIFIER.fullmatch(name)) and not Path(name).exists()
 
 
-def download(name: str, of_first_rank: Callable[[str, Callable[[], Any]], Any]) -> None:
+def download(name: str, of_first_rank: FirstRank) -> None:
     """Download configuration and weights into the hub's cache, on the first rank of a job.
 
     Raises:

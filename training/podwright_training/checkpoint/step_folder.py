@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ def retain(
 
 def newest(directory: Path) -> Path | None:
     """Return the newest intact checkpoint, as ``intact`` does."""
-    return next(iter(intact(directory)), None)
+    return next(_intact(directory), None)
 
 
 def intact(directory: Path) -> list[Path]:
@@ -156,14 +156,16 @@ def intact(directory: Path) -> list[Path]:
     Their files are those of the manifest, with their recorded sizes, and ``trainer.json`` has its hash. The hashes of
     the others are checked when they are read.
     """
-    found = []
+    return list(_intact(directory))
+
+
+def _intact(directory: Path) -> Iterator[Path]:
     for path in _complete_and_damaged(directory):
         damage = _damage(path)
         if damage is None:
-            found.append(path)
+            yield path
         else:
             logger.warning("%s; skipped", damage)
-    return found
 
 
 def find(directory: Path, step: int | None = None) -> Path:
@@ -233,7 +235,8 @@ def load(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers | 
         CheckpointError: Its tensors are not those of the model and optimizer.
     """
     collective = CollectiveIO(path)
-    collective.all_ranks(lambda: check_hashes(path, _own_share(collective, path)))
+    collective.first_rank(lambda: _check_sizes(path))  # of the files of all ranks
+    collective.all_ranks(lambda: _check_contents(path, _own_share(collective, path)))
     load_by(IndexedReader(path, manifest_of(path)), path, weights=weights, optimizers=optimizers)
     return read_state(path)
 
@@ -298,8 +301,12 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def check_hashes(path: Path, files: Iterable[Path] | None = None) -> None:
     """Raise ``DamagedCheckpointError`` if one of ``files``, all by default, has changed."""
     _check_sizes(path)
+    _check_contents(path, sorted(path.iterdir()) if files is None else files)
+
+
+def _check_contents(path: Path, files: Iterable[Path]) -> None:
     written = manifest_of(path)
-    for file in sorted(path.iterdir()) if files is None else files:
+    for file in files:
         if file.name != MANIFEST and _sha256(file) != written[file.name]["sha256"]:
             raise DamagedCheckpointError(f"checkpoint {path} is damaged: the content of {file.name} has changed")
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright_training.config import dataset_lists
 from podwright_training.config.option import Conflicts
 from podwright_training.config.sections import checkpoint, compute, elastic, memory, model, schedule
 from podwright_training.config.sections.checkpoint import CheckpointOptions
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 PRESETS = Path(__file__).parent / "presets"
 
 PATHS = ("run_dir", "checkpoint_dir", "resume_from_checkpoint", "sample_prompts")
-PATHS_OR_NAMES = ("dataset", "tokenizer", "data_mixture", "validation_datasets", "init_from")
+PATHS_OR_NAMES = ("dataset", "tokenizer", "init_from")
 
 SECTIONS: dict[str, type] = {  # in the order of --help and config.yaml
     "run": RunOptions,
@@ -95,12 +96,15 @@ class TrainConfig(
 
         A dataset, tokenizer or mixture is a path if something is there, as when it is opened; else it is an identifier.
         """
-        given = {name: getattr(self, name) for name in PATHS + PATHS_OR_NAMES}
+        given = {name: getattr(self, name) for name in PATHS}
         paths: dict[str, Any] = {
-            name: str(Path(value).absolute())
-            for name, value in given.items()
-            if value and "://" not in value and (name in PATHS or Path(value).exists())
+            name: str(Path(value).absolute()) for name, value in given.items() if value and "://" not in value
         }
+        paths |= {name: dataset_lists.absolute(value) for name in PATHS_OR_NAMES if (value := getattr(self, name))}
+        if self.data_mixture:
+            paths["data_mixture"] = dataset_lists.weighted_from_anywhere(self.data_mixture)
+        if self.validation_datasets:
+            paths["validation_datasets"] = dataset_lists.named_from_anywhere(self.validation_datasets)
         return replace(self, **paths)
 
     def to_yaml(self) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,13 +46,13 @@ class Corpus:
     streams: int
     seed: int
 
-    def check(self, encoder: Encoder) -> None:
-        """Check the first block for errors that would stop the first batch.
+    def check(self, encoder: Encoder, streams: Iterable[int]) -> None:
+        """Check the first block for errors that would stop the first batch, and the shards that ``streams`` read.
 
         Raises:
             DataError: Tokens are of another tokenizer, or all records of the first block are broken.
         """
-        for file in self.split.files:
+        for file in dict.fromkeys(chain.from_iterable(map(self._files_of, streams))):
             if format_of(file) == TOKENS:
                 _check_tokenizer(file, encoder)
         try:
@@ -127,8 +127,11 @@ class Corpus:
 
     def _shards_of(self, stream: int, epoch: int) -> list[str]:
         """Return the shards that ``stream`` reads, in the order of ``epoch``."""
-        files = self.split.files[stream % len(self.split.files) :: self.streams]
+        files = self._files_of(stream)
         return [files[index] for index in np.random.default_rng([self.seed, stream, epoch]).permutation(len(files))]
+
+    def _files_of(self, stream: int) -> tuple[str, ...]:
+        return self.split.files[stream % len(self.split.files) :: self.streams]
 
     def _order(self, stream: int, epoch: int, shard: int, block: int, documents: int) -> list[int]:
         """Return the shuffled indices of the block's documents that ``stream`` owns."""

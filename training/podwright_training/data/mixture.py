@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import yaml
 
+from podwright_training.config import dataset_lists
+from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.faults import DataError
+
+Entries = Iterator[tuple[str, dict[str, Any]]]
 
 # Multiples of badly approximable numbers spread most evenly over [0, 1): here in units of 2**-64.
 GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio - 1
 SILVER = 0x6A09E667F3BCC909  # the square root of 2, - 1
-YAML_SUFFIXES = (".yaml", ".yml")
-EACH_SOURCE = "sources"  # as validation_datasets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +54,9 @@ def sources_of(options: TrainConfig) -> list[Source]:
     Raises:
         DataError: With every problem of the mixture, one per line.
     """
-    mixture = options.data_mixture
-    if mixture is None:
+    if options.data_mixture is None:
         return [_source(options, "dataset", {})]
-    given = _read_yaml(Path(mixture)) if mixture.endswith(YAML_SUFFIXES) else dict(_split_text(mixture))
-    problems = [problem for name, values in given.items() for problem in _problems(name, values)]
-    if problems or not given:
-        raise DataError("\n".join(f"data_mixture {mixture}: {line}" for line in problems or ["no dataset given"]))
-    return [_source(options, str(name), values) for name, values in given.items()]
+    return _sources(options, "data_mixture", _split_text, KEYS)
 
 
 def validation_sources_of(options: TrainConfig) -> list[Source]:
@@ -73,15 +70,7 @@ def validation_sources_of(options: TrainConfig) -> list[Source]:
         return []
     if given == EACH_SOURCE:
         return sources_of(options)
-    if given.endswith(YAML_SUFFIXES):
-        sets = _read_yaml(Path(given), "validation_datasets")
-    else:
-        sets = dict(_split_names(given))
-    keys = ("dataset", "dataset_config_name", "text_column")
-    problems = [problem for name, values in sets.items() for problem in _problems(name, values, keys)]
-    if problems or not sets:
-        raise DataError("\n".join(f"validation_datasets {given}: {line}" for line in problems or ["no dataset given"]))
-    return [_source(options, str(name), values) for name, values in sets.items()]
+    return _sources(options, "validation_datasets", _split_names, ("dataset", "dataset_config_name", "text_column"))
 
 
 class Mixture:
@@ -115,6 +104,36 @@ class Mixture:
         return counted
 
 
+def _sources(options: TrainConfig, option: str, split: Callable[[str], Entries], known: Sequence[str]) -> list[Source]:
+    """Return the sources that an option names, in a YAML file or in a text that ``split`` parses."""
+    text: str = getattr(options, option)
+    file = Path(text) if text.endswith(YAML_SUFFIXES) else None
+    given = _read_yaml(file, option) if file else dict(split(text))
+    problems = [problem for name, values in given.items() for problem in _problems(name, values, known)]
+    if file and not problems:
+        given = {name: {**values, "dataset": _beside(file, values["dataset"])} for name, values in given.items()}
+        problems += [problem for name, values in given.items() for problem in _not_beside(file, name, values)]
+    if problems or not given:
+        raise DataError("\n".join(f"{option} {text}: {line}" for line in problems or ["no dataset given"]))
+    return [_source(options, str(name), values) for name, values in given.items()]
+
+
+def _beside(file: Path, dataset: str) -> str:
+    """Return the dataset of a YAML file: relative paths are relative to it, and the same from every folder."""
+    path = file.absolute().parent / dataset
+    return str(path) if "://" not in dataset and path.exists() else dataset
+
+
+def _not_beside(file: Path, name: object, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a problem for a dataset that is in the current folder, as the file's would be another from elsewhere."""
+    path = Path(values["dataset"])
+    if not path.is_absolute() and "://" not in values["dataset"] and path.exists():
+        yield (
+            f"{name}: dataset {path} is in the current folder, not beside {file.name}, to which paths are relative; "
+            f"write {path.absolute()}"
+        )
+
+
 def _source(options: TrainConfig, name: str, values: Mapping[str, Any]) -> Source:
     inherited = {
         "dataset": options.dataset,
@@ -126,7 +145,7 @@ def _source(options: TrainConfig, name: str, values: Mapping[str, Any]) -> Sourc
     return replace(source, weight=source.weight ** (1 / options.mixture_temperature))
 
 
-def _read_yaml(path: Path, option: str = "data_mixture") -> dict[str, Any]:
+def _read_yaml(path: Path, option: str) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -138,31 +157,32 @@ def _read_yaml(path: Path, option: str = "data_mixture") -> dict[str, Any]:
     return content
 
 
-def _split_text(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Parse ``name=weight,…``, where names are datasets."""
-    for part in text.split(","):
-        name, _, weight = part.rpartition("=")
+def _split_text(text: str) -> Entries:
+    """Parse ``data_mixture``."""
+    for name, dataset, weight in dataset_lists.weighted(text):
         try:
-            yield name.strip(), {"dataset": name.strip(), "weight": float(weight)}
+            yield name, {"dataset": dataset, "weight": float(weight)}
         except ValueError:
-            yield name.strip() or part, {"dataset": name.strip(), "weight": weight}
+            yield name or weight, {"dataset": dataset, "weight": weight}
 
 
-def _split_names(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Parse ``name=dataset,…``."""
-    for part in text.split(","):
-        name, _, dataset = part.partition("=")
-        yield name.strip(), {"dataset": dataset.strip()}
+def _split_names(text: str) -> Entries:
+    """Parse ``validation_datasets``."""
+    for name, dataset in dataset_lists.named(text):
+        yield name, {"dataset": dataset}
 
 
-def _problems(name: object, values: object, known: Sequence[str] = KEYS) -> Iterator[str]:
+def _problems(name: object, values: object, known: Sequence[str]) -> Iterator[str]:
     if not isinstance(values, dict):
         yield f"{name}: got {values!r}, need a mapping with {', '.join(known)}"
         return
     for key in values.keys() - set(known):
         yield f"{name}: unknown key {key}; keys: {', '.join(known)}"
-    if not values.get("dataset"):
+    dataset = values.get("dataset")
+    if not dataset:
         yield f"{name or 'an entry'}: no dataset"
+    elif not isinstance(dataset, str):
+        yield f"{name}: dataset: got {dataset!r}, need a folder or a name"
     weight = values.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
         yield f"{name}: weight: got {weight!r}, need a number above 0"

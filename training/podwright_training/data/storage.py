@@ -20,7 +20,7 @@ _share: ContextVar[Share | None] = ContextVar("share", default=None)
 
 @contextmanager
 def shared_listings(share: Share) -> Iterator[None]:
-    """List remote datasets with ``share(name, list_them)``: one rank lists, all others get what it found."""
+    """List datasets with ``share(name, list_them)``: one rank lists, all others get what it found."""
     token = _share.set(share)
     try:
         yield
@@ -34,16 +34,7 @@ def list_files(dataset: str, folder: str = "") -> Listing:
     Raises:
         DataError: There is no such dataset, or its store is unreachable.
     """
-    if Path(dataset).is_dir():
-        paths = files_below(Path(dataset) / folder)
-        return {path.relative_to(dataset).as_posix(): str(path) for path in paths}
-    hub_id = not (Path(dataset).is_absolute() or dataset.startswith(".") or dataset.count("/") != 1)
-    if not (dataset.startswith(S3) or hub_id):
-        raise DataError(
-            f"dataset {dataset!r}: neither an existing folder, nor {S3}bucket/folder, nor an identifier of the form "
-            "owner/name on the Hugging Face hub"
-        )
-    return shared(f"{dataset}:{folder}", partial(_list_remote, dataset, folder))
+    return shared(f"{dataset}:{folder}", partial(_list, dataset, folder))
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -103,7 +94,16 @@ def read_pieces(file: str, places: Sequence[int], size: int) -> list[bytes]:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-def _list_remote(dataset: str, folder: str) -> Listing:
+def _list(dataset: str, folder: str) -> Listing:
+    if Path(dataset).is_dir():
+        paths = files_below(Path(dataset) / folder)
+        return {path.relative_to(dataset).as_posix(): str(path) for path in paths}
+    hub_id = not (Path(dataset).is_absolute() or dataset.startswith(".") or dataset.count("/") != 1)
+    if not (dataset.startswith(S3) or hub_id):
+        raise DataError(
+            f"dataset {dataset!r}: neither an existing folder, nor {S3}bucket/folder, nor an identifier of the form "
+            "owner/name on the Hugging Face hub"
+        )
     from podwright_training.data import remote  # its libraries take a second to import
 
     if dataset.startswith(S3):

@@ -42,6 +42,7 @@ def open_stream(
     world_size: int,
     local_batch_size: int,
     source: Source | None = None,
+    checked: bool = False,
 ) -> PackedStream:
     """Open the stream of ``split`` that ``options`` describe, or that of one source; raise as ``PackedStream`` does."""
     training = split == "train"
@@ -59,6 +60,7 @@ def open_stream(
         document_mask=options.document_mask,
         max_bad_records=options.max_bad_records,
         max_bad_shards=options.max_bad_shards,
+        checked=checked,
     )
 
 
@@ -85,6 +87,7 @@ class PackedStream:
             end-of-text token, which predicts the first token of the next document.
         max_bad_records: Broken records to skip before stopping.
         max_bad_shards: Broken shards to abandon before stopping.
+        checked: This process has opened the same stream before: do not check its shards again.
 
     Raises:
         DataError: There is no such dataset, shard or text column, or the tokenizer has no end-of-text token or is not
@@ -108,6 +111,7 @@ class PackedStream:
         document_mask: bool = False,
         max_bad_records: int = 100,
         max_bad_shards: int = 1,
+        checked: bool = False,
     ) -> None:
         if streams % world_size:
             allowed = ", ".join(str(size) for size in range(1, streams + 1) if streams % size == 0)
@@ -123,8 +127,8 @@ class PackedStream:
             max_bad_records=max_bad_records,
             max_bad_shards=max_bad_shards,
         )
-        for corpus in self._recipe.corpora:
-            corpus.check(self._recipe.encoder)
+        for corpus in () if checked else self._recipe.corpora:
+            corpus.check(self._recipe.encoder, range(rank, streams, world_size))
         self._rank = rank
         self._world_size = world_size
         self._local_batch_size = local_batch_size

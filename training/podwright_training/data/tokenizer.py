@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,17 @@ if TYPE_CHECKING:  # it takes seconds to import; worker processes do without
     from transformers import PreTrainedTokenizerBase
 
 HUB_TIMEOUT_S = 10.0
+FirstRank = Callable[[str, Callable[[], Any]], Any]  # runs an action of a name there, returns its result on all
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = False) -> PreTrainedTokenizerBase:
     """Load the tokenizer from the local folder ``name``, or by that identifier from the Hugging Face hub.
+
+    Args:
+        name: Of the tokenizer.
+        revision: Of the hub's; ``None``: the newest.
+        cached: Do not ask the hub, only its cache here.
 
     Raises:
         DataError: There is no such tokenizer, or the hub is unreachable.
@@ -31,12 +38,58 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, local_files_only=Path(name).is_dir() or not _hub_answers())
+        local = cached or Path(name).is_dir() or not _hub_answers()
+        of_revision = {"revision": revision} if revision else {}
+        return AutoTokenizer.from_pretrained(name, local_files_only=local, **of_revision)
     except (OSError, ValueError) as error:
         raise DataError(
             f"tokenizer {name!r}: neither a folder with tokenizer.json nor an identifier that the Hugging Face hub "
             f"serves to this machine ({first_line(error)})"
         ) from error
+
+
+def load_for_all_ranks(name: str, of_first_rank: FirstRank) -> PreTrainedTokenizerBase:
+    """Load the tokenizer on a rank of a job: the first alone asks the hub, others take it from their host's cache.
+
+    A host whose cache lacks it, as it is not a shared one, asks the hub too, for the first rank's revision.
+
+    Raises:
+        DataError: As ``load_tokenizer``; or this host has another tokenizer of that name than the first rank's.
+    """
+    own: list[PreTrainedTokenizerBase] = []
+
+    def load() -> dict[str, str | None]:
+        own.append(load_tokenizer(name))
+        return {"revision": _cached_revision(name), "digest": _digest(own[0])}
+
+    first = of_first_rank(f"tokenizer {name}", load)
+    if own:
+        return own[0]
+    if first["revision"]:
+        with suppress(DataError):
+            tokenizer = load_tokenizer(name, revision=first["revision"], cached=True)
+            if _digest(tokenizer) == first["digest"]:
+                return tokenizer  # else a download of another rank of this host has begun
+    tokenizer = load_tokenizer(name, revision=first["revision"])
+    if _digest(tokenizer) != first["digest"]:
+        raise DataError(f"tokenizer {name!r} is another one here than on the first rank: use one folder for all hosts")
+    return tokenizer
+
+
+def _cached_revision(name: str) -> str | None:
+    """Return the revision of a tokenizer of the hub in this host's cache; ``None`` of a folder."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if Path(name).is_dir():
+        return None
+    found = (try_to_load_from_cache(name, file) for file in ("tokenizer.json", "tokenizer_config.json", "config.json"))
+    return next((Path(path).parent.name for path in found if isinstance(path, str)), None)
+
+
+def _digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return what identifies how a tokenizer cuts texts; of one without a fast implementation, nothing."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return hashlib.sha256(backend.to_str().encode() if backend else b"").hexdigest()
 
 
 def _hub_answers() -> bool:

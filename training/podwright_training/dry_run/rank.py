@@ -40,7 +40,9 @@ class Step:
         kind: which ranks it stands for.
         sequences: those of one step in the rank's share of the data.
         parameters: those in the rank's shards.
-        memory_bytes: at the peak of the step, by category (``memory.CATEGORIES``).
+        memory_bytes: of the device at the peak of the step, by category (``memory.CATEGORIES``).
+        saved_bytes: of a checkpoint that the rank writes at most, wherever they are kept; ranks with the same shards
+            divide them.
         collectives: of one step.
         kernels: launches of one step by kind.
         waits: of the host for the device, by line of the trainer.
@@ -54,17 +56,13 @@ class Step:
     sequences: int
     parameters: int
     memory_bytes: dict[str, int]
+    saved_bytes: int
     collectives: dict[Collective, Traffic]
     kernels: dict[str, int]
     waits: dict[str, int]
     flops: int
     compilation: Compilation
     start_s: float
-
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes of a checkpoint that the rank writes at most; ranks with the same shards divide them."""
-        return self.memory_bytes[memory.WEIGHTS] + self.memory_bytes[memory.OPTIMIZER]
 
     @property
     def peak_bytes(self) -> int:
@@ -134,6 +132,7 @@ def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) ->
         sequences=options.train_batch_size * options.micro_batches(parallel.data_size),
         parameters=sum(_local(item).numel() for item in parameters.values()),
         memory_bytes=recorder.memory.peak(),
+        saved_bytes=sum(map(_bytes, (*parameters.values(), *optimizers.memory().values()))),
         collectives=recorder.collectives,
         kernels=dict(recorder.kernels),
         waits=dict(recorder.waits),
@@ -196,6 +195,11 @@ def _without_values(recorder: Recorder) -> Iterator[None]:
         mock.patch.object(LlamaForCausalLM, "init_weights", init_weights),
     ):
         yield
+
+
+def _bytes(tensor: Tensor) -> int:
+    local = _local(tensor)
+    return local.numel() * local.element_size()
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -37,7 +37,12 @@ KINDS = {  # of kernels: words in an operator's name; the first that fits counts
 }
 WITHOUT_KERNEL = ("empty", "new_empty", "detach", "alias", "lift", "wait_tensor", "record_stream", "_unsafe_view")
 
-WAITS = (aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten._unique2)  # noqa: SLF001
+WAITS = (  # for values, or for a size that depends on them
+    *(aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select, aten.bincount),  # noqa: SLF001
+    *(aten._unique, aten._unique2, aten.unique_dim, aten.unique_consecutive),  # noqa: SLF001
+)
+INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
+COPIES = (aten._to_copy, aten.copy_)  # noqa: SLF001
 
 COLLECTIVES = {  # operator: (name, the argument whose bytes count)
     c10d._allgather_base_: ("all-gather", 0),
@@ -118,10 +123,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented  # it comes back as operations on local tensors
         kwargs = kwargs or {}
         packet = func.overloadpacket
-        if packet in WAITS and self._is_mine(args):
+        if _needs_values(packet, args, kwargs) and self._is_mine(args):
             self.wait()
         if packet is aten._local_scalar_dense:  # noqa: SLF001
             return 1.0 if args[0].dtype.is_floating_point else 1
+        if packet is aten.equal:
+            return True
         result = func(*args, **kwargs)
         self._see_copies(packet, args, kwargs, result)
         if packet in COLLECTIVES:
@@ -150,9 +157,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _see_copies(self, packet: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Count copies between host and device that the host waits for."""
-        if packet is not aten._to_copy or kwargs.get("non_blocking"):  # noqa: SLF001
+        non_blocking = kwargs.get("non_blocking") or (packet is aten.copy_ and any(args[2:]))
+        if packet not in COPIES or non_blocking:
             return
-        if (args[0].device.type == self._device_type) != (result.device.type == self._device_type):
+        source = args[1] if packet is aten.copy_ else args[0]
+        if (source.device.type == self._device_type) != (result.device.type == self._device_type):
             self.wait()
 
     def _see_collective(self, packet: Any, args: Any, result: Any) -> None:
@@ -169,6 +178,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = self.collectives.get(key, Traffic(0, 0))
         size = sum(item.numel() * item.element_size() for item in tensors)
         self.collectives[key] = Traffic(before.calls + 1, before.size_bytes + size)
+
+
+def _needs_values(packet: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether the host must know values on the device to go on, as for the size of a result."""
+    if packet is aten.repeat_interleave:  # the number of times each is repeated is on the device
+        return kwargs.get("output_size") is None
+    if packet in INDEXING:  # the number of elements that a mask chooses
+        return any(isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8) for item in args[1])
+    return packet in WAITS
 
 
 @contextmanager

@@ -104,7 +104,8 @@ def _lines(options: TrainConfig, step: Step, memory_gb: float | None) -> Iterato
     peak = step.peak_bytes / GB
     yield f"  {'total':<36}{peak:>12.3f}" + (f"  {_verdict(peak, memory_gb)}" if memory_gb else "")
     saved = step.saved_bytes / GB
-    yield f"  a checkpoint has {saved:.3f} GB of it; memory_checkpoint_freq takes {KEPT * saved:.3f} GB of the host"
+    where = "which the host keeps" if options.cpu_offload else "of it"
+    yield f"  a checkpoint has {saved:.3f} GB, {where}; memory_checkpoint_freq takes {KEPT * saved:.3f} GB of the host"
     yield f"  {'collectives of a step':<28}{'calls':>8}{'GB':>12}"
     for key, value in step.collectives.items():
         yield f"    {f'{key.kind}, {key.dimension}':<26}{value.calls:>8,}{value.size_bytes / GB:>12.3f}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from podwright_training.data.faults import first_line
 from podwright_training.errors import UserError
 from podwright_training.ranks import Ranks
 
@@ -25,13 +26,13 @@ MOST_ALLOCATIONS = 100_000  # in a snapshot
 
 
 class StallWatch:
-    """Write the stacks of this rank's threads to a file when no step ends for a time, or on SIGUSR2; training goes on.
+    """Write the stacks of this rank's threads to a file when it says nothing for a time, or on SIGUSR2.
 
-    Every rank has its own file, so that the rank whose stack differs from all others can be found.
+    Training goes on. Every rank has its own file, so that the rank whose stack differs from all others can be found.
 
     Args:
         path: File of the stacks, written only then.
-        timeout_s: Longest time between two calls of ``alive``.
+        timeout_s: Longest time until the first call of ``alive``.
     """
 
     def __init__(self, path: Path, timeout_s: float) -> None:
@@ -41,7 +42,7 @@ class StallWatch:
         self._timeout_s = timeout_s
 
     def __enter__(self) -> Self:
-        self.alive()
+        self.alive(self._timeout_s)
         faulthandler.register(signal.SIGUSR2, file=self._file)
         return self
 
@@ -52,9 +53,9 @@ class StallWatch:
         if self._path.stat().st_size == 0:
             self._path.unlink()
 
-    def alive(self) -> None:
-        """Begin to wait anew."""
-        faulthandler.dump_traceback_later(self._timeout_s, file=self._file)
+    def alive(self, timeout_s: float) -> None:
+        """Begin to wait anew, for at most so long until the next call."""
+        faulthandler.dump_traceback_later(timeout_s, file=self._file)
 
 
 @contextmanager
@@ -82,7 +83,7 @@ def _dump(path: Path) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]  # noqa: SLF001 - no public name
-    except OSError as error:
-        logger.warning("cannot write %s: %s", path, error.strerror)
+    except Exception as error:  # noqa: BLE001 - without memory anything may fail, and that is what the user must see
+        logger.warning("cannot write %s: %s", path, first_line(error))
         return False
     return True

@@ -53,6 +53,7 @@ from typing import Any
 
 from torch import Tensor
 
+from podwright_training.data.faults import first_line
 from podwright_training.loop.sinks import Sink
 
 logger = logging.getLogger(__name__)
@@ -63,13 +64,13 @@ HASH_BITS = 64
 class Metrics:
     """Append events to a file, print them and send them to sinks; do nothing on all ranks but the first.
 
-    Metrics never end a run: a failure to write is a warning.
+    Metrics never end a run: a failure to write is a warning, and a sink that fails gets no further events.
     """
 
     def __init__(self, path: Path, *, active: bool, sinks: Sequence[Sink] = ()) -> None:
         self._path = path
         self._file = _open_for_append(path) if active else None
-        self._sinks = sinks
+        self._sinks = list(sinks)
         self._lock = Lock()  # the thread that saves checkpoints writes too
 
     def write(self, event: str, **values: Any) -> None:
@@ -80,8 +81,17 @@ class Metrics:
         with self._lock:
             self._try(str(self._path), partial(_append, self._file, f"{line}\n".encode()))
             self._try("standard output", lambda: print(console_line(event, values), flush=True))
-            for sink in self._sinks:
-                self._try(type(sink).__name__, partial(sink.write, event, values))
+            self._sinks = [sink for sink in self._sinks if self._is_sent(sink, event, values)]
+
+    @staticmethod
+    def _is_sent(sink: Sink, event: str, values: dict[str, Any]) -> bool:
+        try:
+            sink.write(event, values)
+        except Exception as error:  # noqa: BLE001 - of packages that are not ours: any kind
+            why = f"{type(error).__name__}: {first_line(error)}"
+            logger.warning("metrics: %s failed (%s) and gets no more; training continues", type(sink).__name__, why)
+            return False
+        return True
 
     @staticmethod
     def _try(target: str, action: Callable[[], object]) -> None:

@@ -6,11 +6,10 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -24,19 +23,17 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.faults import DataError
 from podwright_training.data.mixture import validation_sources_of
 from podwright_training.data.stream import PackedStream, open_stream
-from podwright_training.data.tokenizer import load_tokenizer
+from podwright_training.data.tokenizer import FirstRank, load_for_all_ranks
 from podwright_training.device import device_of, device_problem, slow_precision
 from podwright_training.errors import ConfigError
 from podwright_training.host_memory import free_bytes_in, free_memory_bytes
 from podwright_training.loop import initial_weights, samples, sinks
 from podwright_training.memory_place import PREFIX
-from podwright_training.model import float8_problem, mask_problem
+from podwright_training.model import float8_problem, kept_in_bf16, mask_problem
 from podwright_training.parallel.tensor import overlap_problem
 from podwright_training.ranks import Ranks, host_name
 
 logger = logging.getLogger(__name__)
-
-FirstRank = Callable[[str, Callable[[], Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -59,18 +56,20 @@ def check(options: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> Pr
     Raises:
         ConfigError: With every problem.
     """
-    found = _newest_checkpoint(options)
-    problems = [*sinks.missing_packages(options), *_problems_of_machine(options, ranks)]
+    found = _newest_checkpoint(options, of_first_rank)
+    problems = [*sinks.problems(options, first=ranks.rank == 0), *_problems_of_machine(options, ranks)]
     problems += _problems_of_checkpoint(options, found, of_first_rank)
     if ranks.rank == 0 and (hint := slow_precision(ranks, options.device, options.compute_precision)):
         logger.warning(hint)
     if ranks.rank == 0 and options.float8 and not options.compile:
         logger.warning("float8 without compile scales and casts in kernels of its own, slower than bf16: add --compile")
+    if ranks.rank == 0 and options.float8 and (hint := kept_in_bf16(options)):
+        logger.warning(hint)
     dims_problems = list(parallel_dims.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
     problems += dims_problems
     tokenizer = None
     try:
-        tokenizer = load_tokenizer(options.tokenizer)
+        tokenizer = load_for_all_ranks(options.tokenizer, of_first_rank)
         problems += samples.problems(options, tokenizer)
         if not dims_problems:  # otherwise the number of data shares is unknown
             problems += _problems_of_data(options, tokenizer, ranks, found)
@@ -81,9 +80,11 @@ def check(options: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> Pr
     return tokenizer
 
 
-def open_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, *, share: int, shares: int) -> Data:
-    """Open one of ``shares`` equal shares of the data."""
-    opened = partial(open_stream, options, tokenizer=tokenizer, rank=share, world_size=shares)
+def open_data(
+    options: TrainConfig, tokenizer: PreTrainedTokenizerBase, *, share: int, shares: int, checked: bool = False
+) -> Data:
+    """Open one of ``shares`` equal shares of the data; ``checked`` ones were opened by this process before."""
+    opened = partial(open_stream, options, tokenizer=tokenizer, rank=share, world_size=shares, checked=checked)
     validating = partial(opened, split="validation", local_batch_size=options.local_validation_batch_size(shares))
     return Data(
         opened(split="train", local_batch_size=options.train_batch_size),
@@ -175,8 +176,15 @@ def _problems_of_memory(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
             return
 
 
-def _newest_checkpoint(options: TrainConfig) -> Path | None:
-    return next(filter(None, map(step_folder.newest, checkpoint_directories(options))), None)
+def _newest_checkpoint(options: TrainConfig, of_first_rank: FirstRank) -> Path | None:
+    """Return the newest checkpoint, as the first rank sees it: each has files of every rank."""
+    directories = checkpoint_directories(options)
+
+    def look() -> str | None:
+        return next((str(path) for path in map(step_folder.newest, directories) if path), None)
+
+    found = of_first_rank(f"newest checkpoint in {' or '.join(map(str, directories))}", look)
+    return Path(found) if found else None
 
 
 def _problems_of_checkpoint(options: TrainConfig, found: Path | None, of_first_rank: FirstRank) -> Iterator[str]:
@@ -193,7 +201,9 @@ def _problems_of_initial_weights(name: str, options: TrainConfig, of_first_rank:
     try:
         if hub_model.is_identifier(name):
             hub_model.download(name, of_first_rank)
-        yield from initial_weights.problems(hub_model.folder_of(name), options)
+        folder = hub_model.folder_of(name)
+        name = f"problems of init_from {name}"
+        yield from of_first_rank(name, lambda: list(initial_weights.problems(folder, options)))
     except DataError as error:
         yield str(error)
 

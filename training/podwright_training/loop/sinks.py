@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Real
 from typing import Any, Protocol
 
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.data.faults import first_line
 from podwright_training.run_folder import RunFolder, write_atomically
+
+logger = logging.getLogger(__name__)
 
 PACKAGES = ("tensorboard", "wandb")  # each the name of its option too
 
@@ -21,21 +26,44 @@ class Sink(Protocol):
         """Write one event."""
 
 
-def missing_packages(options: TrainConfig) -> Iterator[str]:
-    """Yield one line for each requested package that is not installed."""
-    for name in PACKAGES:
-        if getattr(options, name) and importlib.util.find_spec(name) is None:
-            yield f"{name} = 1: package {name} is not installed; pip install {name}, or remove the option"
+def problems(options: TrainConfig, *, first: bool) -> Iterator[str]:
+    """Yield one line for each sink that cannot be opened; the first rank opens them, and needs a login."""
+    missing = {name for name in PACKAGES if getattr(options, name) and importlib.util.find_spec(name) is None}
+    for name in sorted(missing):
+        yield f"{name} = 1: package {name} is not installed; pip install {name}, or remove the option"
+    if first and options.wandb and "wandb" not in missing and not _is_logged_in():
+        yield (
+            "wandb = 1: there is no login to Weights & Biases here; run `wandb login`, or set WANDB_API_KEY, or "
+            "WANDB_MODE=offline to keep the metrics in the run's folder"
+        )
 
 
 def open_sinks(options: TrainConfig, folder: RunFolder) -> list[Sink]:
-    """Open the sinks that the options ask for."""
+    """Open the sinks that the options ask for; one that cannot be opened is a warning."""
+    wanted: dict[str, Callable[[], Sink]] = {
+        "tensorboard": lambda: TensorBoard(folder),
+        "wandb": lambda: WeightsAndBiases(options, folder),
+    }
     sinks: list[Sink] = []
-    if options.tensorboard:
-        sinks.append(TensorBoard(folder))
-    if options.wandb:
-        sinks.append(WeightsAndBiases(options, folder))
+    for name in (name for name in PACKAGES if getattr(options, name)):
+        try:
+            sinks.append(wanted[name]())
+        except Exception as error:  # noqa: BLE001 - of packages that are not ours: any kind
+            logger.warning("metrics: cannot open %s (%s); training continues without it", name, first_line(error))
     return sinks
+
+
+def _is_logged_in() -> bool:
+    """Return whether W&B has a key or needs none; also where its package does not say."""
+    if os.environ.get("WANDB_MODE", "online") != "online" or "WANDB_DISABLED" in os.environ:
+        return True
+    try:
+        import wandb  # type: ignore[import-not-found, unused-ignore]  # an option: not installed everywhere
+
+        return bool(wandb.api.api_key or wandb.setup().settings.mode != "online")
+    except Exception as error:  # noqa: BLE001 - as above: opening it will say more
+        logger.warning("metrics: cannot ask wandb for its login: %s", first_line(error))
+        return True
 
 
 class TensorBoard:

@@ -25,6 +25,7 @@ from podwright_training.beats import Activity, Pulse
 from podwright_training.checkpoint import hub_model, step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.checkpoint.memory_tier import MemoryTier
+from podwright_training.checkpoint.saver import TIMEOUT as LONGEST_SAVE
 from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.code_version import code_version
 from podwright_training.config.architecture import FLOPS_CONVENTION
@@ -72,7 +73,8 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
     store = JobStore(ranks, timeout_s=options.start_timeout_s)
     folder = RunFolder(Path(options.run_dir))
     with shared_listings(store.of_first_rank):
-        tokenizer = preflight.check(options, ranks, of_first_rank=store.of_first_rank)
+        with store.answering():
+            tokenizer = preflight.check(options, ranks, of_first_rank=store.of_first_rank)
         device = device_of(ranks, options.device)
         make_repeatable(options)
         if options.cpu_offload and device.type != "cpu":
@@ -122,9 +124,10 @@ class Trainer:
         self.ranks = ranks
         self.device = device
         self.folder = RunFolder(Path(options.run_dir))
-        self.model = ParallelModel(options, ranks, device)
+        self.model = ParallelModel(options, ranks, device, initialize=False)  # most starts load weights
         self.optimizers = Optimizers(self.model.named_parameters(), options)
-        self.data = preflight.open_data(options, tokenizer, share=self.model.data_rank, shares=self.model.data_size)
+        share, shares = self.model.data_rank, self.model.data_size
+        self.data = preflight.open_data(options, tokenizer, share=share, shares=shares, checked=True)
         self.guard = Guard(options)
         self.loss_scale = LossScale(options)
         self._rules = rules_of(options.device_rules)
@@ -150,24 +153,25 @@ class Trainer:
         self.memory = MemoryTier(options, self._hosts, merge=merge_states) if options.memory_checkpoint_freq else None
         self._memory_busy = False  # a rank still saves in memory
         self._pulse = Pulse.from_environment()
+        self._stalls: StallWatch | None = None  # but in ``train``
+        self._waits_limited = False  # by step_timeout_s, after the first step
 
     def train(self) -> None:
         """Resume from a checkpoint if there is one, then take steps; validate and save when due, and at the end."""
-        stalls = StallWatch(self.folder.stacks(self.ranks.rank), self.options.step_timeout_s / 2)
+        stalls = StallWatch(self.folder.stacks(self.ranks.rank), self._longest_s(Activity.LOADING) / 2)
         memory = self.memory or nullcontext()
         with _stop_requests() as requests, memory, self.saver, closing(self.data.training), stalls, manual_collection():
+            self._stalls = stalls
             self._start(resumed_from=self._resume())
             self._pulse.loaded(self.step)
             self._logged_sequences = self.sequences
-            waits_limited = False
             while not (self._finished or self._stop_agreed):
                 self._take_step(requests)
                 if self._range_ended:
                     break  # these weights are of no use
-                if not waits_limited:  # the first step compiles, connects and reads far into the data
+                if not self._waits_limited:  # the first step compiles, connects and reads far into the data
                     limit_waits(self.options.step_timeout_s, besides=self.saver.group)
-                    waits_limited = True
-                stalls.alive()
+                    self._waits_limited = True
                 garbage.collect(self.step)
                 if self._due(self.options.validation_freq):
                     with self._timer.besides("validating"):
@@ -201,6 +205,7 @@ class Trainer:
             values["losses"] = {name: self._evaluate(stream)[0] for name, stream in self.data.validation_sets.items()}
         self.metrics.write("validation", step=self.step, **values)
         if self._samples:
+            self._mark(Activity.VALIDATING)
             self.metrics.write("sample", step=self.step, texts=self._samples.write(self.model))
 
     def _evaluate(self, stream: PackedStream) -> tuple[float, int]:
@@ -263,7 +268,9 @@ class Trainer:
         self._mark(Activity.LOADING)
         path, state = self._restore_from_memory()
         if state is None:
+            self._expect_within(self._longest_s(Activity.SAVING))  # it copies a checkpoint
             self.saver.fetch()
+            self._mark(Activity.LOADING)
             path, state = self._restore(preflight.checkpoint_directories(self.options))
         if self.memory:
             self.memory.keep(self.step if path and path.parent == self.memory.folder.root else None)
@@ -272,6 +279,9 @@ class Trainer:
             self._data_spent = self.data.training.is_spent
             self.sequences = state.sequences
         else:
+            if not self.options.init_from:
+                self.model.init_weights()
+                self.optimizers.restart_average()
             self.optimizers.allocate()  # a save needs their state, even if the first steps are skipped
             if self.options.init_from:
                 self._initialize(hub_model.folder_of(self.options.init_from))
@@ -510,6 +520,7 @@ class Trainer:
 
     def _roll_back(self) -> Path | None:
         """Return to the newest checkpoint with everything but the data: data drawn since then is skipped."""
+        self._expect_within(self._longest_s(Activity.SAVING))
         self.saver.wait()
         path, _ = self._restore(preflight.checkpoint_directories(self.options))
         if self.memory:
@@ -563,6 +574,18 @@ class Trainer:
 
     def _mark(self, activity: Activity) -> None:
         self._pulse.mark(activity, self.step)
+        self._expect_within(self._longest_s(activity))
+
+    def _longest_s(self, activity: Activity) -> float:
+        """Return how long the ranks wait for each other in an activity: a save may take longer than a step."""
+        if activity == Activity.SAVING:
+            return LONGEST_SAVE.total_seconds()
+        return self.options.step_timeout_s if self._waits_limited else self.options.start_timeout_s
+
+    def _expect_within(self, seconds: float) -> None:
+        """Write this rank's stacks if it marks nothing for half of this time."""
+        if self._stalls:
+            self._stalls.alive(seconds / 2)
 
     @property
     def _finished(self) -> bool:

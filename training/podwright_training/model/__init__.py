@@ -13,7 +13,7 @@ Legend of the shapes in tensor names, as in ``x_BTD``:
 """
 
 from podwright_training.model.attention import Attend, Attention, Mask, make_mask, mask_problem
-from podwright_training.model.configure import DTYPES, configure, float8_problem
+from podwright_training.model.configure import DTYPES, configure, float8_problem, kept_in_bf16
 from podwright_training.model.embedding import Embedding
 from podwright_training.model.experts import (
     Experts,
@@ -45,6 +45,7 @@ __all__ = [
     "float8_problem",
     "from_hugging_face",
     "is_router_bias",
+    "kept_in_bf16",
     "make_mask",
     "mask_problem",
 ]

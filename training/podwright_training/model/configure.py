@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
+from torch import nn
 from torch._functorch import config as compiler
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model.compilation import compile_backend
-from podwright_training.model.experts import MixtureOfExperts
-from podwright_training.model.float8 import use_float8
+from podwright_training.model.experts import Experts, MixtureOfExperts
+from podwright_training.model.float8 import MULTIPLE, Float8Linear, use_float8
 from podwright_training.model.llama import Block, LlamaForCausalLM
 from podwright_training.model.recomputation import Recomputation
 
@@ -49,6 +52,23 @@ def _compile(block: Block, backend: str) -> None:
     if block.mlp.shared_experts is not None:
         block.mlp.shared_experts.compile(backend=backend)
     block.mlp.experts.compile(backend=backend, dynamic=True)  # each step routes another number of rows
+
+
+def kept_in_bf16(options: TrainConfig) -> str | None:
+    """Return which matrices of each block ``float8`` leaves in bf16, and why; ``None`` if it leaves none."""
+    with torch.device("meta"):
+        model = LlamaForCausalLM(replace(options.model, num_hidden_layers=1))  # all blocks are alike
+    block = model.model.layers[0]
+    use_float8(block, parts=options.tensor_parallel)
+    modules = dict(block.named_modules())
+    odd = [name for name, item in modules.items() if isinstance(item, nn.Linear) and not isinstance(item, Float8Linear)]
+    experts = [name for name, item in modules.items() if isinstance(item, Experts)]
+    multiple = f"{MULTIPLE} x tensor_parallel {options.tensor_parallel}"
+    reasons = [
+        *([f"{', '.join(experts)}: routed experts are no linear layers"] if experts else []),
+        *([f"{', '.join(odd)}: sizes are no multiples of {multiple}"] if odd else []),
+    ]
+    return f"float8 leaves in bf16, in each block, {'; '.join(reasons)}" if reasons else None
 
 
 def float8_problem(device: torch.device) -> str | None:

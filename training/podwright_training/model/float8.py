@@ -1,7 +1,7 @@
 """Multiply matrices in float8 with a scale per row: torch's own ``scaled_mm``, on GPUs and, slowly, on CPUs.
 
 Of a matrix's three products, the output and the gradient of the input are computed in float8 (e4m3). The gradient of
-the weight sums over all tokens and stays in bf16.
+the weight sums over all tokens and stays in bf16. So do the matrices of routed experts, which no linear layer has.
 """
 
 from __future__ import annotations

@@ -34,15 +34,22 @@ class ParallelModel:
     """
 
     def __init__(
-        self, options: TrainConfig, ranks: Ranks, device: torch.device, *, meshes: Meshes | None = None
+        self,
+        options: TrainConfig,
+        ranks: Ranks,
+        device: torch.device,
+        *,
+        meshes: Meshes | None = None,
+        initialize: bool = True,
     ) -> None:
-        """Build and initialize this rank's part; called by all ranks of the job.
+        """Build this rank's part; called by all ranks of the job.
 
         Args:
             options: The run's configuration.
             ranks: This process among the job's.
             device: The device that computes.
             meshes: The job's meshes. Default: built here.
+            initialize: Draw the weights too; else they are garbage until ``init_weights``, or until all are loaded.
         """
         self.device = device
         dims = ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
@@ -51,12 +58,20 @@ class ParallelModel:
         self._stages = stages_of(options, meshes)
         for stage in self._stages:
             _allocate(stage, options, device)
+        self._seed = options.seed
         self._pipeline = _pipeline(options, self._stages, meshes)
         if self._pipeline and (weight := self._pipeline.tied_weight) is not None:
             setattr(weight, gradients.IN_STAGES, 2)
         self._keeps_whole_gradients = options.accumulated_gradients == "whole"
         self._pieces = options.pipeline_micro_batches or options.train_batch_size
         self.parts = [stage.model for stage in self._stages]
+        if initialize:
+            self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw the initial weights, the same for every layout: each rank draws every whole parameter of its stages."""
+        for part in self.parts:
+            part.init_weights(seed=self._seed)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield this rank's parameters with their names in the whole model."""
@@ -162,12 +177,12 @@ def _pipeline(options: TrainConfig, stages: list[Stage], meshes: Meshes) -> Pipe
 
 
 def _allocate(stage: Stage, options: TrainConfig, device: torch.device) -> None:
-    """Move weights where FSDP wants them, buffers where they are used."""
+    """Allocate weights where FSDP wants them, and compute buffers where they are used."""
     stage.to_empty(device=torch.device("cpu") if options.cpu_offload else device)
     for module in stage.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))
-    stage.model.init_weights(seed=options.seed)
+    stage.model.reset_buffers()
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:

@@ -21,7 +21,8 @@ class ComputeOptions:
     )
     float8: bool = option(
         False,
-        "Multiply the blocks' matrices in float8, with a scale per row; needs an H100 or newer, or a CPU to try it.",
+        "Compute output and input's gradient of the blocks' linear layers in float8, with a scale per row; gradients "
+        "of weights, routed experts, embedding and head stay in bf16. Needs an H100 or newer, or a CPU to try it.",
     )
     compile: bool = option(False, "Compile each block and the loss with torch.compile.")
     attention: str = option(

@@ -22,8 +22,9 @@ class DataOptions:
     text_column: str = option("text", "Column that holds the text.")
     data_mixture: str | None = option(
         None,
-        "Several weighted datasets instead of dataset: dataset=weight,… or a YAML file of name: {dataset: …, "
-        "dataset_config_name: …, text_column: …, weight: …, max_epochs: …}.",
+        "Several weighted datasets instead of dataset: dataset=weight,… or name=/folder=weight,… or a YAML file of "
+        "name: {dataset: …, dataset_config_name: …, text_column: …, weight: …, max_epochs: …}, whose folders are "
+        "relative to the file.",
     )
     mixture_temperature: float = option(
         1.0, "Weights of a mixture are raised to 1 / temperature: above 1, small sources are read more.", above=0

@@ -30,5 +30,5 @@ class RunOptions:
         1800, "Longest wait of a rank for the others until the first step is done, in seconds.", at_least=1
     )
     step_timeout_s: int = option(
-        600, "Longest wait after that; every rank writes its stacks after half of it, in seconds.", at_least=1
+        600, "Longest wait after that, in seconds; of either, a rank writes its stacks after half.", at_least=1
     )
