@@ -63,7 +63,7 @@ class Layout:
     offload_activations: bool = False
     offloaded_layers: int = 0  # whose activations are all in host memory
     offload_optimizer: bool = False
-    whole_gradients: bool = False  # kept in full between micro-batches, with FSDP
+    whole_gradients: bool = False  # kept in full between micro-batches, with FSDP or in a pipeline of it
     loss_chunk_tokens: int = 0  # tokens whose logits are in memory at a time; 0: the whole micro-batch
 
     @cached_property

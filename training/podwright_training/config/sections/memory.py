@@ -22,7 +22,7 @@ class MemoryOptions:
     accumulated_gradients: str = option(
         "sharded",
         "Between micro-batches; sharded: reduce after each, keep a shard; whole: reduce after the last, keep the whole "
-        "gradient in fp32 on every rank, with less communication.",
+        "gradient in fp32 on every rank, with less communication, as pipelines with a zero_bubble schedule always do.",
         choices=("sharded", "whole"),
     )
     cpu_offload: bool = option(False, "Keep weights, gradients and optimizer state in host memory.")
