@@ -192,45 +192,49 @@ class _Sizing:
         """
         layout = self.layout
         kept, working = self._kept_bytes(), self._working_bytes()
-        if self._pipeline_keeps_weights():
-            return self._pipeline_candidates(kept, working)
-        if not layout.loss_chunk_tokens or layout.sharding != "full" or layout.training != "full":
+        if self._keeps_weights():
+            return self._gathered_once_candidates(kept, working)
+        by_chunks = layout.loss_chunk_tokens or layout.pipeline > 1
+        if not by_chunks or layout.sharding != "full" or layout.training != "full":
             gathered = self._gathered_blocks() + self._gathered_ends()
             logits = self._logits() if layout.pipeline == 1 else 0.0
             return [{"gathered_parameters": gathered, "activations": kept + working, "logits": logits}]
         shares = self._vocabulary_shares()
         end = self.model.embedding / shares
         kept += (KEPT_AT_ENDS - (shares > 1)) * self.tokens * self._kept_input()
+        one = kept / self._in_flight()  # in the last stage of a pipeline, which has the loss
         root = 2.0 * end if self.model.tied else 0.0  # a tied embedding stays gathered
         return [
             # the head, and the buffer it came in
             {
                 "gathered_parameters": 2 * 2.0 * end if layout.sharding_ranks > 1 else 0.0,
-                "activations": kept,
+                "activations": one,
                 "logits": self._logits(),
             },
             *self._block_candidates(kept, working, root),
-            {"gathered_parameters": root, "activations": 0.0, "logits": END_GRADIENT_BYTES * end},
+            {"gathered_parameters": root, "activations": kept - one, "logits": END_GRADIENT_BYTES * end},
         ]
 
-    def _pipeline_candidates(self, kept: float, working: float) -> list[dict[str, float]]:
+    def _gathered_once_candidates(self, kept: float, working: float) -> list[dict[str, float]]:
         """Return what is there in the first stage, in the last one with the loss, and when the embedding is reduced.
 
-        A gradient that is reduced after each micro-batch is there in fp32 until the next one is complete: at first the
-        embedding's, of the micro-batch before. Then a block's own is there too, in bf16.
+        A gradient that is reduced after each micro-batch is there in fp32 until the next one is complete: in a
+        pipeline, at first the embedding's, of the micro-batch before. Then a block's own is there too, in bf16.
         """
+        layout = self.layout
         weights, one = 2.0 * sum(self._local_parameters()), kept / self._in_flight()
         end = self.model.embedding / self._vocabulary_shares()
         reduced = complete = others = 0.0
-        if not self.layout.whole_gradients:
+        if not layout.whole_gradients:
             block = self._block_parameters()
-            reduced, complete, others = 4.0 * max(end, block), END_GRADIENT_BYTES * block, kept - one
+            reduced = 4.0 * (max(end, block) if layout.pipeline > 1 else block)
+            complete, others = END_GRADIENT_BYTES * block, kept - one
         found = [
             {"gathered_parameters": weights + reduced, "activations": kept + working, "logits": 0.0},
             {"gathered_parameters": weights + complete, "activations": kept, "logits": 0.0},
             {"gathered_parameters": weights, "activations": one + working, "logits": self._logits()},
         ]
-        if self.layout.loss_chunk_tokens:
+        if layout.loss_chunk_tokens:
             found.append({"gathered_parameters": weights, "activations": others, "logits": END_GRADIENT_BYTES * end})
         return found
 
@@ -274,10 +278,12 @@ class _Sizing:
         kept_whole = layout.whole_gradients and (layout.micro_batches > 1 or layout.pipeline > 1)
         return level >= SHARDINGS.index("gradients") and not kept_whole
 
-    def _pipeline_keeps_weights(self) -> bool:
-        """True for pipelines of FSDP, whose weights stay gathered until the last micro-batch."""
+    def _keeps_weights(self) -> bool:
+        """True where FSDP gathers weights once: for a micro-batch, or in a pipeline for all of a step."""
         layout = self.layout
-        return layout.sharding == "full" and layout.training == "full" and layout.pipeline > 1
+        if layout.sharding != "full" or layout.training != "full":
+            return False
+        return layout.reshard == "never" or (layout.reshard == "auto" and layout.pipeline > 1)
 
     def _moments(self) -> float:
         """Return the optimizer's states relative to AdamW's: Muon has one per block matrix, 8-bit AdamW a byte each."""

@@ -41,6 +41,7 @@ def options(layout: Layout) -> dict[str, Any]:
         "activation_checkpointing": layout.recompute != "none",
         "offload_activations": layout.offload_activations,
         "accumulated_gradients": "whole" if whole else "sharded",
+        "reshard_after_forward": layout.reshard,
         "sharding_strategy": "hybrid" if layout.shards else "full",
         "tensor_parallel": layout.tensor,
         "context_parallel": layout.context,
