@@ -15,6 +15,8 @@ import torch
 
 from podwright.planning.hardware import Hardware
 from podwright.planning.memory import Memory
+from podwright.planning.plan import Plan
+from podwright.planning.traffic import traffic
 from podwright.planning.trainer_run import plan_run
 from podwright_testing.training_documents import as_described
 from podwright_training.config import sources
@@ -29,6 +31,7 @@ SIZES = (
 BLOCK_MATRICES = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512
 BLOCK_NORMS, NORM = 2 * 256, 256
 EMBEDDING = 1536 * 256
+MEGABYTE = 1_000_000
 GROUPS = 4 + 3  # blocks, embedding, head, and the norm between them
 RUNS = {
     "sharded": f"--world-size 512 {SIZES}",
@@ -67,6 +70,11 @@ PLANNED = {
     "--pipeline-schedule zero_bubble",
     "8B, tensor": "--train-batch-size 2 --tensor-parallel 8",
     "8B, hybrid": "--train-batch-size 2 --sharding-strategy hybrid",
+    "8B, pipeline, gathered again": "--train-batch-size 4 --pipeline-parallel 2 --num-layers 4 "
+    "--reshard-after-forward always",
+    "8B, pipeline and tensor, selective": "--train-batch-size 4 --pipeline-parallel 2 --tensor-parallel 4 "
+    "--activation-checkpointing-mode selective --accumulated-gradients whole",
+    "1B, pipeline, tied": "--preset llama3_2_1b --num-layers 4 --train-batch-size 4 --pipeline-parallel 2",
     "8B, context and tensor": "--train-batch-size 1 --context-parallel 2 --tensor-parallel 2",
     "8B, context, accumulating": "--train-batch-size 1 --context-parallel 2 --gradient-accumulation-steps 2",
 }
@@ -237,6 +245,17 @@ def test_the_planner_knows_what_a_pipeline_keeps_whole(results: dict[str, Any], 
         assert planned.gathered_parameters * 1e9 == pytest.approx(rank["memory_bytes"]["gathered weights"], rel=0.03)
 
 
+@pytest.mark.parametrize("name", PLANNED)
+def test_the_planner_counts_the_same_traffic(results: dict[str, Any], name: str) -> None:
+    """Each kind of collective along each dimension, of a megabyte or more, has within 3 % as many bytes."""
+    plan, ranks = _plan(name), results[name]["ranks"]
+    assert len(ranks) == plan.layout.pipeline
+    for place, rank in enumerate(ranks):
+        counted = {key: size for key, (_, size) in _traffic(rank).items() if size > MEGABYTE}
+        planned = traffic(plan.model, plan.layout, rank=place)
+        assert {key: size for key, size in planned.items() if size > MEGABYTE} == pytest.approx(counted, rel=0.03)
+
+
 def test_the_planner_counts_a_mixture(results: dict[str, Any]) -> None:
     """Each of eight ranks holds an eighth of the experts; states agree within 3 %, the rest of the peak within 10 %."""
     planned, rank = _planned("mixture"), _rank(results, "mixture")
@@ -248,10 +267,14 @@ def test_the_planner_counts_a_mixture(results: dict[str, Any]) -> None:
 
 
 def _planned(name: str) -> Memory:
+    return _plan(name).memory
+
+
+def _plan(name: str) -> Plan:
     parser = argparse.ArgumentParser()
     sources.add_arguments(parser)
     options = sources.load(parser.parse_args(PLANNED[name].split()))
-    return plan_run(options, Hardware(instance_type="ml.p5.48xlarge", nodes=8)).memory
+    return plan_run(options, Hardware(instance_type="ml.p5.48xlarge", nodes=8))
 
 
 def test_each_kind_of_pipeline_rank_runs(results: dict[str, Any]) -> None:

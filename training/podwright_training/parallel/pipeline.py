@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -149,7 +149,8 @@ class Pipeline:
         sequences, length = batch.tokens_BT.shape[0] // pieces, batch.tokens_BT.shape[1]
         tokens = torch.empty(sequences, length, dtype=torch.int64, device="meta")
         hidden = torch.empty(self._shape(sequences, length), dtype=self._dtype, device="meta", requires_grad=True)
-        kind = PipelineStage if self._whole_gradients else partial(_ReducingStage, reshard=self._reshard)
+        reducing: Callable[..., PipelineStage] = partial(_ReducingStage, reshard=self._reshard)
+        kind = PipelineStage if self._whole_gradients else reducing
         stages = [
             kind(
                 stage,
