@@ -88,9 +88,7 @@ def test_gradients_between_micro_batches(first_rank, accumulated_gradients, shar
         ("zero_bubble", "sharded", 1),
     ],
 )
-def test_gradients_between_micro_batches_of_a_pipeline(
-    first_rank, monkeypatch, schedule, accumulated_gradients, share
-):
+def test_gradients_between_micro_batches_of_a_pipeline(first_rank, monkeypatch, schedule, accumulated_gradients, share):
     """A rank keeps its shard of its stages' gradients; all where asked to, or where backward passes are split."""
     _, model = first_rank(
         pipeline_parallel=2,
