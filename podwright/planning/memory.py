@@ -219,24 +219,32 @@ class _Sizing:
         """Return what is there in the first stage, in the last one with the loss, and when the embedding is reduced.
 
         A gradient that is reduced after each micro-batch is there in fp32 until the next one is complete: in a
-        pipeline, at first the embedding's, of the micro-batch before. Then a block's own is there too, in bf16.
+        pipeline, at first the embedding's, of the micro-batch before, and one of each other stage of the rank. Then a
+        block's own is there too, in bf16. The loss has the buffer that the head came in, or a tied one's is reduced in.
         """
-        layout = self.layout
+        layout, shares = self.layout, self._vocabulary_shares()
         weights, one = 2.0 * sum(self._local_parameters()), kept / self._in_flight()
-        end = self.model.embedding / self._vocabulary_shares()
-        reduced = complete = others = 0.0
+        end, block = self.model.embedding / shares, self._block_parameters()
+        reduced = complete = head = others = 0.0
         if not layout.whole_gradients:
-            block = self._block_parameters()
-            reduced = 4.0 * (max(end, block) if layout.pipeline > 1 else block)
-            complete, others = END_GRADIENT_BYTES * block, kept - one
+            stages = 4.0 * block * (layout.virtual_stages - 1)
+            reduced = 4.0 * (max(end, block) if layout.pipeline > 1 else block) + stages
+            complete = END_GRADIENT_BYTES * block + stages
+            head = stages or (4.0 if self.model.tied else 2.0) * end
+            others = kept - one
         found = [
             {"gathered_parameters": weights + reduced, "activations": kept + working, "logits": 0.0},
             {"gathered_parameters": weights + complete, "activations": kept, "logits": 0.0},
-            {"gathered_parameters": weights, "activations": one + working, "logits": self._logits()},
         ]
-        if layout.loss_chunk_tokens:
-            found.append({"gathered_parameters": weights, "activations": others, "logits": END_GRADIENT_BYTES * end})
-        return found
+        if not layout.loss_chunk_tokens:
+            loss = {"gathered_parameters": weights, "activations": one + working, "logits": self._logits()}
+            return [*found, loss]
+        one += (KEPT_AT_ENDS - (shares > 1)) * self.tokens * self._kept_input()
+        return [
+            *found,
+            {"gathered_parameters": weights + head, "activations": one, "logits": self._logits()},
+            {"gathered_parameters": weights, "activations": others, "logits": END_GRADIENT_BYTES * end},
+        ]
 
     def _block_candidates(self, kept: float, working: float, root: float) -> list[dict[str, float]]:
         """Return what is there while a block is worked on, and when its gradient is complete.
