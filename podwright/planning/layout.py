@@ -16,6 +16,7 @@ RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "mlp", "full")
 Precision = Literal["bf16", "fp8", "fp4", "fp32"]
 QUANTISED: tuple[Precision, ...] = ("fp8", "fp4")  # casts before each product
 Optimizer = Literal["adamw", "muon", "adamw_8bit"]
+Reshard = Literal["auto", "always", "never"]
 Training = Literal["full", "lora", "qlora"]
 ENDS = 2  # embedding and head can be parts of a pipeline, as in Llama 3 405B (arXiv:2407.21783, section 3.3.2)
 _DEGREES = (
@@ -64,7 +65,8 @@ class Layout:
     offload_activations: bool = False
     offloaded_layers: int = 0  # whose activations are all in host memory
     offload_optimizer: bool = False
-    whole_gradients: bool = False  # kept in full between micro-batches, with FSDP
+    whole_gradients: bool = False  # kept in full between micro-batches, with FSDP or in a pipeline of it
+    reshard: Reshard = "auto"  # of gathered weights after a forward pass; auto: unless it is a pipeline's
     loss_chunk_tokens: int = 0  # tokens whose logits are in memory at a time; 0: the whole micro-batch
 
     @cached_property

@@ -15,6 +15,7 @@ from podwright.planning.units import GB
 NF4_BYTES = 0.5625  # 4 bits and a scale of 8 bits per 64 weights, doubly quantised (arXiv:2305.14314)
 EIGHT_BIT_BYTES = 2 + 2 * 4 / 256  # two moments of a byte, a scale in fp32 per block of 256 (arXiv:2110.02861)
 LORA_RANK = 8
+END_GRADIENT_BYTES = 2 + 4  # of a parameter: its gradient in bf16, and in fp32 where it is reduced
 KEPT_AT_ENDS = 2  # hidden states that embedding, last norm and head keep; one less if the head is divided
 
 
@@ -191,40 +192,58 @@ class _Sizing:
         """
         layout = self.layout
         kept, working = self._kept_bytes(), self._working_bytes()
-        if self._pipeline_keeps_whole() and not layout.loss_chunk_tokens:
-            whole = 2.0 * sum(self._local_parameters())
-            return [
-                {"gathered_parameters": whole, "activations": kept + working, "logits": 0.0},
-                {
-                    "gathered_parameters": whole,
-                    "activations": kept / self._in_flight() + working,
-                    "logits": self._logits(),
-                },
-            ]
-        if not layout.loss_chunk_tokens or layout.sharding != "full" or layout.training != "full":
+        if self._keeps_weights():
+            return self._gathered_once_candidates(kept, working)
+        by_chunks = layout.loss_chunk_tokens or layout.pipeline > 1
+        if not by_chunks or layout.sharding != "full" or layout.training != "full":
             gathered = self._gathered_blocks() + self._gathered_ends()
             logits = self._logits() if layout.pipeline == 1 else 0.0
             return [{"gathered_parameters": gathered, "activations": kept + working, "logits": logits}]
         shares = self._vocabulary_shares()
         end = self.model.embedding / shares
-        # the embedding's gradient in bf16, and in fp32 where it is reduced
-        last = {"activations": 0.0, "logits": (2.0 + 4.0) * end}
-        if self._pipeline_keeps_whole():
-            weights = {"gathered_parameters": 2.0 * sum(self._local_parameters())}
-            # the last stage keeps one micro-batch, and has the loss
-            one = {"activations": kept / self._in_flight() + working, "logits": self._logits()}
-            return [weights | {"activations": kept + working, "logits": 0.0}, weights | one, weights | last]
         kept += (KEPT_AT_ENDS - (shares > 1)) * self.tokens * self._kept_input()
+        one = kept / self._in_flight()  # in the last stage of a pipeline, which has the loss
         root = 2.0 * end if self.model.tied else 0.0  # a tied embedding stays gathered
         return [
             # the head, and the buffer it came in
             {
                 "gathered_parameters": 2 * 2.0 * end if layout.sharding_ranks > 1 else 0.0,
-                "activations": kept,
+                "activations": one,
                 "logits": self._logits(),
             },
             *self._block_candidates(kept, working, root),
-            {"gathered_parameters": root} | last,
+            {"gathered_parameters": root, "activations": kept - one, "logits": END_GRADIENT_BYTES * end},
+        ]
+
+    def _gathered_once_candidates(self, kept: float, working: float) -> list[dict[str, float]]:
+        """Return what is there in the first stage, in the last one with the loss, and when the embedding is reduced.
+
+        A gradient that is reduced after each micro-batch is there in fp32 until the next one is complete: in a
+        pipeline, at first the embedding's, of the micro-batch before, and one of each other stage of the rank. Then a
+        block's own is there too, in bf16. The loss has the buffer that the head came in, or a tied one's is reduced in.
+        """
+        layout, shares = self.layout, self._vocabulary_shares()
+        weights, one = 2.0 * sum(self._local_parameters()), kept / self._in_flight()
+        end, block = self.model.embedding / shares, self._block_parameters()
+        reduced = complete = head = others = 0.0
+        if not layout.whole_gradients:
+            stages = 4.0 * block * (layout.virtual_stages - 1)
+            reduced = 4.0 * (max(end, block) if layout.pipeline > 1 else block) + stages
+            complete = END_GRADIENT_BYTES * block + stages
+            head = stages or (4.0 if self.model.tied else 2.0) * end
+            others = kept - one
+        found = [
+            {"gathered_parameters": weights + reduced, "activations": kept + working, "logits": 0.0},
+            {"gathered_parameters": weights + complete, "activations": kept, "logits": 0.0},
+        ]
+        if not layout.loss_chunk_tokens:
+            loss = {"gathered_parameters": weights, "activations": one + working, "logits": self._logits()}
+            return [*found, loss]
+        one += (KEPT_AT_ENDS - (shares > 1)) * self.tokens * self._kept_input()
+        return [
+            *found,
+            {"gathered_parameters": weights + head, "activations": one, "logits": self._logits()},
+            {"gathered_parameters": weights, "activations": others, "logits": END_GRADIENT_BYTES * end},
         ]
 
     def _block_candidates(self, kept: float, working: float, root: float) -> list[dict[str, float]]:
@@ -264,16 +283,15 @@ class _Sizing:
 
     def _shards_gradients(self, level: int) -> bool:
         layout = self.layout
-        kept_whole = layout.whole_gradients and layout.micro_batches > 1 and layout.pipeline == 1
-        return level >= SHARDINGS.index("gradients") and not kept_whole and not self._pipeline_keeps_whole()
+        kept_whole = layout.whole_gradients and (layout.micro_batches > 1 or layout.pipeline > 1)
+        return level >= SHARDINGS.index("gradients") and not kept_whole
 
-    def _pipeline_keeps_whole(self) -> bool:
-        """True for pipelines of FSDP: PyTorch's schedules reduce gradients after the last micro-batch.
-
-        Until then weights stay gathered, too, and gradients are whole, in fp32.
-        """
+    def _keeps_weights(self) -> bool:
+        """True where FSDP gathers weights once: for a micro-batch, or in a pipeline for all of a step."""
         layout = self.layout
-        return layout.sharding == "full" and layout.training == "full" and layout.pipeline > 1
+        if layout.sharding != "full" or layout.training != "full":
+            return False
+        return layout.reshard == "never" or (layout.reshard == "auto" and layout.pipeline > 1)
 
     def _moments(self) -> float:
         """Return the optimizer's states relative to AdamW's: Muon has one per block matrix, 8-bit AdamW a byte each."""
@@ -326,10 +344,15 @@ class _Sizing:
         layout, model = self.layout, self.model
         if not self._gathers():
             return 0.0
-        block = model.block_matrices - model.expert_parameters * (1 - 1 / layout.expert)
         if layout.sharding == "gradients":
-            return 2.0 * block / layout.tensor
-        return (2 * 2.0 + gradient) * block / max(1, model.layers) / layout.tensor
+            return 2.0 * self._block_parameters() * max(1, model.layers)
+        return (2 * 2.0 + gradient) * self._block_parameters()
+
+    def _block_parameters(self) -> float:
+        """Return the parameters of a block's matrices that a rank gathers."""
+        model, layout = self.model, self.layout
+        matrices = model.block_matrices - model.expert_parameters * (1 - 1 / layout.expert)
+        return matrices / max(1, model.layers) / layout.tensor
 
     def _gathered_ends(self) -> float:
         """Size embedding or head, with the gradient."""

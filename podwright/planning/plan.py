@@ -9,7 +9,7 @@ from typing import Any
 from podwright.planning import trainer_options
 from podwright.planning.cost import Cost, cost, text_gb
 from podwright.planning.hardware import Hardware
-from podwright.planning.layout import Layout, Optimizer, Precision, Recompute, check
+from podwright.planning.layout import Layout, Optimizer, Precision, Recompute, Reshard, check
 from podwright.planning.memory import Memory, error_share, largest_micro_batch, least_recomputation, memory
 from podwright.planning.memory_tier import MemoryTier
 from podwright.planning.model import Model
@@ -146,6 +146,7 @@ def make_plan(
     offload_optimizer: bool = False,
     loss_chunk_tokens: int = OUR_CHUNK_TOKENS,
     whole_gradients: bool = False,
+    reshard: Reshard = "auto",
     hybrid: bool = False,
     replicas: int | None = None,
     degrees: Mapping[str, Any] | None = None,
@@ -182,6 +183,7 @@ def make_plan(
         offload_optimizer=offload_optimizer,
         loss_chunk_tokens=loss_chunk_tokens,
         whole_gradients=whole_gradients,
+        reshard=reshard,
         precision=precision,
         optimizer=optimizer,
     )

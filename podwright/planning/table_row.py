@@ -225,12 +225,13 @@ def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Softw
     task = row.get("task", "")
     training: Training = "qlora" if "nf4" in row.get("precision", "") else "lora" if "lora" in task else "full"
     sharding, shards = _sharding(row, software, training=training, gpus=gpus)
+    pipeline = _integer(row, "pp") or 1
     return Layout(
         gpus=gpus,
         micro_batch=_micro_batch(row),
         sequence=sequence,
         tensor=_integer(row, "tp") or 1,
-        pipeline=_integer(row, "pp") or 1,
+        pipeline=pipeline,
         virtual_stages=_integer(row, "vp") or 0,
         context=_integer(row, "cp") or 1,
         expert=_integer(row, "ep") or 1,
@@ -238,6 +239,8 @@ def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Softw
         shards=shards,
         precision=_precision(row),
         training=training,
+        # PyTorch's schedules reduce gradients of FSDP after the last micro-batch
+        whole_gradients=pipeline > 1 and sharding == "full" and training == "full",
     )
 
 

@@ -198,7 +198,6 @@ class _Step:
         ranks = layout.sharding_ranks
         if layout.sharding not in ("full", "gradients") or ranks == 1:
             return 0.0
-        stride = layout.tensor
         size = 2.0 * self.model.block_matrices / max(1, self.model.layers) / layout.tensor
         if self.model.experts and layout.expert > 1:
             size = (
@@ -207,17 +206,34 @@ class _Step:
                 / self.model.layers
                 / layout.tensor
             )
-        gather = self.kernels.gather(size, ranks, stride=stride)
+        forward, backward = self._gather_and_reduce(size)
         overlapped = self.constants("overlap_data", self.software.name)
         contention = self.constants("contention")
         exposed = 0.0
         for count, block in kinds:
-            forward = gather
-            backward = gather * (2 if layout.sharding == "full" else 1)
             again = self._recompute_time(block)
             exposed += count * max(contention * forward, forward - overlapped * block.forward)
             exposed += count * max(contention * backward, backward - overlapped * (block.backward + again))
         return exposed / layout.pipeline
+
+    def _gather_and_reduce(self, size: float) -> tuple[float, float]:
+        """Return the times to gather a block's weights, and to gather them again and reduce its gradient.
+
+        A pipeline gathers once for all micro-batches of a step, unless it frees weights between them.
+
+        Args:
+            size: of the weights in 16 bits.
+        """
+        layout = self.layout
+        gather, reduce = (
+            self.kernels.gather(size * width / 2.0, layout.sharding_ranks, stride=layout.tensor)
+            for width in (2.0, self.software.gradient_bytes)
+        )
+        if layout.whole_gradients:
+            reduce /= layout.micro_batches
+        if layout.pipeline > 1 and layout.reshard != "always":
+            return gather / layout.micro_batches, reduce
+        return gather, reduce + (gather if layout.sharding == "full" and layout.reshard != "never" else 0.0)
 
     def _step_communication(self, micro_batch_s: float) -> float:
         """Return the exposed time to reduce gradients and gather weights that are not sharded per block."""

@@ -32,13 +32,16 @@ def options(layout: Layout) -> dict[str, Any]:
     A pipeline takes all micro-batches of a step in one pass: for the trainer they are pieces of one.
     """
     pieces = layout.micro_batches if layout.pipeline > 1 else 1
+    # a pipeline whose gradients are not sharded, as another trainer's, is planned with whole ones
+    whole = layout.whole_gradients or (layout.pipeline > 1 and layout.sharding in ("none", "optimizer"))
     given: dict[str, Any] = {
         "train_batch_size": layout.micro_batch * pieces,
         "gradient_accumulation_steps": layout.micro_batches // pieces,
         "max_context_width": layout.sequence,
         "activation_checkpointing": layout.recompute != "none",
         "offload_activations": layout.offload_activations,
-        "accumulated_gradients": "whole" if layout.whole_gradients else "sharded",
+        "accumulated_gradients": "whole" if whole else "sharded",
+        "reshard_after_forward": layout.reshard,
         "sharding_strategy": "hybrid" if layout.shards else "full",
         "tensor_parallel": layout.tensor,
         "context_parallel": layout.context,

@@ -10,7 +10,7 @@ from podwright.planning.layout import Recompute
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import Plan, make_plan
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS
-from podwright_training.config.parallel_dims import stages_per_rank
+from podwright_training.config.parallel_dims import accumulates_whole_gradients, stages_per_rank
 from podwright_training.config.train_config import TrainConfig
 
 
@@ -53,7 +53,8 @@ def arguments(config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
         "offload_activations": config.offload_activations,
         "offload_optimizer": config.cpu_offload,
         "loss_chunk_tokens": OUR_CHUNK_TOKENS if config.loss_chunk_tokens is None else config.loss_chunk_tokens,
-        "whole_gradients": config.accumulated_gradients == "whole",
+        "whole_gradients": accumulates_whole_gradients(config),
+        "reshard": config.reshard_after_forward,
         "hybrid": config.sharding_strategy == "hybrid",
         "replicas": config.data_replicas,
         "degrees": {

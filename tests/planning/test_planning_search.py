@@ -197,6 +197,8 @@ def test_what_the_trainer_cannot_run_is_said_in_its_words():
         {"tensor_parallel": 4, "context_parallel": 2, "activation_checkpointing_mode": "selective"},
         {"pipeline_parallel": 4, "pipeline_schedule": "interleaved_1f1b", "train_batch_size": 8, "precision": "fp32"},
         {"sharding_strategy": "hybrid", "data_replicas": 4, "float8": True, "loss_chunk_tokens": 0},
+        {"pipeline_parallel": 2, "train_batch_size": 4, "reshard_after_forward": "always"},
+        {"pipeline_parallel": 2, "train_batch_size": 4, "accumulated_gradients": "whole"},
         {"preset": "mixtral_8x7b", "expert_parallel": 8, "activation_checkpointing": False},
     ],
 )

@@ -89,6 +89,25 @@ LAYOUTS = {  # what four ranks do with a model
     ),
     "pipeline 2 x shards 2, tied": ("tied", {"pipeline_parallel": 2, "pipeline_micro_batches": 2}),
     "pipeline 2 x context 2": ("window", {"pipeline_parallel": 2, "pipeline_micro_batches": 2, "context_parallel": 2}),
+    "pipeline 2 x shards 2, gathered once": (
+        "llama",
+        {"pipeline_parallel": 2, "pipeline_micro_batches": 4, "reshard_after_forward": "auto"},
+    ),
+    "pipeline 2 x shards 2, whole gradients": (
+        "llama",
+        {"pipeline_parallel": 2, "pipeline_micro_batches": 4, "accumulated_gradients": "whole"},
+    ),
+    "pipeline 2 x replicas 2": ("llama", {"pipeline_parallel": 2, "pipeline_micro_batches": 4, **HYBRID}),
+    "interleaved pipeline 2 x replicas 2, tied": (
+        "tied",
+        {
+            "pipeline_parallel": 2,
+            "pipeline_schedule": "interleaved_1f1b",
+            "pipeline_micro_batches": 4,
+            "reshard_after_forward": "auto",
+            **HYBRID,
+        },
+    ),
     "interleaved pipeline 2 x shards 2": (
         "deep",
         {

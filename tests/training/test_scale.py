@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -85,6 +86,39 @@ def test_gradients_between_micro_batches(first_rank, accumulated_gradients, shar
     assert found[0] == 0
     assert found[1] == pytest.approx(share * config.model.parameters, rel=0.02)
     assert kept_elements(model) == pytest.approx(config.model.parameters / RANKS, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "accumulated_gradients", "share"),
+    [
+        ("1f1b", "sharded", 2 / RANKS),
+        ("1f1b", "whole", 1),
+        ("interleaved_1f1b", "sharded", 2 / RANKS),
+        ("zero_bubble", "sharded", 1),
+    ],
+)
+def test_gradients_between_micro_batches_of_a_pipeline(first_rank, monkeypatch, schedule, accumulated_gradients, share):
+    """A rank keeps its shard of its stages' gradients; all where asked to, or where backward passes are split."""
+    _, model = first_rank(
+        pipeline_parallel=2,
+        pipeline_schedule=schedule,
+        pipeline_micro_batches=2,
+        train_batch_size=2,
+        accumulated_gradients=accumulated_gradients,
+    )
+    found, backward = [], PipelineStage.backward_one_chunk
+
+    def recorded(stage, *arguments, **options):
+        backward(stage, *arguments, **options)
+        found.append(kept_elements(model))
+
+    monkeypatch.setattr(PipelineStage, "backward_one_chunk", recorded)
+    agreed = torch.ones(1, dtype=torch.int32)  # that all stages know the shapes of what they receive
+    monkeypatch.setattr(PipelineStage, "_warmup_backward_result", lambda *_, **_options: agreed)
+    own = sum(item.numel() for _, item in model.named_parameters())
+    model.forward_backward([batch(), batch()], tokens=128)
+    assert max(found) == pytest.approx(share * own, rel=0.02)
+    assert kept_elements(model) == pytest.approx(own * 2 / RANKS, rel=0.02)
 
 
 class Waits(TorchDispatchMode):

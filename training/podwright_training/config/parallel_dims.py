@@ -88,6 +88,12 @@ def vocabulary_shares(options: TrainConfig) -> int:
     return 1 if options.tie_word_embeddings or options.vocab_size % tensor else tensor
 
 
+def accumulates_whole_gradients(options: TrainConfig) -> bool:
+    """Return whether a rank keeps the whole gradient between micro-batches, as if it splits the backward pass."""
+    splits_backward = options.pipeline_parallel > 1 and options.pipeline_schedule.startswith("zero_bubble")
+    return options.accumulated_gradients == "whole" or splits_backward
+
+
 def problems(options: TrainConfig, *, world_size: int, nodes: int) -> Iterator[str]:
     """Yield one line for each reason why the options do not fit the job."""
     yield from _problems_of_world(options, world_size, nodes)

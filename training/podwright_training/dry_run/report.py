@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from podwright_training.config.memory_checkpoints import GENERATIONS
+from podwright_training.config.parallel_dims import accumulates_whole_gradients
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.dry_run import memory
 from podwright_training.dry_run.rank import Step
@@ -52,18 +53,27 @@ def findings(options: TrainConfig, step: Step, *, memory_gb: float | None) -> It
 
 def _remedy(options: TrainConfig, category: str) -> str:
     """Return what to do about the category that takes most."""
-    of_pipelines = "use more tensor_parallel or pipeline stages: a pipeline keeps these whole"
+    again = "" if options.pipeline_schedule.startswith("zero_bubble") else "reshard_after_forward always, "
+    of_pipelines = f"use {again}more tensor_parallel or pipeline stages: a pipeline keeps these gathered"
     more_ranks = "use more ranks, sharding_strategy full, or cpu_offload"
     keeps_more = not options.activation_checkpointing or options.activation_checkpointing_mode != "full"
     remedies = {
         memory.WEIGHTS: more_ranks,
         memory.OPTIMIZER: more_ranks,
         memory.GATHERED: of_pipelines if options.pipeline_parallel > 1 else "use more tensor_parallel",
-        memory.GRADIENTS: of_pipelines if options.pipeline_parallel > 1 else "use accumulated_gradients sharded",
+        memory.GRADIENTS: more_ranks,
         memory.LOGITS: "lower loss_chunk_tokens",
+        memory.WORKING: _sharded_gradients(options),
         memory.ACTIVATIONS: "use activation_checkpointing 1 in mode full" if keeps_more else None,
     }
     return remedies.get(category) or "lower train_batch_size, or use more tensor_parallel or context_parallel"
+
+
+def _sharded_gradients(options: TrainConfig) -> str | None:
+    """Return how a rank keeps its shard alone of the gradient that it accumulates."""
+    if options.accumulated_gradients == "whole":
+        return "use accumulated_gradients sharded"
+    return "use pipeline_schedule interleaved_1f1b" if accumulates_whole_gradients(options) else None
 
 
 def document(

@@ -13,14 +13,13 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import Shard
 
 from podwright_training.config.parallel_dims import rank_of_stage, stages_per_rank, vocabulary_shares
+from podwright_training.config.sections.memory import SMALL_BYTES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import DTYPES, Block, LlamaForCausalLM, MixtureOfExperts, configure
 from podwright_training.parallel import expert, tensor, vocabulary
 from podwright_training.parallel.meshes import Meshes, sharding
 from podwright_training.parallel.sequence import ContextParallelAttention, SequenceShare
 from podwright_training.parallel.stage import Stage
-
-SMALL_BYTES = 1 << 30  # of gathered weights: little beside any device's memory
 
 
 def stages_of(options: TrainConfig, meshes: Meshes) -> list[Stage]:

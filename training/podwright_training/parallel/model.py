@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from podwright_training.batch import Batch
-from podwright_training.config.parallel_dims import ParallelDims
+from podwright_training.config.parallel_dims import ParallelDims, accumulates_whole_gradients
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import DTYPES, is_router_bias
 from podwright_training.parallel import gradients
@@ -62,7 +62,7 @@ class ParallelModel:
         self._pipeline = _pipeline(options, self._stages, meshes)
         if self._pipeline and (weight := self._pipeline.tied_weight) is not None:
             setattr(weight, gradients.IN_STAGES, 2)
-        self._keeps_whole_gradients = options.accumulated_gradients == "whole"
+        self._keeps_whole_gradients = accumulates_whole_gradients(options)
         self._pieces = options.pipeline_micro_batches or options.train_batch_size
         self.parts = [stage.model for stage in self._stages]
         if initialize:
@@ -172,8 +172,14 @@ class ParallelModel:
 def _pipeline(options: TrainConfig, stages: list[Stage], meshes: Meshes) -> Pipeline | None:
     if options.pipeline_parallel == 1:
         return None
-    dtype = DTYPES[options.compute_precision]
-    return Pipeline(stages, schedule=options.pipeline_schedule, ranks=meshes.ranks, dtype=dtype)
+    return Pipeline(
+        stages,
+        schedule=options.pipeline_schedule,
+        ranks=meshes.ranks,
+        dtype=DTYPES[options.compute_precision],
+        whole_gradients=accumulates_whole_gradients(options),
+        reshard=options.reshard_after_forward == "always",
+    )
 
 
 def _allocate(stage: Stage, options: TrainConfig, device: torch.device) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -16,6 +18,7 @@ from torch.distributed.pipelining import (
     ScheduleInterleavedZeroBubble,
     ScheduleZBVZeroBubble,
 )
+from torch.distributed.pipelining._backward import stage_backward
 
 from podwright_training.batch import Batch
 from podwright_training.config.parallel_dims import rank_of_stage
@@ -38,8 +41,28 @@ class Pipeline:
             it; else ``None``.
     """
 
-    def __init__(self, stages: Sequence[Stage], *, schedule: str, ranks: DeviceMesh, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        schedule: str,
+        ranks: DeviceMesh,
+        dtype: torch.dtype,
+        whole_gradients: bool,
+        reshard: bool,
+    ) -> None:
+        """Prepare this rank's stages; a schedule is built for the first batch.
+
+        Args:
+            stages: This rank's.
+            schedule: A key of ``SCHEDULES``.
+            ranks: The job's mesh.
+            dtype: Of what stages send.
+            whole_gradients: Keep whole gradients until the last micro-batch; else reduce them after each.
+            reshard: Free gathered weights after each backward, where gradients are reduced then.
+        """
         self._stages = stages
+        self._whole_gradients, self._reshard = whole_gradients, reshard
         self._name, self._schedule = schedule, SCHEDULES[schedule]
         self._group = ranks.get_group("pipeline")
         self._rank, self._size = ranks.get_local_rank("pipeline"), ranks["pipeline"].size()
@@ -126,8 +149,10 @@ class Pipeline:
         sequences, length = batch.tokens_BT.shape[0] // pieces, batch.tokens_BT.shape[1]
         tokens = torch.empty(sequences, length, dtype=torch.int64, device="meta")
         hidden = torch.empty(self._shape(sequences, length), dtype=self._dtype, device="meta", requires_grad=True)
+        reducing: Callable[..., PipelineStage] = partial(_ReducingStage, reshard=self._reshard)
+        kind = PipelineStage if self._whole_gradients else reducing
         stages = [
-            PipelineStage(
+            kind(
                 stage,
                 stage.number,
                 self._size * len(self._stages),
@@ -145,6 +170,31 @@ class Pipeline:
     def _shape(self, sequences: int, length: int) -> tuple[int, int, int]:
         """Return the shape of the residual stream of a rank's own tokens."""
         return sequences, length // self._own_part, self._stages[0].model.config.hidden_size
+
+
+class _ReducingStage(PipelineStage):
+    """A stage that reduces the gradient of each micro-batch, so that a rank keeps its shard alone.
+
+    The library's keeps the whole gradient until the last micro-batch. Its schedules that split the backward pass need
+    that: hooks of FSDP reduce when the gradient of the inputs is complete, before those of weights.
+    """
+
+    def __init__(self, *args: Any, reshard: bool, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._reshard = reshard
+
+    def backward_maybe_with_nosync(
+        self,
+        backward_type: str,  # noqa: ARG002 - full in all schedules that get such stages
+        bwd_kwargs: dict[str, Any],
+        last_backward: bool = False,  # noqa: FBT001, FBT002 - the library's signature
+    ) -> tuple[tuple[Tensor | None, ...], None]:
+        """Compute and reduce all gradients of a micro-batch; replicas add theirs up after the last one only."""
+        module = cast("FSDPModule", self.submod)
+        module.set_is_last_backward(False)  # waiting for what is sent, and cleaning up, is left to perform_reduce_grad
+        module.set_reshard_after_backward(self._reshard)
+        module.set_requires_all_reduce(last_backward)
+        return stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"]), None
 
 
 def _tied_weight(stages: Sequence[Stage]) -> nn.Parameter | None:

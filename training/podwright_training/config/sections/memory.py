@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from podwright_training.config.option import Conflicts, option
 
+SMALL_BYTES = 1 << 30  # of gathered weights: little beside any device's memory
 QUICK_LOSS_CHUNK_TOKENS = {"cpu": 512, "accelerator": 4096}  # measured: on a CPU, more only costs memory
 
 
@@ -22,7 +23,7 @@ class MemoryOptions:
     accumulated_gradients: str = option(
         "sharded",
         "Between micro-batches; sharded: reduce after each, keep a shard; whole: reduce after the last, keep the whole "
-        "gradient in fp32 on every rank, with less communication.",
+        "gradient in fp32 on every rank, with less communication, as pipelines with a zero_bubble schedule always do.",
         choices=("sharded", "whole"),
     )
     cpu_offload: bool = option(False, "Keep weights, gradients and optimizer state in host memory.")
