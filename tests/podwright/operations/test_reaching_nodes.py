@@ -145,7 +145,7 @@ def test_submit_refuses_a_run_of_nxd_training_before_it_sends_it(capsys, reach, 
 
 
 def test_submit_holds_a_job_against_cluster_yaml(capsys, aws, reach, folder, plugin):
-    """Where the cluster's file is here, nodes, ranks and accelerator are checked, with what the flags change."""
+    """Where the cluster's file is here, nodes, ranks and accelerator are compared with it, flags first."""
     plugin()
     workers = {"name": "workers", "role": "compute", "instance_type": "ml.g5.12xlarge", "count": 2, "partition": "gpu"}
     controller = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
