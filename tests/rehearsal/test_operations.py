@@ -507,6 +507,12 @@ def test_a_chain_of_jobs_is_one_run(known):
     folder = known.hosts.directory.parent / "fsx" / "runs" / "chain"
     (folder / "nxdt" / "environment.log").write_text("made\n")
     assert known.podwright("logs", "chain", *known.key) == "made\n"
+    hosts = folder.with_name("spread") / "elastic"  # of an elastic run the newest is shown
+    hosts.mkdir(parents=True)
+    for number, text in enumerate(("gone", "alive")):
+        (hosts / f"host-{number}.log").write_text(f"{text}\n")
+        os.utime(hosts / f"host-{number}.log", (number, number))
+    assert known.podwright("logs", "spread", *known.key) == "alive\n"
     with known.start(*known.command("logs", "chain", "--follow", *known.key)) as process:
         wait_for(lambda: process.stdout.readline() == "made\n")
         (folder / "nxdt" / "train.log").write_text("step 1\n")  # of a job that had not begun

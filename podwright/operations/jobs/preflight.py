@@ -12,15 +12,17 @@ from podwright.operations.errors import ArgumentError
 from podwright_bootstrap.contract import COMPUTE
 
 
-def refuse_run(options: argparse.Namespace, groups: Sequence[InstanceGroup]) -> None:
-    """Check a run.yaml that is for NxD Training; podwright-train's own runs are checked by `check --run`.
+def refuse_run(options: argparse.Namespace, groups: Sequence[InstanceGroup]) -> list[str]:
+    """Check a run.yaml that is for NxD Training; return the flags of launch that the cluster decides.
+
+    Those for podwright-train itself are checked by `check --run`.
 
     Raises:
         ArgumentError: NxD Training, the nodes or their memory refuse it; the message has every reason.
     """
     flags = _launch(options, run=options.file)
     if flags.backend != "nxdt":
-        return
+        return []
     from podwright.planning import nxdt as planner  # a native run needs no planner
     from podwright_training.commands.launch import problems_of_nxdt
     from podwright_training.errors import ConfigError
@@ -30,6 +32,7 @@ def refuse_run(options: argparse.Namespace, groups: Sequence[InstanceGroup]) -> 
     partitions = {flags.partition} if flags.partition else {group.partition for group in groups}
     there = [group for group in groups if group.role == COMPUTE and group.partition in partitions]
     types = [group.instance_type for group in there if group.instance_type in MEMBERS]
+    known = [f"--instance={types[0]}"] if types and not flags.instance else []
     flags.instance = flags.instance or next(iter(types), None)
     problems = list(problems_of_nxdt(flags))
     if not problems:
@@ -40,6 +43,7 @@ def refuse_run(options: argparse.Namespace, groups: Sequence[InstanceGroup]) -> 
             problems = error.problems
     if problems:
         raise ArgumentError("; ".join(problems), "nothing was sent")
+    return known
 
 
 def refuse_job(options: argparse.Namespace, settings_file: Path | None) -> None:

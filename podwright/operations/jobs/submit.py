@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
     if _is_run(options.file) and _is_job(options.file):
         preflight.refuse_job(options, wanted.file)
     elif _is_run(options.file):
-        preflight.refuse_run(options, node.cluster.groups)
+        options.launch_arguments = [*options.launch_arguments, *preflight.refuse_run(options, node.cluster.groups)]
     found = runs.find(node, options.runs, beside=slurm.of_run(name))
     if found.rest:
         hint = f"`podwright cancel {name}`, or give this one another --name"

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from podwright.cli import main
+from podwright.operations.account import cluster
+from podwright.operations.account.session import Session
+from podwright.operations.jobs import submit
 from podwright.operations.jobs.fetch import RemoteFile, summary
+from podwright.operations.jobs.preflight import refuse_run
+from podwright.parser import Parser
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
@@ -144,8 +150,20 @@ def test_submit_refuses_a_run_of_nxd_training_before_it_sends_it(capsys, reach, 
     assert "--instance: got nothing, need one of ml.trn1.32xlarge" in line  # this cluster has no Trainium
 
 
+def test_the_cluster_says_which_trainium_a_run_gets(reach, folder):
+    """The instance type is that of its nodes, unless a flag names one."""
+    (folder / "run.yaml").write_text(RUN)
+    parser = Parser()
+    submit.add_arguments(parser)
+    existing = cluster.find(Session(), reach).groups
+    groups = [replace(group, instance_type="ml.trn1n.32xlarge") for group in existing if group.role == "compute"]
+    for flags, added in (("", ["--instance=ml.trn1n.32xlarge"]), (" --instance=ml.trn1.32xlarge", [])):
+        options = parser.parse_args(["run.yaml", "--nodes=1", f"--launch-arguments=--backend=nxdt{flags}"])
+        assert refuse_run(options, groups) == added
+
+
 def test_submit_holds_a_job_against_cluster_yaml(capsys, aws, reach, folder, plugin):
-    """Where the cluster's file is here, nodes, ranks and accelerator are compared with it, flags first."""
+    """Nodes, ranks and accelerator are compared with the cluster's file, where it is here; flags come first."""
     plugin()
     workers = {"name": "workers", "role": "compute", "instance_type": "ml.g5.12xlarge", "count": 2, "partition": "gpu"}
     controller = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
