@@ -12,7 +12,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from difflib import get_close_matches
 from importlib import import_module
@@ -236,7 +236,9 @@ def _print_json(command: str, document: Mapping[str, Any]) -> None:
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument("--json", action="store_true", help="print findings as JSON")
-    parser.add_argument("--run", type=Path, metavar="run.yaml", help="also check whether this run fits the cluster")
+    parser.add_argument(
+        "--run", type=Path, metavar="FILE", help="also check whether this run.yaml or job.yaml fits the cluster"
+    )
     parser.add_argument(
         "--live", action="store_true", help="also ask your AWS account: quotas, zones, existing resources"
     )
@@ -247,12 +249,12 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 def _check(options: argparse.Namespace) -> int:
     from podwright.check.errors import InputError
     from podwright.check.findings import Level, summary, to_json, write
-    from podwright.check.load import load_run
+    from podwright.check.load import load_run_or_job
     from podwright.check.report import check, check_live
     from podwright.check.rules import UNANSWERED
 
     try:
-        report = check(options.file, load_run(options.run) if options.run else None)
+        report = check(options.file, load_run_or_job(options.run) if options.run else None)
     except InputError as error:
         if not options.json:
             raise
@@ -283,7 +285,9 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
         "Default: list all keys of cluster.yaml",
     )
     parser.add_argument("--codes", action="store_true", help="list the codes of findings")
-    parser.add_argument("--run", action="store_true", help="list the keys of run.yaml instead of cluster.yaml's")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--run", action="store_true", help="of run.yaml instead of cluster.yaml")
+    which.add_argument("--job", action="store_true", help="of job.yaml instead of cluster.yaml")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="NAME.svg",
         help="draw the file's cluster as .svg, .narrow.svg (400 px wide), .html or .md",
@@ -293,13 +297,14 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "podwright explain lustre.capacity_gib",
         "podwright explain max_steps",
+        "podwright explain --job resume",
         "podwright explain vpc-dns",
         "podwright explain cluster.yaml -o cluster.svg",
     )
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from podwright.check.explain import keys, run_keys
+    from podwright.check.explain import job_keys, keys, run_keys
     from podwright.check.report import codes
 
     if options.output or (options.key and _is_file(options.key)):
@@ -307,9 +312,10 @@ def _explain(options: argparse.Namespace) -> int:
     meanings = codes()
     if options.codes or options.key in meanings:
         return _print_codes(meanings if options.codes else {options.key: meanings[options.key]}, options)
-    wanted = list(run_keys() if options.run else keys()) if options.key is None else _keys_named(options.key)
+    files = (run_keys,) if options.run else (job_keys,) if options.job else (keys, run_keys, job_keys)
+    wanted = list(files[0]()) if options.key is None else _keys_named(options.key, files)
     if not wanted:
-        return _unexplained(options.key, [*(key.name for key in (*keys(), *run_keys())), *meanings])
+        return _unexplained(options.key, [*(key.name for listed in files for key in listed()), *meanings])
     if options.json:
         _print_json("explain", {"keys": [vars(key) for key in wanted]})
     else:
@@ -317,11 +323,11 @@ def _explain(options: argparse.Namespace) -> int:
     return OK
 
 
-def _keys_named(word: str) -> list[Key]:
-    """Return the keys of cluster.yaml, else of run.yaml, that a word names."""
-    from podwright.check.explain import keys, matching, run_keys
+def _keys_named(word: str, files: Iterable[Callable[[], Iterator[Key]]]) -> list[Key]:
+    """Return the keys that a word names in the first of the files that has one."""
+    from podwright.check.explain import matching
 
-    return matching(keys(), word) or matching(run_keys(), word)
+    return next((found for listed in files if (found := matching(listed(), word))), [])
 
 
 def _print_codes(meanings: Mapping[str, str], options: argparse.Namespace) -> int:
@@ -339,7 +345,7 @@ def _print_codes(meanings: Mapping[str, str], options: argparse.Namespace) -> in
 def _unexplained(word: str, names: Iterable[str]) -> int:
     """Name the closest keys and codes."""
     similar = get_close_matches(word, dict.fromkeys(names), n=3)
-    listed = "`podwright explain` lists the keys of cluster.yaml, --run those of run.yaml, --codes all codes"
+    listed = "`podwright explain` lists the keys of cluster.yaml, --run run.yaml's, --job job.yaml's, --codes all codes"
     hint = f"did you mean {' or '.join(similar)}?" if similar else listed
     print(f"podwright: no key or code {word!r}: {hint}", file=sys.stderr)
     return UNREADABLE

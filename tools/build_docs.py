@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +22,7 @@ from textwrap import fill
 from typing import Any
 
 from podwright import cli
-from podwright.check.explain import keys
+from podwright.check.explain import Key, job_keys, keys
 from podwright.check.report import codes
 from podwright.parser import Parser
 from podwright_training import __main__ as trainer
@@ -111,6 +111,7 @@ def reference() -> dict[str, str]:
         os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
     return {
         "cluster_yaml": "\n".join(_settings()),
+        "job_yaml": "\n".join(_job()),
         "run_yaml": "\n".join(_options()),
         "podwright": "\n".join(_help("podwright", _podwright())),
         "podwright_train": "\n".join(_help("podwright-train", _podwright_train())),
@@ -123,14 +124,28 @@ def reference() -> dict[str, str]:
 def _settings() -> Iterator[str]:
     yield "# cluster.yaml\n\nEvery key, as `podwright explain` prints it. `[]` marks the items of a list."
     yield "[The JSON Schema](../schemas/cluster.json) has the same for editors."
+    yield from _keys(keys())
+
+
+def _job() -> Iterator[str]:
+    yield "# job.yaml\n\nEvery key of [another trainer's job](../docs/how_to/other_trainers.md), as `podwright explain"
+    yield "--job` prints it. [The JSON Schema](../schemas/job.json) has the same for editors.\n"
+    yield from map(_key, job_keys())
+
+
+def _keys(found: Iterable[Key]) -> Iterator[str]:
     section = ""
-    for key in keys():
+    for key in found:
         first = key.name.partition(".")[0]
         if first != section:
             section = first
             yield f"\n## {section}\n"
-        variant = f" (source: {key.source})" if key.source else ""
-        yield f"**`{key.name}`**{variant} · {key.values} · {key.default}<br>\n{key.description}\n"
+        yield _key(key)
+
+
+def _key(key: Key) -> str:
+    variant = f" (source: {key.source})" if key.source else ""
+    return f"**`{key.name}`**{variant} · {key.values} · {key.default}<br>\n{key.description}\n"
 
 
 def _options() -> Iterator[str]:

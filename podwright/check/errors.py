@@ -14,7 +14,7 @@ from podwright.terminal import columns
 CODES = {
     "unreadable-file": "The settings file is missing, not a file, too large or not UTF-8 text.",
     "bound-to-place": "`podwright move` goes to another zone or region, and this value exists only in the old one.",
-    "invalid-run": "The file of `--run` is unreadable, or has a wrong option.",
+    "invalid-run": "The file of `--run` is unreadable, or has a wrong option or key.",
 }
 
 
@@ -36,7 +36,7 @@ class UnreadableFileError(InputError):
 
 
 class InvalidRunError(InputError):
-    """The file of ``--run`` has a wrong option."""
+    """The file of ``--run`` has a wrong option or key."""
 
     code = "invalid-run"
 

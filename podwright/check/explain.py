@@ -1,10 +1,10 @@
-"""Describe every key of cluster.yaml and of run.yaml, from the types themselves."""
+"""Describe every key of cluster.yaml, run.yaml and job.yaml, from the types themselves."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from textwrap import fill
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -18,7 +18,15 @@ from podwright.terminal import columns
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true | false"}
 _LIMITS = {"at_least": "at least", "above": "above", "at_most": "at most"}
 _INDEX = re.compile(r"\[\d*\]|\.\d+(?=\.|$)")  # of a list's item: [], [3] or .3
-RUN_FILE = "run.yaml"
+_KINDS = {  # of job.yaml's values
+    "words": "text | list of text",
+    "texts": "mapping of texts",
+    "files": "mapping of texts and mappings",
+    "int": _WORDS[int],
+    "float": _WORDS[float],
+    "text": _WORDS[str],
+}
+CLUSTER_FILE, RUN_FILE, JOB_FILE = "cluster.yaml", "run.yaml", "job.yaml"
 WIDTH = 100  # of a description, where the terminal has as much
 
 
@@ -31,11 +39,11 @@ class Key:
     values: str
     default: str
     description: str
-    file: str = "cluster.yaml"
+    file: str = CLUSTER_FILE
 
     def __str__(self) -> str:
         variant = f"  (source: {self.source})" if self.source else ""
-        of = f"  ({self.file})" if self.file == RUN_FILE else ""
+        of = f"  ({self.file})" if self.file != CLUSTER_FILE else ""
         margin = "    "
         text = fill(
             self.description,
@@ -87,6 +95,31 @@ def run_keys() -> Iterator[Key]:
             values = " | ".join(choices) or _run_values(hints[item.name], item.metadata)
             default, description = _shortened(_plain_default(item.default), item.metadata["text"])
             yield Key(item.name, "", values, default, f"{description} ({title})", RUN_FILE)
+
+
+def job_keys() -> Iterator[Key]:
+    """Yield every key of job.yaml, a section's after it. Needs podwright-training."""
+    from podwright_training.jobs.patterns import VALUES  # noqa: PLC0415 — cluster.yaml's keys need no trainer
+    from podwright_training.jobs.spec import SECTIONS, JobSpec  # noqa: PLC0415 — as above
+
+    for item in fields(JobSpec):
+        yield _job_key(item, "")
+        for inner in fields(SECTIONS[item.name]) if item.name in SECTIONS else ():
+            yield _job_key(inner, f"{item.name}.")
+            for name, text in VALUES.items() if inner.name == "patterns" else ():
+                yield Key(f"log.patterns.{name}", "", "text", "optional", f"For {text}.", JOB_FILE)
+
+
+def _job_key(item: Field[Any], prefix: str) -> Key:
+    from podwright_training.jobs.spec import KINDS, SECTIONS  # noqa: PLC0415 — cluster.yaml's keys need no trainer
+
+    limits = item.metadata
+    kind = "mapping" if item.name in SECTIONS else _KINDS[KINDS.get(item.name, "text")]
+    least = limits.get("at_least")
+    values = " | ".join(limits.get("choices", ())) or (kind if least is None else f"{kind}, at least {least:g}")
+    default = _plain_default(None if item.default is MISSING else item.default)
+    shown = _shortened("required" if item.name == "command" else default, limits["text"])
+    return Key(prefix + item.name, "", values, *shown, JOB_FILE)
 
 
 def _run_values(hint: Any, limits: Mapping[str, Any]) -> str:

@@ -185,3 +185,8 @@ def error(path: KeyPath, message: str, hint: str) -> Finding:
 def warning(path: KeyPath, message: str, hint: str) -> Finding:
     """Make a warning, which fails only with ``--strict``."""
     return Finding(Level.WARNING, "", path, message, hint)
+
+
+def remark(path: KeyPath, message: str, hint: str) -> Finding:
+    """Make a remark, which never fails."""
+    return Finding(Level.INFO, "", path, message, hint)

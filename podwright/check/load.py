@@ -9,6 +9,7 @@ from podwright.check.errors import InvalidRunError, InvalidSettingsError
 from podwright.check.findings import has_errors
 
 if TYPE_CHECKING:
+    from podwright.check.rules.run import Run
     from podwright.settings.root import Settings
     from podwright_training.config.train_config import TrainConfig
 
@@ -39,5 +40,22 @@ def load_run(path: Path) -> TrainConfig:
 
     try:
         return load_file(path)
+    except UserError as error:
+        raise InvalidRunError(error) from error
+
+
+def load_run_or_job(path: Path) -> Run:
+    """Read the options of a training run, or a job.yaml of another trainer.
+
+    Raises:
+        InvalidRunError: one is unknown or wrong; the message lists all of them.
+    """
+    from podwright_training.errors import UserError  # noqa: PLC0415 — only `--run` needs the trainer
+    from podwright_training.jobs import spec  # noqa: PLC0415 — as above
+
+    if not spec.is_job(path):
+        return load_run(path)
+    try:
+        return spec.load(path)
     except UserError as error:
         raise InvalidRunError(error) from error

@@ -17,7 +17,7 @@ from podwright.check.incomplete import incomplete
 from podwright.settings.root import Settings
 
 if TYPE_CHECKING:
-    from podwright_training.config.train_config import TrainConfig
+    from podwright.check.rules.run import Run
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Report:
     findings: tuple[Finding, ...]
 
 
-def check(file: Path, run: TrainConfig | None = None) -> Report:
+def check(file: Path, run: Run | None = None) -> Report:
     """Check a settings file, and whether a run fits its cluster.
 
     Raises:
@@ -38,7 +38,7 @@ def check(file: Path, run: TrainConfig | None = None) -> Report:
     return check_document(Document.read(file), run)
 
 
-def check_document(source: Document, run: TrainConfig | None = None) -> Report:
+def check_document(source: Document, run: Run | None = None) -> Report:
     """Check a parsed file; findings are in the order of the file."""
     findings = [*source.findings, *source.secrets()]
     settings = None

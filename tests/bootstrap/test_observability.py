@@ -54,9 +54,28 @@ NEURON_REPORT = {
             "report": {
                 "neuroncore_counters": {"neuroncores_in_use": {"0": {"neuroncore_utilization": 92.5}}},
                 "memory_used": {"neuron_runtime_used_bytes": {"host": 7, "neuron_device": 4096}},
+                "execution_stats": {
+                    "period": 1.030613214,
+                    "error_summary": {"generic": 0, "numerical": 2, "transient": 0, "runtime": 0, "hardware": 0},
+                    "execution_summary": {"completed": 123, "completed_with_num_err": 2, "timed_out": 1},
+                    "latency_stats": {
+                        "total_latency": None,
+                        "device_latency": {"p0": 0.01000001, "p50": 0.01000008, "p99": 0.01000012, "p100": 0.01000013},
+                    },
+                    "error": "",
+                },
             },
         }
-    ]
+    ],
+    "system_data": {
+        "neuron_hw_counters": {
+            "period": 1.030359284,
+            "neuron_devices": [
+                {"neuron_device_index": 0, "mem_ecc_corrected": 4, "mem_ecc_uncorrected": 0, "sram_ecc_uncorrected": 1}
+            ],
+            "error": "",
+        }
+    },
 }
 
 
@@ -225,6 +244,11 @@ def test_collectors_tell_what_programs_tell(exported):
         'podwright_gpu_throttled{gpu="0",reason="temperature",uuid="GPU-0"} 1',
         'podwright_gpu_xid_errors_total{bus="0000:10:1c",xid="79"} 1',
         'podwright_neuroncore_utilization_ratio{core="0",pid="20843"} 0.925',
+        'podwright_neuron_execution_errors{kind="numerical",pid="20843"} 2',
+        'podwright_neuron_execution_errors{kind="timed_out",pid="20843"} 1',
+        'podwright_neuron_execution_latency_seconds{pid="20843",quantile="0.99",where="device"} 0.01000012',
+        'podwright_neuron_ecc_events{device="0",kind="corrected",memory="dram"} 4',
+        'podwright_neuron_ecc_events{device="0",kind="uncorrected",memory="sram"} 1',
         'podwright_efa_tx_bytes_total{device="rdmap16s27",port="1"} 11',
         'podwright_efa_retrans_pkts_total{device="rdmap16s27",port="1"} 14',
         'podwright_slurm_nodes{state="idle"} 1',
@@ -238,6 +262,7 @@ def test_collectors_tell_what_programs_tell(exported):
         'podwright_collector_works{collector="slurm"} 1',
     } <= lines
     assert not any(line.startswith('podwright_gpu_power_watts{gpu="1"') for line in lines)
+    assert 'where="total"' not in exported  # no value there: nothing was measured
     assert 'uuid="GPU-1"} 1\n' not in exported  # a program of no job, and a reason that the GPU does not name
     assert "lifespan" not in exported
     assert "node_textfile_scrape_error 0" in lines

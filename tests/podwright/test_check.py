@@ -19,9 +19,10 @@ import pytest
 from golden import CASES, Case, cases
 
 from podwright import cli
-from podwright.check.explain import keys
+from podwright.check.explain import job_keys, keys
 from podwright.check.report import codes
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.jobs.json_schema import job_schema
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "podwright"]
@@ -231,6 +232,23 @@ def test_explains_the_keys_of_a_run(podwright: Podwright):
     assert one.startswith("max_steps  (run.yaml)\n    whole number, at least 1; default: 5000\n")
     assert podwright("explain", "--", "--max-steps").stdout == one
     assert "did you mean max_steps" in podwright("explain", "max_step").stderr
+
+
+def test_explains_the_keys_of_a_job(podwright: Podwright):
+    """Each key of job.yaml's schema is explained; --job lists them all, and chooses the file of a word."""
+    sections = {"": job_schema(), **job_schema()["properties"]}
+    names = {
+        f"{section}.{key}".lstrip(".")
+        for section, described in sections.items()
+        for key in described.get("properties", ())
+    }
+    assert {key.name for key in job_keys() if not key.name.startswith("log.patterns.")} == names
+    listed = podwright("explain", "--job").stdout
+    assert all(f"{name}  (job.yaml)\n" in listed for name in names)
+    one = podwright("explain", "resume.complete").stdout
+    assert one.startswith("resume.complete  (job.yaml)\n    text; optional\n    File in a checkpoint")
+    assert podwright("explain", "--job", "name").stdout.startswith("name  (job.yaml)\n")
+    assert podwright("explain", "launcher").stdout.splitlines()[1].strip().startswith("torchrun | deepspeed")
 
 
 def test_explains_codes(podwright: Podwright):

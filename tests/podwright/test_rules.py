@@ -31,6 +31,7 @@ from podwright_constructs.catalog import InstanceType, cluster_instance_types
 from podwright_constructs.problems import dotted
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import PRESETS
+from podwright_training.jobs.spec import JobSpec, Model
 
 CONTROLLER = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
 WORKERS = {"name": "workers", "role": "compute", "instance_type": "ml.g5.xlarge", "count": 2, "partition": "gpu"}
@@ -681,14 +682,66 @@ def test_a_run_is_held_against_the_cluster(options: Mapping[str, Any], path: str
     assert found.hint == hint
 
 
-def test_a_native_run_on_trn1_is_refused():
-    """The line has the devices that native PyTorch runs on, and the way that a trn1 has."""
-    run = replace(load_file(PRESETS / "seed_1b.yaml"), train_batch_size=1)
-    settings = load(ROOT / "examples" / "trainium" / "cluster.yaml")
-    (found,) = rules.apply(settings, run)
-    assert dotted(found.path) == "cluster.instance_groups[1].instance_type"
-    need = "ml.trn1.32xlarge: native PyTorch needs Trainium2 or Trainium3, and this is Trainium"
-    assert (found.message, found.hint) == (need, "train on it with NxD Training: podwright-train launch --backend nxdt")
+LLAMA_OF_TRN1 = {"train_batch_size": 1, "global_batch_size": 1024, "activation_checkpointing_mode": "selective"}
+
+
+def test_a_run_on_trn1_is_one_of_nxd_training():
+    """The published job is taken, and the remark has the command that submits it."""
+    run = replace(load_file(PRESETS / "llama3_8b.yaml"), **LLAMA_OF_TRN1)
+    (found,) = rules.apply(load(ROOT / "examples" / "trainium" / "cluster.yaml"), run)
+    assert (found.level, dotted(found.path)) == (Level.INFO, "cluster.instance_groups[1].instance_type")
+    assert found.hint == "podwright submit run.yaml --nodes 1 --launch-arguments=--backend=nxdt"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tensor_parallel": 8}, "memory: podwright plan predicts 35.0 GB of a device's 34.3 with tensor_parallel 8"),
+        ({"tensor_parallel": 16}, "tensor_parallel 16: ml.trn1.32xlarge has collectives among 1, 2, 8 or 32 cores"),
+        ({"tensor_parallel": 5}, "tensor_parallel 5 does not divide the 32 heads"),
+        ({"global_batch_size": 3, "pipeline_parallel": 4}, "x context_parallel 1 = 128 does not divide the 32 ranks"),
+        ({"ema_decay": 0.9}, "--ema-decay: NxD Training has no such option"),
+    ],
+)
+def test_a_run_that_nxd_training_refuses_is_an_error(options: Mapping[str, Any], message: str):
+    """Heads, ranks, memory and options are checked where cluster.yaml is, before a node sees the run."""
+    run = replace(load_file(PRESETS / "llama3_8b.yaml"), **{**LLAMA_OF_TRN1, **options})
+    found = rules.apply(load(ROOT / "examples" / "trainium" / "cluster.yaml"), run)
+    assert {finding.level for finding in found} == {Level.ERROR}
+    assert any(message in finding.message for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("asked", "path", "message"),
+    [
+        ({"nodes": 3}, "count", "the job needs 3 nodes, and partition gpu has 2"),
+        ({"ranks_per_node": 4}, "instance_type", "the job starts 4 ranks on a node, and ml.g5.xlarge has A10G for 1"),
+        (
+            {"model": Model(accelerator="H100")},
+            "instance_type",
+            "the job's MFU is of H100, and ml.g5.xlarge has A10G",
+        ),
+    ],
+)
+def test_a_job_is_held_against_the_cluster(asked: Mapping[str, Any], path: str, message: str):
+    """More nodes or ranks than a partition has, or another accelerator: one finding each."""
+    settings = Settings.model_validate(content())
+    job = JobSpec(command=("train.py",), nodes=2, model=Model(accelerator="A10G"))
+    assert rules.apply(settings, job) == []
+    (found,) = rules.apply(settings, replace(job, **asked))
+    assert (found.code, dotted(found.path)) == ("job-fits", f"cluster.instance_groups[1].{path}")
+    assert found.message == message
+
+
+def test_a_job_needs_one_partition_that_fits():
+    """Another partition may be too small; on nodes without accelerators the job says how many ranks it starts."""
+    others = {**WORKERS, "name": "others", "instance_type": "ml.c5.xlarge", "partition": "cpu", "count": 4}
+    settings = Settings.model_validate(content(**groups(CONTROLLER, WORKERS, others)))
+    job = JobSpec(command=("train.py",), nodes=2)
+    assert rules.apply(settings, job) == []
+    (found,) = rules.apply(settings, replace(job, nodes=4))
+    assert found.message == "the job needs 4 nodes, and partition gpu has 2"
+    assert rules.apply(settings, replace(job, nodes=4, ranks_per_node=8)) == []
 
 
 def test_good_settings_break_no_rule():

@@ -21,6 +21,8 @@ from urllib.request import urlopen
 import pytest
 import torch
 
+from podwright.planning.on_demand import on_demand
+from podwright_bootstrap.contract import NODE_JSON, NodeRecord
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
@@ -460,6 +462,77 @@ def python(known):
     )
     path.chmod(0o755)
     return "/fsx/python"
+
+
+@pytest.fixture
+def trainer(known):
+    """An environment of podwright-train on the shared file system, which the controller's record names."""
+    environment = known.hosts.directory.parent / "fsx" / "trainer"
+    programs = environment / "bin"
+    programs.mkdir(parents=True)
+    shutil.copytree(CHECKOUT / "training" / "podwright_training", environment / "podwright_training")
+    start = f"#!/bin/bash\nexport PYTHONPATH={PACKAGES}:/fsx/trainer\nexec env LD_LIBRARY_PATH={PYTHON}/lib"
+    interpreter = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    for name, words in {"podwright-train": "-m podwright_training", "python": ""}.items():
+        (programs / name).write_text(f'{start} {interpreter} {words} "$@"\n')
+        (programs / name).chmod(0o755)
+    record = NodeRecord(
+        cluster_name=NAME, cluster_arn="", hostname="", instance_id="", instance_group="workers", role="compute",
+        instance_type="ml.g5.12xlarge", partition="gpu", accelerator="gpu", accelerators_per_node=4,
+        accelerator_name="A10G", efa_interfaces=1, shared_root="/fsx", environment="/fsx/trainer", wheel_sha256=None,
+    )  # fmt: skip
+    controller = {"host": known.hosts.controller, "user": "root"}
+    write = f"mkdir -p {NODE_JSON.parent} && cat > {NODE_JSON} <<'END'\n{record.to_json()}END"
+    known.hosts.run(write, **controller)
+    yield
+    known.hosts.run(f"rm {NODE_JSON}", **controller)
+    shutil.rmtree(environment)
+
+
+@pytest.mark.usefixtures("trainer")
+def test_a_chain_of_jobs_is_one_run(known):
+    """All jobs of NxD Training bear their run's name: it blocks a second one, shows their logs, and cancels them."""
+    all_nodes = "sbatch --parsable --partition=gpu --nodes=3 --exclusive --output=/dev/null"
+    held = known.hosts.run(f"{all_nodes} --wrap='sleep 999'").stdout.strip()
+    run = known.home / "chain.yaml"
+    run.write_text("preset: llama3_8b\ntrain_batch_size: 1\n")
+    words = (run, "--nodes", 2, "--launch-arguments=--backend=nxdt --instance=ml.trn1.32xlarge", *known.key)
+    chain = json.loads(known.podwright("submit", *words, "--json"))
+    jobs = chain["jobs"]
+    assert (list(jobs), chain["job_id"]) == (["environment", "dataset", "compile", "train"], jobs["train"])
+    listed = json.loads(known.podwright("jobs", *known.key, "--json"))["jobs"]
+    assert {job["job_id"] for job in listed if job["run"] == "chain"} == set(jobs.values())
+    assert f"run chain has job {jobs['environment']}" in known.podwright("submit", *words, status=1)
+
+    folder = known.hosts.directory.parent / "fsx" / "runs" / "chain"
+    (folder / "nxdt" / "environment.log").write_text("made\n")
+    assert known.podwright("logs", "chain", *known.key) == "made\n"
+    hosts = folder.with_name("spread") / "elastic"  # of an elastic run the newest is shown
+    hosts.mkdir(parents=True)
+    for number, text in enumerate(("gone", "alive")):
+        (hosts / f"host-{number}.log").write_text(f"{text}\n")
+        os.utime(hosts / f"host-{number}.log", (number, number))
+    assert known.podwright("logs", "spread", *known.key) == "alive\n"
+    with known.start(*known.command("logs", "chain", "--follow", *known.key)) as process:
+        wait_for(lambda: process.stdout.readline() == "made\n")
+        (folder / "nxdt" / "train.log").write_text("step 1\n")  # of a job that had not begun
+        wait_for(lambda: process.stdout.readline() == "step 1\n")
+        printed = known.podwright("cancel", "chain", "--yes", *known.key)
+        assert all(number in printed for number in jobs.values())
+        _, errors = process.communicate(timeout=COMMAND_TIMEOUT_S)
+    assert process.returncode == 0, errors
+    assert {finish(known, number)["JobState"] for number in jobs.values()} == {"CANCELLED"}
+    known.hosts.run(f"scancel {held}")
+
+    events = [{"event": "start", "time": 0.0, "step": 0, "world_size": 2}]
+    events += [{"event": "train", "time": 10.0 * step, "step": step, "loss": 2.0} for step in (1, 2, 3)]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    (folder / "metrics.jsonl").chmod(0o666)
+    fetched = json.loads(known.podwright("fetch", "chain", "--export", *known.key, "--json"))
+    assert fetched["usd_per_hour"] == pytest.approx(2 * on_demand("ml.g5.12xlarge", known.aws.region).usd_per_hour)
+    assert "cost so far" in (known.home / "runs" / "chain" / "report" / "index.html").read_text()
+    again = known.podwright("fetch", "chain", *known.key)
+    assert "no model" not in again  # it is another trainer's
 
 
 def validate(operator, python, *words, status=0):

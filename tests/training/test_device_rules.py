@@ -42,6 +42,22 @@ def test_a_run_by_neurons_rules_has_the_losses_of_the_run_without(tiny_flags, tm
     assert found == curve(tmp_path / "without")
 
 
+SEVERAL = {"FSDP2": (2, {}), "tensor": (1, {"tensor_parallel": 2})}
+
+
+@pytest.mark.parametrize(("data_ranks", "options"), SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.slow
+def test_ranks_by_neurons_rules_have_the_losses_of_ranks_without(tiny_flags, call, tmp_path, data_ranks, options):
+    """Two ranks that divide the weights, or the matrices, on CPUs: equal to the last bit too."""
+    shared = {"ranks": data_ranks, "attention": "sdpa", "max_steps": 3, "validation_freq": 2, **options}
+    for name, rules in (("with", "neuron"), ("without", "none")):
+        status, output = call("train", *tiny_flags(tmp_path / name, device_rules=rules, **shared), ranks=2)
+        assert status == 0, output
+    found = curve(tmp_path / "with")
+    assert len(found) == 5
+    assert found == curve(tmp_path / "without")
+
+
 BROKEN = {
     "float64": (lambda x: x.double(), "float64, which Neuron lacks"),
     "complex": (lambda x: torch.view_as_complex(x.view(-1, 2)), "complex64, which Neuron lacks"),

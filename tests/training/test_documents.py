@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from podwright_testing.training_documents import as_described
 from podwright_training import __main__ as trainer
 from podwright_training.documents import DOCUMENTS
-from podwright_training.run_folder import RunFolder
+from podwright_training.run_folder import NXDT_STEPS, RunFolder
 
 
 def parsers_of(name):
@@ -90,10 +90,12 @@ def test_documents_of_launch(tmp_path, monkeypatch, capsys, ask):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
     where = (f"--run-dir={tmp_path / 'run'}", f"--environment={sys.prefix}", "--nodes=1")
-    assert ask("launch", *where, "--preset=tiny", "--nproc-per-node=1", "--accelerator=cpu")["job"] == 42
+    document = ask("launch", *where, "--preset=tiny", "--nproc-per-node=1", "--accelerator=cpu")
+    assert (document["job"], document["jobs"]) == (42, {"train": 42})
     options = ["--train-batch-size=1", "--global-batch-size=1024", "--activation-checkpointing-mode=selective"]
     of_nxdt = ["--backend=nxdt", "--preset=llama3_8b", "--instance=ml.trn1.32xlarge"]
     assert trainer.main(["launch", *where, *of_nxdt, "--json", "--", *options]) == 0
     document = json.loads(capsys.readouterr().out)
     as_described("launch", document)
-    assert document["jobs"]["train"] == 42
+    assert (document["job"], document["jobs"]) == (42, dict.fromkeys(NXDT_STEPS, 42))
+    assert document["log"] == str(tmp_path / "run" / "nxdt" / "train.log")

@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwright.operations.jobs.slurm import OF_RUN
 from podwright.planning import command as plan_command
 from podwright.planning.arguments import add_arguments as add_plan_arguments
 from podwright_bootstrap import contract
@@ -77,6 +78,12 @@ def check_sound(scripts, folder):
 def test_scripts_are_sound(tmp_path):
     """Bash parses every rendering and shellcheck finds nothing to say."""
     check_sound([render(job(**changes)) for changes in RENDERINGS.values()], tmp_path)
+
+
+def test_jobs_say_whose_run_they_are_of():
+    """The comment is what `podwright cancel RUN` and `logs RUN` look for."""
+    for changes in RENDERINGS.values():
+        assert f"#SBATCH --comment={OF_RUN}tiny\n" in render(job(**changes))
 
 
 def test_every_preset_has_its_script(tmp_path):

@@ -13,12 +13,13 @@ import pytest
 import yaml
 from transformers import AutoTokenizer
 
+from podwright.planning import nxdt as planner
 from podwright_training.__main__ import main
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import PRESETS
 from podwright_training.nxdt import chain, dataset, memory
 from podwright_training.nxdt.plan import COMPILER, Plan, layout_of
-from podwright_training.run_folder import RunFolder
+from podwright_training.run_folder import NXDT_STEPS, RunFolder
 from tests.training.test_launch import check_sound
 
 # Keys and values of NxD Training's example hf_llama3_8B, each read in its repository, release 1.5:
@@ -161,7 +162,7 @@ def test_a_cache_is_of_one_model_layout_and_compiler(monkeypatch):
 def test_scripts_are_sound(tmp_path):
     """Bash parses every script and shellcheck finds nothing to say, with a cache on FSx and on S3."""
     plans = [plan_of(), replace(plan_of(instance_type="ml.trn2.48xlarge"), cache_root="s3://bucket/cache")]
-    check_sound([chain.script(plan, step) for plan in plans for step in chain.STEPS], tmp_path)
+    check_sound([chain.script(plan, step) for plan in plans for step in NXDT_STEPS], tmp_path)
     assert "--nproc-per-node=64" in chain.script(plans[1], "train")
 
 
@@ -245,6 +246,13 @@ def test_a_trn1_has_no_native_path(capsys):
     assert "needs Trainium2 or Trainium3, and this is Trainium: train on it with NxD Training" in line
 
 
+def test_the_memory_of_a_model_without_a_preset_is_predicted():
+    """Its sizes count: with a quarter of the layers it needs less, and a preset's own are the preset's."""
+    whole = planner.prediction(plan_of(nodes=1))
+    assert planner.prediction(plan_of(nodes=1, preset=None)) == whole
+    assert planner.prediction(plan_of(nodes=1, num_layers=8)).peak_gb < whole.peak_gb
+
+
 def test_the_planner_s_memory_is_its_command_s():
     """Its figures of the published job and of the one that ran out of memory."""
     fits, fails = (
@@ -253,6 +261,7 @@ def test_the_planner_s_memory_is_its_command_s():
             replace(plan_of(nodes=1), layout=plan_of(nodes=1).layout._replace(tensor=8, key_value_copies=1))
         ),
     )
+    assert fits == planner.prediction(plan_of(nodes=1))
     assert (fits.fits, fails.fits) == (True, False)
     assert fits.peak_gb < fits.has_gb < fails.peak_gb
 

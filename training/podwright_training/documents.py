@@ -24,22 +24,20 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 
 @dataclass
 class Launch:
-    """The document of `podwright-train launch --json`."""
+    """The document of `podwright-train launch --json`: Slurm's job of each step, and the last of them."""
 
     job: int
+    jobs: dict[str, int]
     run_dir: Path
     log: Path
     commands: dict[str, str]
 
 
 @dataclass
-class LaunchOfNxdt:
-    """The document of `podwright-train launch --backend nxdt --json`: Slurm's job of each step."""
+class LaunchOfNxdt(Launch):
+    """The document of `podwright-train launch --backend nxdt --json`."""
 
-    jobs: dict[str, int]
-    run_dir: Path
     cache: str
-    commands: dict[str, str]
 
 
 @dataclass

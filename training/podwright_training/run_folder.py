@@ -31,6 +31,7 @@ DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or 
 LARGEST = 1e100  # of a number that is not damage
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
+NXDT_STEPS = ("environment", "dataset", "compile", "train")  # jobs of a run of NxD Training, in order
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,15 @@ class RunFolder:
         return self.root / "train.log"
 
     @property
+    def nxdt(self) -> Path:
+        """Return the folder of a run of NxD Training: configuration, scripts, logs and results."""
+        return self.root / "nxdt"
+
+    def step_log(self, step: str) -> Path:
+        """Return the output of one of ``NXDT_STEPS``."""
+        return self.nxdt / f"{step}.log"
+
+    @property
     def metrics(self) -> Path:
         """Return the metrics, JSON lines (see ``metrics.py``), appended over all restarts."""
         return self.root / "metrics.jsonl"
@@ -86,6 +96,10 @@ class RunFolder:
     def elastic(self) -> Path:
         """Return the folder through which the hosts of an elastic run meet; their output is there too."""
         return self.root / "elastic"
+
+    def host_log(self, host: str) -> Path:
+        """Return the output of an elastic run's host, by its number; or of several, by a pattern."""
+        return self.elastic / f"host-{host}.log"
 
     @property
     def tensorboard(self) -> Path:

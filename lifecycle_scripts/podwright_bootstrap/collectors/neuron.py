@@ -1,4 +1,4 @@
-"""NeuronCores, as AWS's monitor reports them.
+"""Neuron devices and the programs on them, as AWS's monitor reports them.
 
 https://awsdocs-neuron.readthedocs-hosted.com/en/latest/tools/neuron-sys-tools/neuron-monitor-user-guide.html
 """
@@ -9,25 +9,55 @@ import json
 import os
 import select
 import subprocess
-from typing import Any, List
+from typing import Any, Dict, List
 
 from podwright_bootstrap.collectors.family import COMMAND_LIMIT_S, Family
 
+PERCENTILES = ("p50", "p99", "p100")
+UNSTARTED = ("timed_out", "incorrect_input", "failed_to_queue")
 MONITOR = ("neuron-monitor", "/opt/aws/neuron/bin/neuron-monitor")
 
 
 def collect() -> List[Family]:
-    """Utilisation of each core and device memory, over all programs that run on them."""
+    """Utilisation of each core, memory, errors and latency of each program, and ECC events of each device."""
+    content = json.loads(_first_report())
     utilization = Family("podwright_neuroncore_utilization_ratio", "Share of the last seconds in which the core ran")
     memory = Family("podwright_neuron_device_memory_used_bytes", "Device memory in use, of each program")
-    for program in json.loads(_first_report()).get("neuron_runtime_data") or []:
-        report = program.get("report") or {}
+    errors = Family("podwright_neuron_execution_errors", "Executions of the last seconds that failed, by kind")
+    latency = Family("podwright_neuron_execution_latency_seconds", "Quantiles of executions of the last seconds")
+    for program in content.get("neuron_runtime_data") or []:
+        report, pid = program.get("report") or {}, str(program.get("pid"))
         for core, counters in _at(report, "neuroncore_counters", "neuroncores_in_use").items():
-            utilization.add(counters["neuroncore_utilization"] / 100, core=core, pid=str(program.get("pid")))
+            utilization.add(counters["neuroncore_utilization"] / 100, core=core, pid=pid)
         used = _at(report, "memory_used", "neuron_runtime_used_bytes")
         if "neuron_device" in used:
-            memory.add(used["neuron_device"], pid=str(program.get("pid")))
-    return [utilization, memory]
+            memory.add(used["neuron_device"], pid=pid)
+        failed = {**_at(report, "execution_stats", "error_summary"), **_unstarted(report)}
+        for kind, count in failed.items():
+            errors.add(count, kind=kind, pid=pid)
+        for where in ("device", "total"):
+            percentiles = _at(report, "execution_stats", "latency_stats", f"{where}_latency")
+            for name in PERCENTILES:
+                if name in percentiles:
+                    latency.add(percentiles[name], quantile=f"{int(name[1:]) / 100:g}", where=where, pid=pid)
+    return [utilization, memory, errors, latency, _ecc(content)]
+
+
+def _unstarted(report: Any) -> Dict[str, float]:
+    """Executions that are in no error's count: they did not run, or not to their end."""
+    outcomes = _at(report, "execution_stats", "execution_summary")
+    return {kind: outcomes[kind] for kind in UNSTARTED if kind in outcomes}
+
+
+def _ecc(content: Any) -> Family:
+    events = Family("podwright_neuron_ecc_events", "Memory errors that neuron-monitor counts, of each device")
+    for device in _at(content, "system_data", "neuron_hw_counters", "neuron_devices") or []:
+        for memory, word in (("dram", "mem"), ("sram", "sram")):
+            for kind in ("corrected", "uncorrected"):
+                if f"{word}_ecc_{kind}" in device:
+                    number = str(device["neuron_device_index"])
+                    events.add(device[f"{word}_ecc_{kind}"], device=number, memory=memory, kind=kind)
+    return events
 
 
 def _at(content: Any, *keys: str) -> Any:

@@ -30,14 +30,14 @@ from podwright.check.rules import (
     users,
 )
 from podwright.check.rules.rule import Rule, until_unknown_value
-from podwright.check.rules.run import run_fits
+from podwright.check.rules.run import job_fits, run_fits
 from podwright.settings.root import Settings
 
 if TYPE_CHECKING:
     from podwright.check.account import Account  # loads boto3
-    from podwright_training.config.train_config import TrainConfig
+    from podwright.check.rules.run import Run
 
-RunRule = Callable[[Settings, "TrainConfig"], Iterator[Finding]]
+RunRule = Callable[[Settings, "Run"], Iterator[Finding]]
 LiveRule = Callable[[Settings, "Account"], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
@@ -126,8 +126,8 @@ CODES = {UNANSWERED: "AWS did not answer a question of a `check --live` rule, so
 
 
 def run_rules() -> tuple[RunRule, ...]:
-    """Return the rules that also read a training run."""
-    return (run_fits,)
+    """Return the rules that also read a training run, or another trainer's job."""
+    return (run_fits, job_fits)
 
 
 def live_rules() -> tuple[LiveRule, ...]:
@@ -142,7 +142,7 @@ def all_rules() -> tuple[Rule | RunRule | LiveRule, ...]:
     return (*RULES, *run_rules(), *live_rules())
 
 
-def apply(settings: Settings, run: TrainConfig | None = None) -> list[Finding]:
+def apply(settings: Settings, run: Run | None = None) -> list[Finding]:
     """Apply all rules to the settings; a rule stops at a value that the file gives wrongly."""
     results: list[tuple[Rule | RunRule, Iterator[Finding]]] = [(rule, rule(settings)) for rule in RULES]
     if run:

@@ -1,50 +1,117 @@
-"""A rule that compares a training run with the cluster, through the planner."""
+"""Rules that compare a training run, or another trainer's job, with the cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-from podwright.check.findings import Finding, error, warning
+from podwright.check.findings import Finding, KeyPath, error, remark, warning
 from podwright.check.rules.rule import GROUPS
+from podwright.settings.cluster import InstanceGroup
 from podwright.settings.root import Settings
+from podwright_constructs.catalog import InstanceType, cluster_instance_types
 
 if TYPE_CHECKING:
     from podwright_training.config.train_config import TrainConfig
+    from podwright_training.jobs.spec import JobSpec
+
+    Run: TypeAlias = TrainConfig | JobSpec  # what --run names
 
 
-def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
+def run_fits(settings: Settings, run: Run) -> Iterator[Finding]:
     """The run of --run does not run on the compute group's accelerators, or needs more memory than they have.
 
     A warning: it fits if the planner is right, but not if it is wrong by what nine of ten published runs keep to.
+    On trn1 the run is checked as one of AWS's NxD Training.
     """
     # Only `check --run` needs the trainer's options; `explain` reads the line above without them.
-    from podwright.planning.hardware import Hardware, accelerated_types  # noqa: PLC0415 — only `--run` needs it
-    from podwright.planning.trainer_run import plan_run  # noqa: PLC0415 — only `--run` needs it
+    from podwright.planning.hardware import accelerated_types  # noqa: PLC0415 — only `--run` needs it
     from podwright_training import neuron  # noqa: PLC0415 — only `--run` needs it
-    from podwright_training.config import parallel_dims  # noqa: PLC0415 — only `--run` needs it
+    from podwright_training.config.train_config import TrainConfig  # noqa: PLC0415 — only `--run` needs it
+    from podwright_training.nxdt.plan import MEMBERS as NXDT  # noqa: PLC0415 — only `--run` needs it
 
+    if not isinstance(run, TrainConfig):
+        return
     for index, group in enumerate(settings.cluster.instance_groups):
         if group.role != "compute" or group.instance_type not in accelerated_types() or group.count < 1:
             continue
-        device = neuron.device_of(group.instance_type)
-        if neuron.native_problem(device):
+        device, path = neuron.device_of(group.instance_type), (*GROUPS, index)
+        if not neuron.native_problem(device):
+            yield from _natively(run, settings.region, group, path)
+        elif group.instance_type in NXDT:
+            yield from _with_nxdt(run, group, (*path, "instance_type"))
+        else:
             need = f"{group.instance_type}: native PyTorch needs {' or '.join(neuron.DEVICES)}, and this is {device}"
-            yield error((*GROUPS, index, "instance_type"), need, neuron.LEGACY)
-            continue
-        hardware = Hardware(instance_type=group.instance_type, nodes=group.count, region=settings.region)
-        problems = list(parallel_dims.problems(run, world_size=hardware.gpus, nodes=group.count))
-        for problem in problems:
-            yield error((*GROUPS, index, "count"), problem, "change these options of the run, or the count")
-        if problems:
-            continue
-        plan = plan_run(run, hardware)
-        shares = plan.layout.data
-        if run.data_streams % shares:
-            streams = f"data_streams is {run.data_streams}, no multiple of the {shares} shares that {group.name} reads"
-            multiple = -(-run.data_streams // shares) * shares
-            yield error((*GROUPS, index, "count"), streams, f"set --data-streams={multiple}")
-        if not plan.fits:
-            yield error((*GROUPS, index, "instance_type"), plan.need(), plan.remedy())
-        elif not plan.memory.fits_surely:
-            yield warning((*GROUPS, index, "instance_type"), plan.tight(), plan.remedy())
+            yield error((*path, "instance_type"), need, neuron.LEGACY)
+
+
+def _natively(run: TrainConfig, region: str, group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
+    from podwright.planning.hardware import Hardware  # noqa: PLC0415 — only `--run` needs it
+    from podwright.planning.trainer_run import plan_run  # noqa: PLC0415 — only `--run` needs it
+    from podwright_training.config import parallel_dims  # noqa: PLC0415 — only `--run` needs it
+
+    hardware = Hardware(instance_type=group.instance_type, nodes=group.count, region=region)
+    problems = list(parallel_dims.problems(run, world_size=hardware.gpus, nodes=group.count))
+    for problem in problems:
+        yield error((*path, "count"), problem, "change these options of the run, or the count")
+    if problems:
+        return
+    plan = plan_run(run, hardware)
+    shares = plan.layout.data
+    if run.data_streams % shares:
+        streams = f"data_streams is {run.data_streams}, no multiple of the {shares} shares that {group.name} reads"
+        multiple = -(-run.data_streams // shares) * shares
+        yield error((*path, "count"), streams, f"set --data-streams={multiple}")
+    if not plan.fits:
+        yield error((*path, "instance_type"), plan.need(), plan.remedy())
+    elif not plan.memory.fits_surely:
+        yield warning((*path, "instance_type"), plan.tight(), plan.remedy())
+
+
+def _with_nxdt(run: TrainConfig, group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
+    from podwright.planning import nxdt  # noqa: PLC0415 — only `--run` needs it
+
+    problems = nxdt.problems(nxdt.plan_of(run, group.instance_type, group.count))
+    for problem in problems:
+        yield error(path, problem, "change these options of the run: on trn1 AWS's NxD Training trains it")
+    if not problems:
+        how = f"podwright submit run.yaml --nodes {group.count} --launch-arguments=--backend=nxdt"
+        yield remark(path, f"{group.instance_type} trains with AWS's NxD Training, which takes this run", how)
+
+
+def job_fits(settings: Settings, run: Run, partition: str | None = None) -> Iterator[Finding]:
+    """The job.yaml of --run asks for more nodes or ranks than any partition has, or names other accelerators."""
+    from podwright_training.jobs.spec import JobSpec  # noqa: PLC0415 — only `--run` needs it
+
+    if not isinstance(run, JobSpec):
+        return
+    partitions: dict[str, list[tuple[KeyPath, InstanceGroup]]] = defaultdict(list)
+    for index, group in enumerate(settings.cluster.instance_groups):
+        is_known = group.instance_type in cluster_instance_types()
+        if is_known and group.role == "compute" and group.count and partition in (None, group.partition):
+            partitions[group.partition or group.name].append(((*GROUPS, index), group))
+    found = [list(_of_partition(run, name, groups)) for name, groups in partitions.items()]
+    yield from min(found, key=len, default=[])
+
+
+def _of_partition(job: JobSpec, name: str, groups: Sequence[tuple[KeyPath, InstanceGroup]]) -> Iterator[Finding]:
+    """Yield what a partition lacks for a job: one finding each for nodes, ranks and accelerator."""
+    from podwright_training.neuron import ranks_per_device  # noqa: PLC0415 — only `--run` needs it
+
+    count = sum(group.count for _, group in groups)
+    path, group = max(groups, key=lambda item: item[1].count)
+    kind = InstanceType.of(group.instance_type)
+    ranks, of = kind.accelerator_count * ranks_per_device(kind.accelerator_name), kind.accelerator_name
+    if job.nodes > count:
+        words = f"the job needs {job.nodes} nodes, and partition {name} has {count}"
+        yield error((*path, "count"), words, "change `nodes` of the job, or the count")
+    if not ranks and not job.ranks_per_node:
+        words = f"{kind.name} has no accelerators to count the ranks by"
+        yield error((*path, "instance_type"), words, "set `ranks_per_node` of the job")
+    elif ranks and job.ranks_per_node > ranks:
+        words = f"the job starts {job.ranks_per_node} ranks on a node, and {kind.name} has {of} for {ranks}"
+        yield error((*path, "instance_type"), words, "lower `ranks_per_node` of the job")
+    if job.model.accelerator and job.model.accelerator != of:
+        words = f"the job's MFU is of {job.model.accelerator}, and {kind.name} has {of or 'no accelerator'}"
+        yield error((*path, "instance_type"), words, "change `accelerator` of the job's model, or leave it out")

@@ -35,7 +35,7 @@ class Doctor(Document):
 
 
 class _Key(Document):
-    """A key of cluster.yaml or run.yaml."""
+    """A key of cluster.yaml, run.yaml or job.yaml."""
 
     name: str
     source: str
@@ -43,7 +43,7 @@ class _Key(Document):
     values: str
     default: str
     description: str
-    file: Literal["cluster.yaml", "run.yaml"]
+    file: Literal["cluster.yaml", "run.yaml", "job.yaml"]
 
 
 class Explain(Document):

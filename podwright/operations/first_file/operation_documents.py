@@ -384,6 +384,8 @@ class _Job(Document):
     elapsed: str
     time_limit: str
     node_count: int
+    run: str
+    """Of podwright-train, empty for other jobs."""
     where: str
     """Its nodes, or why it waits."""
 
@@ -471,6 +473,9 @@ class Submit(Document):
     folder: str
     """On the cluster."""
     job_id: str
+    """The last of the jobs."""
+    jobs: dict[str, str]
+    """Numbers by step: `train` for podwright-train, `batch` for a batch script."""
 
 
 class Jobs(Document):
@@ -533,6 +538,8 @@ class Fetch(Document):
     run: str
     folder: str
     """Here."""
+    usd_per_hour: float | None
+    """The price in the report that `--export` wrote; null without one."""
     fetched: list[_File]
     unchanged: int
     """Files that were here already."""

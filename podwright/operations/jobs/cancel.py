@@ -13,7 +13,7 @@ from podwright.operations.target import add_examples, add_target_arguments, targ
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the jobs."""
-    parser.add_argument("jobs", nargs="+", metavar="JOB", help="a job's number, or the name of all jobs of a run")
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help="a job's number, or the name of a run: all its jobs")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_remote_arguments(parser)
     add_target_arguments(parser)
@@ -41,13 +41,9 @@ def _found(existing: list[slurm.Job], wanted: list[str], cluster: str) -> list[s
     Raises:
         ArgumentError: a word names none; the message has every such word.
     """
-    found = {job.job_id: job for word in wanted for job in existing if _is_named(job, word)}
-    wrong = [word for word in wanted if not any(_is_named(job, word) for job in existing)]
+    found = {job.job_id: job for word in wanted for job in existing if job.is_named(word)}
+    wrong = [word for word in wanted if not any(job.is_named(word) for job in existing)]
     if wrong:
         there = ", ".join(f"{job.job_id} ({job.name})" for job in existing) or "none"
         raise ArgumentError(f"{cluster} has no job {' and '.join(wrong)}", f"jobs that wait or run: {there}")
     return list(found.values())
-
-
-def _is_named(job: slurm.Job, word: str) -> bool:
-    return word in {job.job_id, job.name, job.job_id.split("_")[0]}

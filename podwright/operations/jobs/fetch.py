@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -19,15 +20,28 @@ from podwright.operations.jobs import runs
 from podwright.operations.jobs.runs import Runs
 from podwright.operations.output import console, print_json
 from podwright.operations.target import add_examples, add_target_arguments, target
+from podwright.planning.on_demand import on_demand
+from podwright_bootstrap.contract import COMPUTE
 
-LARGE = ("checkpoints", "hf-steps", "traces")  # of podwright-train; stay on the cluster unless asked for
+# Of podwright-train and NxD Training; they stay on the cluster unless asked for.
+LARGE = ("checkpoints", "hf-steps", "traces", "nxdt/results/checkpoints")
 MODEL = "hf"
+SCRIPTS = ("train.sbatch", "nxdt/train.sbatch")  # that trained: the newer one has the run's nodes
 REPORT = Path("report", "index.html")
 JOB = "job.json"  # in the folder of another trainer's run: its checkpoints are not ours to export
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_ASKED = re.compile(r"^#SBATCH --(nodes|partition|array)=(\S+)$", re.MULTILINE)
 _LIST = "cd {folder} && find . -type f {without} -printf '%s %T@ %P\\0'"
 # A log may grow while it is read: tar then pads or cuts it to the size it had, and ends with 1.
 _PACK = "cd {folder} && tar -c -f - --no-recursion --null -T - || [ $? = 1 ]"
+
+
+@dataclass(frozen=True)
+class Price:
+    """The price of all nodes of a run, and whose it is."""
+
+    usd_per_hour: float
+    source: str
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="first write the report and, for podwright-train's runs, the Hugging Face model, on the node",
     )
+    parser.add_argument(
+        "--usd-per-hour",
+        type=float,
+        metavar="X",
+        help="with --export: price of all nodes, for the report's cost. Default: EC2's on-demand price, if it is known",
+    )
     parser.add_argument("--checkpoints", action="store_true", help=f"also bring {', '.join(LARGE)}")
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)
@@ -75,11 +95,12 @@ def run(options: argparse.Namespace) -> int:
     to: Path = options.to or Path("runs") / name
     if to.exists() and not to.is_dir():
         raise ArgumentError(f"--to {to}: is a file")
+    if options.usd_per_hour is not None and not options.export:
+        raise ArgumentError("--usd-per-hour is the report's, which --export writes: add --export")
     node = remote(target(options), options)
     found = runs.find(node, options.runs)
     folder = found.path(name)
-    if options.export:
-        _export(node, found, folder)
+    price = _export(node, found, folder, options.usd_per_hour) if options.export else None
     existing = _list(node, folder, name, without=() if options.checkpoints else LARGE)
     wanted = [file for file in existing if not file.is_at(to)]
     _check_space(to, wanted)
@@ -94,16 +115,25 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.json:
         document = {"cluster": node.cluster.name, "run": name, "folder": to.absolute(), "fetched": wanted}
+        document["usd_per_hour"] = price.usd_per_hour if price else None
         print_json("podwright.fetch/1", {**document, "unchanged": len(existing) - len(wanted)})
         return 0
     print(summary(wanted, to, unchanged=len(existing) - len(wanted)))
-    if (report := to / REPORT).is_file():
-        from rich.text import Text  # --help can do without
-
-        console().print("report:", Text(str(report), style=f"link {report.absolute().as_uri()}"), soft_wrap=True)
+    _name_report(to / REPORT, price)
     if line := not_exported([file.path for file in existing], folder):
         print(line)
     return 0
+
+
+def _name_report(report: Path, price: Price | None) -> None:
+    """Print where the report is, and the price in it."""
+    if not report.is_file():
+        return
+    from rich.text import Text  # --help can do without
+
+    console().print("report:", Text(str(report), style=f"link {report.absolute().as_uri()}"), soft_wrap=True)
+    if price:
+        print(f"its cost: {price.usd_per_hour:.2f} $/h, {price.source}")
 
 
 def summary(wanted: list[RemoteFile], to: Path, *, unchanged: int) -> str:
@@ -131,17 +161,40 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes / unit:,.1f} {name}"
 
 
-def _export(node: Remote, found: Runs, folder: str) -> None:
-    """Write the model of the newest checkpoint, unless another trainer wrote it, and the report into the run's folder.
+def _price(node: Remote, folder: str) -> Price | None:
+    """Return EC2's on-demand price of a run's nodes; None if they change, were paid in advance, or are not known."""
+    newest = f"ls -t {quoted(*SCRIPTS)} 2>/dev/null | head -n 1"
+    script = node.run(f"cd {quoted(folder)} 2>/dev/null && cat /dev/null $({newest}); true")
+    asked = dict(_ASKED.findall(script))
+    groups = [
+        group
+        for group in node.cluster.groups
+        if group.role == COMPUTE and asked.get("partition") in {None, group.partition}
+    ]
+    types = {group.instance_type for group in groups}
+    if "array" in asked or not asked.get("nodes", "").isdecimal() or len(types) != 1:
+        return None
+    (kind,), nodes = types, int(asked["nodes"])
+    price = on_demand(kind, node.cluster.region)
+    if price is None or any(group.training_plan_arn for group in groups):
+        return None
+    return Price(price.usd_per_hour * nodes, f"EC2's on-demand price of {nodes} {kind} in {price.region}")
+
+
+def _export(node: Remote, found: Runs, folder: str, usd_per_hour: float | None) -> Price | None:
+    """Write the model, unless another trainer's, and the report into the run's folder; return the report's price.
 
     Raises:
         OperationError: the node has no podwright-train, or the run no checkpoint.
     """
     if not found.environment:
         raise OperationError(runs.NO_TRAINER, "export there with the run's own program, then fetch without --export")
+    price = _price(node, folder) if usd_per_hour is None else Price(usd_per_hour, "as you say")
     trainer, run_dir = f"{found.environment}/bin/podwright-train", f"--run-dir={folder}"
     other = f"[ -e {quoted(f'{folder}/{JOB}')} ]"
-    node.run(f"{{ {other} || {quoted(trainer, 'consolidate', run_dir)}; }} && {quoted(trainer, 'report', run_dir)}")
+    report = quoted(trainer, "report", run_dir, *([f"--usd-per-hour={price.usd_per_hour:g}"] if price else []))
+    node.run(f"{{ {other} || {quoted(trainer, 'consolidate', run_dir)}; }} && {report}")
+    return price
 
 
 def _list(node: Remote, folder: str, name: str, *, without: tuple[str, ...]) -> list[RemoteFile]:

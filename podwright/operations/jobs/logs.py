@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from podwright.operations.access.remote import Remote, add_remote_arguments, connection, pick, quoted, remote
 from podwright.operations.account.cluster import Node
@@ -14,17 +15,18 @@ from podwright.operations.jobs import runs, slurm
 from podwright.operations.output import Column, print_json, print_table
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import CONTROLLER
+from podwright_training.run_folder import NXDT_STEPS, RunFolder
 
 LAST_LINES = 50
 # HyperPod's streams: PREFIX/GROUP/INSTANCE.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm.html
 LIFECYCLE, HEALTH = "LifecycleConfig", "SagemakerHealthMonitoringAgent"
 ANY = ""  # an option without its node
-TRAINING_LOG = "train.log"  # of podwright-train
+OF_RUN = RunFolder(Path())  # paths in a run's folder
 # Ends with the job or, because its standard input ends, with the command here.
 # A job has ended when squeue says so, and not when Slurm does not answer or squeue only warns.
 FOLLOW = """exec 3<&0
-tail -n {lines} -F {path} 2>/dev/null 3<&- & tail=$!
+tail -n {lines} -F {paths} 2>/dev/null 3<&- & tail=$!
 ( exec 0<&3 3<&- >/dev/null 2>&1; while read -r _; do :; done; kill $tail ) & watch=$!
 exec 3<&- 0</dev/null
 while kill -0 $tail 2>/dev/null; do
@@ -88,14 +90,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _show_job(node: Remote, options: argparse.Namespace) -> None:
     if slurm.JOB_ID.fullmatch(options.job):
-        path, which = _output_of(node, options.job), f"--jobs={options.job}"
+        paths, alive = [_output_of(node, options.job)], quoted("squeue", "--noheader", f"--jobs={options.job}")
     else:
-        path, which = _output_of_run(node, runs.run_name(options.job), options.runs), f"--name={options.job}"
+        name = runs.run_name(options.job)
+        paths, alive = _outputs_of_run(node, name, options.runs), slurm.of_run(name)
     if options.follow:
-        alive = quoted("squeue", "--noheader", which)
-        node.show(FOLLOW.format(lines=options.lines, path=quoted(path), alive=alive))
+        node.show(FOLLOW.format(lines=options.lines, paths=quoted(*_together(paths)), alive=alive))
     else:
-        _show_file(node, path, options)
+        _show_file(node, paths[0], options)
 
 
 def _output_of(node: Remote, job_id: str) -> str:
@@ -106,19 +108,32 @@ def _output_of(node: Remote, job_id: str) -> str:
     return path
 
 
-def _output_of_run(node: Remote, name: str, folder: str | None) -> str:
-    """Return the trainer's log, or else the newest output of a batch script in the run's folder."""
-    shell_name = quoted(name)
-    where = f'"$runs"/{shell_name}'
-    script = (
-        f"[ -e {where}/{TRAINING_LOG} ] && echo {where}/{TRAINING_LOG} || ls -t {where}/*.out 2>/dev/null | head -n 1"
-    )
+def _outputs_of_run(node: Remote, name: str, folder: str | None) -> list[str]:
+    """Return the logs of podwright-train's jobs, or else outputs of batch scripts in the run's folder, newest first.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    of_trainer = " ".join(map(str, (OF_RUN.log, OF_RUN.step_log("*"), OF_RUN.host_log("*"))))
     found = runs.find(node, folder)
-    path = node.run(f"runs={quoted(found.folder)}; {script}").strip()
-    if not path:
+    listed = f"{{ ls -t {of_trainer} 2>/dev/null | grep . || ls -t *.out 2>/dev/null; }}"
+    output = node.run(f"cd {quoted(found.path(name))} 2>/dev/null && {listed}; true")
+    paths = [found.path(name, path) for path in output.splitlines()]
+    if not paths:
         existing = ", ".join(node.run(f"ls {quoted(found.folder)} 2>/dev/null | head -n 20; true").split())
         raise ArgumentError(f"no output of a run {name!r} in {found.folder}", f"runs there: {existing or 'none'}")
-    return path
+    return paths
+
+
+def _together(paths: list[str]) -> list[str]:
+    """Return the logs to follow: the newest, or all of its chain of jobs, also those to come, or of its hosts."""
+    newest = Path(paths[0])
+    run = RunFolder(Path(newest.parent.parent))
+    if newest.parent.name == OF_RUN.nxdt.name:
+        return [str(run.step_log(step)) for step in NXDT_STEPS]
+    if newest.parent.name == OF_RUN.elastic.name:
+        return sorted(path for path in paths if Path(path).parent == newest.parent)
+    return paths[:1]
 
 
 def _show_slurm(wanted: Target, options: argparse.Namespace) -> None:
@@ -132,7 +147,7 @@ def _show_slurm(wanted: Target, options: argparse.Namespace) -> None:
     if not path.startswith("/"):
         raise OperationError(f"slurm.conf of {cluster.name} names no {key}", f"`podwright connect {place.name}`")
     if options.follow:
-        script = FOLLOW.format(lines=options.lines, path=quoted(path), alive="echo yes")
+        script = FOLLOW.format(lines=options.lines, paths=quoted(path), alive="echo yes")
         node.show(quoted("exec", "sudo", "-n", "/bin/sh", "-c", script))  # all of it: a user cannot end root's tail
     else:
         _show_file(node, path, options, sudo="sudo -n ")

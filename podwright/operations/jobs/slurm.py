@@ -12,9 +12,10 @@ from podwright.operations.errors import ArgumentError, OperationError
 
 SEPARATOR, END = "\x1f", "\x1e"  # of fields and jobs: a name may have spaces, bars and line breaks
 # https://slurm.schedmd.com/squeue.html#OPT_format, in the order of Job
-SQUEUE = SEPARATOR.join(("%i", "%j", "%u", "%P", "%T", "%M", "%l", "%D", f"%R{END}"))
+SQUEUE = SEPARATOR.join(("%i", "%j", "%u", "%P", "%T", "%M", "%l", "%D", "%k", f"%R{END}"))
 # https://slurm.schedmd.com/sacct.html#SECTION_Job-Accounting-Fields, in the order of Job
-SACCT = "JobID,JobName,User,Partition,State,Elapsed,Timelimit,NNodes,NodeList"
+SACCT = "JobID,JobName,User,Partition,State,Elapsed,Timelimit,NNodes,Comment,NodeList"
+OF_RUN = "podwright:"  # the comment of podwright-train's jobs, before the name of their run
 JOB_ID = re.compile(r"\d+(_\d+)?(\+\d+)?")  # of a job, a task of an array, a part of a heterogeneous job
 _FIELD = re.compile(r"(?:^|\s)(\w[\w/:]*)=(.*?)(?=\s\w[\w/:]*=|\s*$)")
 
@@ -28,7 +29,7 @@ class Shell(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """One job. ``where`` is its nodes, or why it waits."""
+    """One job. ``run`` is that of podwright-train which it is of; ``where`` its nodes, or why it waits."""
 
     job_id: str
     name: str
@@ -38,7 +39,12 @@ class Job:
     elapsed: str
     time_limit: str
     node_count: int
+    run: str
     where: str
+
+    def is_named(self, word: str) -> bool:
+        """Return whether a word is its number, its array's, its name or its run's."""
+        return word in {self.job_id, self.job_id.split("_")[0], self.name, self.run}
 
 
 FIELDS = len(fields(Job))
@@ -94,6 +100,25 @@ def job(node: Remote, job_id: str) -> dict[str, str]:
     return {key: value.strip() for key, value in _FIELD.findall(output.splitlines()[0])}
 
 
+def of_run(name: str) -> str:
+    """Return the line of shell that prints the numbers of a run's jobs; it fails if Slurm does not answer."""
+    listed = quoted("squeue", "--noheader", "--format=%i|%k|%j")
+    chosen = quoted("awk", "-F|", f'$2 == "{OF_RUN}{name}" || $3 == "{name}" {{ print $1 }}')
+    return f"{{ jobs=$({listed}) && printf '%s\\n' \"$jobs\" | {chosen}; }}"
+
+
+def number(node: Remote, output: str) -> str:
+    """Return the job's number, which ``sbatch --parsable`` printed last, as ``12`` or ``12;cluster``.
+
+    Raises:
+        OperationError: it printed none.
+    """
+    found = output.strip().rpartition("\n")[2].split(";")[0]
+    if not found.isdecimal():
+        raise OperationError(f"{node.node.name} printed no job id: {output.strip() or 'no output'}")
+    return found
+
+
 def cancel(node: Remote, job_ids: Sequence[str]) -> None:
     """Cancel jobs.
 
@@ -110,8 +135,9 @@ def _jobs(records: Iterable[str]) -> list[Job]:
 
 
 def _job(*values: str) -> Job:
-    job_id, name, user, partition, state, elapsed, limit, nodes, where = values
-    return Job(job_id, name, user, partition, state, elapsed, limit, int(nodes), where)
+    job_id, name, user, partition, state, elapsed, limit, nodes, comment, where = values
+    run = comment.removeprefix(OF_RUN) if comment.startswith(OF_RUN) else ""
+    return Job(job_id, name, user, partition, state, elapsed, limit, int(nodes), run, where)
 
 
 def _printable(record: str) -> str:

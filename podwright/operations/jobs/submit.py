@@ -21,14 +21,13 @@ from typing import IO
 
 from podwright.operations.access.remote import Remote, add_remote_arguments, quoted, remote
 from podwright.operations.errors import ArgumentError, OperationError
-from podwright.operations.jobs import runs
+from podwright.operations.jobs import preflight, runs, slurm
 from podwright.operations.jobs.runs import Runs
 from podwright.operations.output import print_json
 from podwright.operations.target import add_examples, add_target_arguments, target
 
 RECORD = "submission.json"  # in the run's folder: what was sent, by whom, from which commit
 RUN_SUFFIXES = {".yaml", ".yml"}
-JOB_NUMBER = re.compile(r"^(?:submitted job )?(\d+)\b", re.MULTILINE)
 NODES = re.compile(r"[1-9]\d*(-[1-9]\d*)?")  # of sbatch and of podwright-train launch
 # Each file gets its name when all of them have arrived.
 UNPACK = """set -e
@@ -98,8 +97,13 @@ def run(options: argparse.Namespace) -> int:
     """Send the files and submit the job."""
     files = _files(options)
     name = runs.run_name(options.name or _name_of_job(options.file) or options.file.stem)
-    node = remote(target(options), options)
-    found = runs.find(node, options.runs, beside=quoted("squeue", "--noheader", f"--name={name}", "--format=%i"))
+    wanted = target(options)
+    node = remote(wanted, options)
+    if _is_run(options.file) and _is_job(options.file):
+        preflight.refuse_job(options, wanted.file)
+    elif _is_run(options.file):
+        options.launch_arguments = [*options.launch_arguments, *preflight.refuse_run(options, node.cluster.groups)]
+    found = runs.find(node, options.runs, beside=slurm.of_run(name))
     if found.rest:
         hint = f"`podwright cancel {name}`, or give this one another --name"
         raise OperationError(f"run {name} has job {', '.join(found.rest.split())} already", hint)
@@ -107,17 +111,32 @@ def run(options: argparse.Namespace) -> int:
     command = _trainer(options, found, folder) if _is_run(options.file) else _batch(options, name)
     record = _record(files, command)
     output = send(node, folder, {**files, RECORD: record}, command)
-    number = JOB_NUMBER.search(output)
-    if number is None:
-        raise OperationError(f"{node.node.name} printed no job id: {output.strip() or 'no output'}")
-    job_id = number[1]
+    jobs = _launched(node, output) if _is_run(options.file) else {"batch": slurm.number(node, output)}
+    job_id = [*jobs.values()][-1]
     if options.json:
-        document = {"cluster": node.cluster.name, "run": name, "folder": folder, "job_id": job_id}
+        document = {"cluster": node.cluster.name, "run": name, "folder": folder, "job_id": job_id, "jobs": jobs}
         print_json("podwright.submit/1", document)
         return 0
-    print(f"job {job_id}, run {name} in {folder}")
-    print(f"  podwright logs {job_id} --follow\n  podwright cancel {job_id}\n  podwright fetch {name}")
+    several = len(jobs) > 1
+    listed = ", ".join(f"{number} ({step})" for step, number in jobs.items()) if several else job_id
+    which = name if several else job_id
+    print(f"{'jobs' if several else 'job'} {listed}, run {name} in {folder}")
+    print(f"  podwright logs {which} --follow\n  podwright cancel {which}\n  podwright fetch {name}")
     return 0
+
+
+def _launched(node: Remote, output: str) -> dict[str, str]:
+    """Return the jobs in the document that ``podwright-train launch --json`` printed, by step, the last one last.
+
+    Raises:
+        OperationError: there is none.
+    """
+    try:
+        document = json.loads(output[output.index("{") :])  # a shell's start file may print before it
+        jobs = document.get("jobs") or {"train": document["job"]}  # an older podwright-train lists none
+    except (ValueError, KeyError) as error:
+        raise OperationError(f"{node.node.name} printed no job id: {output.strip() or 'no output'}") from error
+    return {step: str(number) for step, number in jobs.items()}
 
 
 def _is_run(file: Path) -> bool:
@@ -202,6 +221,7 @@ def _trainer(options: argparse.Namespace, found: Runs, folder: str) -> str:
     launch = [
         f"{found.environment}/bin/podwright-train",
         "launch",
+        "--json",
         f"--run-dir={folder}",
         *([f"--nodes={options.nodes}"] if options.nodes else []),
         *([f"--partition={options.partition}"] if options.partition else []),

@@ -19,7 +19,7 @@ from podwright.operations.account.cluster import Node
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.jobs import slurm
 from podwright.operations.jobs.runs import Runs
-from podwright.operations.jobs.submit import JOB_NUMBER, send
+from podwright.operations.jobs.submit import send
 from podwright_training.validation.measurements import FILE_NAME, Measurements
 
 PROGRAM, SCRIPT, LOG = "validation.zip", "validate.sbatch", "job.log"
@@ -136,11 +136,7 @@ def submit(
         *([f"--gres=gpu:{selection.gpus}"] if selection.gpus else []),
         SCRIPT,
     )
-    output = send(node, folder, {PROGRAM: program(), SCRIPT: script.encode()}, command)
-    number = JOB_NUMBER.search(output)
-    if number is None:
-        raise OperationError(f"{node.node.name} printed no job id: {output.strip() or 'no output'}")
-    return number[1]
+    return slurm.number(node, send(node, folder, {PROGRAM: program(), SCRIPT: script.encode()}, command))
 
 
 def program() -> bytes:

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from podwright.cli import main
+from podwright.operations.account import cluster
+from podwright.operations.account.session import Session
+from podwright.operations.jobs import submit
 from podwright.operations.jobs.fetch import RemoteFile, not_exported, summary
+from podwright.operations.jobs.preflight import refuse_run
+from podwright.parser import Parser
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
@@ -123,6 +129,55 @@ def test_submit_names_all_that_is_missing(capsys, folder):
     assert "/dev/zero: neither a file nor a folder" in line
     assert "--nodes is required with a run.yaml" in line
     assert "run.yaml: two files of this name" in line
+
+
+RUN = "preset: llama3_8b\ntrain_batch_size: 1\nglobal_batch_size: 1024\nactivation_checkpointing_mode: selective\n"
+
+
+def test_submit_refuses_a_run_of_nxd_training_before_it_sends_it(capsys, reach, folder, plugin):
+    """The planner is here, and not on the nodes: memory, heads and flags are checked without a session."""
+    plugin()
+    (folder / "run.yaml").write_text(RUN)
+    words = ["submit", "run.yaml", "--cluster", reach, "--nodes", "1"]
+    launch = "--launch-arguments=--backend=nxdt --instance=ml.trn1.32xlarge"
+    status, line = refused(capsys, *words, launch, "--arguments=--tensor-parallel=8")
+    assert status == 2
+    assert "memory: podwright plan predicts 35.0 GB of a device's 34.3" in line
+    assert line.endswith("nothing was sent")
+    _, line = refused(capsys, *words, launch, "--time-limit=1:00:00")
+    assert "--time-limit: leave it out, --backend nxdt has none" in line
+    _, line = refused(capsys, *words, "--launch-arguments=--backend=nxdt")
+    assert "--instance: got nothing, need one of ml.trn1.32xlarge" in line  # this cluster has no Trainium
+
+
+def test_the_cluster_says_which_trainium_a_run_gets(reach, folder):
+    """The instance type is that of its nodes, unless a flag names one."""
+    (folder / "run.yaml").write_text(RUN)
+    parser = Parser()
+    submit.add_arguments(parser)
+    existing = cluster.find(Session(), reach).groups
+    groups = [replace(group, instance_type="ml.trn1n.32xlarge") for group in existing if group.role == "compute"]
+    for flags, added in (("", ["--instance=ml.trn1n.32xlarge"]), (" --instance=ml.trn1.32xlarge", [])):
+        options = parser.parse_args(["run.yaml", "--nodes=1", f"--launch-arguments=--backend=nxdt{flags}"])
+        assert refuse_run(options, groups) == added
+
+
+def test_submit_holds_a_job_against_cluster_yaml(capsys, aws, reach, folder, plugin):
+    """Nodes, ranks and accelerator are compared with the cluster's file, where it is here; flags come first."""
+    plugin()
+    workers = {"name": "workers", "role": "compute", "instance_type": "ml.g5.12xlarge", "count": 2, "partition": "gpu"}
+    controller = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
+    network = {"source": "create", "availability_zone_id": "usw2-az1"}
+    settings = {"name": reach, "region": aws.region, "network": network, "role": {"source": "create"}}
+    settings |= {"lustre": {"source": "create"}, "bucket": {"source": "create"}}
+    settings |= {"cluster": {"instance_groups": [controller, workers]}}
+    (folder / "cluster.yaml").write_text(json.dumps(settings))
+    (folder / "job.yaml").write_text("command: train.py\nnodes: 2\nmodel: {accelerator: H100}\n")
+    status, line = refused(capsys, "submit", "job.yaml", "--nodes", "3", "--launch-arguments=--nproc-per-node=8")
+    assert status == 2
+    assert "the job needs 3 nodes, and partition gpu has 2" in line
+    assert "the job starts 8 ranks on a node, and ml.g5.12xlarge has A10G for 4" in line
+    assert "the job's MFU is of H100, and ml.g5.12xlarge has A10G" in line
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "-x", "a b", ""])

@@ -106,7 +106,7 @@ class Job:
     @property
     def output(self) -> str:
         """Return the files of the job's output, a shell's pattern if there are several."""
-        return f"{shlex.quote(str(self.run.elastic))}/host-*.log" if self.elastic else shlex.quote(str(self.run.log))
+        return str(self.run.host_log("*")) if self.elastic else shlex.quote(str(self.run.log))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,8 @@ def run(args: argparse.Namespace) -> int:
     }
     lines = [f"submitted job {number}, run folder {job.run.root}"]
     lines += [f"  {name:8} {command}" for name, command in commands.items()]
-    answer(args, "\n".join(lines), {"job": number, "run_dir": job.run.root, "log": job.output, "commands": commands})
+    document = {"job": number, "jobs": {"train": number}, "run_dir": job.run.root, "log": job.output}
+    answer(args, "\n".join(lines), {**document, "commands": commands})
     return 0
 
 
@@ -211,15 +212,7 @@ def _run_nxdt(args: argparse.Namespace, nodes: Nodes) -> int:
     if args.instance is None and nodes.accelerator_name == "Trainium":
         args.instance = "ml.trn1.32xlarge"
     run_dir = _run_dir(args, nodes)
-    problems = list(_problems_of_run_dir(args, nodes, run_dir))
-    problems += [
-        f"{flag(name)}: leave it out, --backend nxdt has none" for name in FOREIGN if getattr(args, name) is not None
-    ]
-    if args.nodes:
-        problems += _problems_of_nodes(args)
-    if args.spares or (args.nodes and args.nodes.least < args.nodes.most):
-        problems.append("--nodes: NxD Training is not elastic, give one number and no --spares")
-    if problems:
+    if problems := [*_problems_of_run_dir(args, nodes, run_dir), *problems_of_nxdt(args)]:
         raise LaunchError("\n".join(problems))
     return nxdt.run(
         args,
@@ -228,6 +221,16 @@ def _run_nxdt(args: argparse.Namespace, nodes: Nodes) -> int:
         partition=args.partition or nodes.partition,
         auto_resume=nodes.hyperpod if args.auto_resume is None else args.auto_resume,
     )
+
+
+def problems_of_nxdt(args: argparse.Namespace) -> Iterator[str]:
+    """Yield which flags do not go with ``--backend nxdt``."""
+    given = [name for name in FOREIGN if getattr(args, name) is not None]
+    yield from (f"{flag(name)}: leave it out, --backend nxdt has none" for name in given)
+    if args.nodes:
+        yield from _problems_of_nodes(args)
+    if args.spares or (args.nodes and args.nodes.least < args.nodes.most):
+        yield "--nodes: NxD Training is not elastic, give one number and no --spares"
 
 
 def plan(args: argparse.Namespace, nodes: Nodes) -> Job:

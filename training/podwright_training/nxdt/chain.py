@@ -14,9 +14,8 @@ from podwright_training.errors import UserError
 from podwright_training.jobs.spec import JobSpec, Log, Model
 from podwright_training.nxdt.config import config, model_config
 from podwright_training.nxdt.plan import CACHE_RECORD, COMMIT, COMPILER, MEMBERS, PACKAGES, SOURCE, Plan
-from podwright_training.run_folder import write_atomically
+from podwright_training.run_folder import NXDT_STEPS, write_atomically
 
-STEPS = ("environment", "dataset", "compile", "train")
 ON_ALL_NODES = ("compile", "train")
 
 
@@ -32,12 +31,12 @@ def files(plan: Plan) -> dict[str, str]:
         "config.yaml": yaml.safe_dump(config(plan), sort_keys=False),
         "config.json": json.dumps(model_config(plan), indent=2) + "\n",
         "run.yaml": replace(plan.options, run_dir=str(plan.run.root)).with_absolute_paths().to_yaml(),
-        **{f"{step}.sbatch": script(plan, step) for step in STEPS},
+        **{f"{step}.sbatch": script(plan, step) for step in NXDT_STEPS},
     }
 
 
 def script(plan: Plan, step: str) -> str:
-    """Return the batch script of one of ``STEPS``."""
+    """Return the batch script of one of ``NXDT_STEPS``."""
     values: Mapping[str, object] = {
         "cache": plan.cache,
         "dataset": plan.dataset,
@@ -52,6 +51,7 @@ def script(plan: Plan, step: str) -> str:
     return shell_templates.render(
         Path(__file__).with_name("step.sbatch"),
         **{name: shlex.quote(str(value)) for name, value in values.items()},
+        log=plan.run.step_log(step),
         plan=plan,
         step=step,
         nodes=plan.nodes if step in ON_ALL_NODES else 1,
@@ -94,7 +94,7 @@ def submit(plan: Plan) -> dict[str, int]:
         write_atomically(plan.folder / name, content)
     write_atomically(plan.run.job, followed(plan).to_json())
     jobs: dict[str, int] = {}
-    for step in STEPS:
+    for step in NXDT_STEPS:
         after = [f"--dependency=afterok:{[*jobs.values()][-1]}", "--kill-on-invalid-dep=yes"] if jobs else []
         command = ["sbatch", "--parsable", *after, str(plan.folder / f"{step}.sbatch")]
         try:

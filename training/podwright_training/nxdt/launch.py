@@ -12,9 +12,9 @@ from podwright_training.config import sources
 from podwright_training.config.train_config import TrainConfig, option_names
 from podwright_training.errors import ConfigError
 from podwright_training.nxdt import chain, memory
-from podwright_training.nxdt.plan import INDEX, MEMBERS, OPTIONS, Plan, layout_of, problems
-from podwright_training.run_folder import RunFolder
-from podwright_training.spelling import Parser, as_shown, flag
+from podwright_training.nxdt.plan import INDEX, MEMBERS, Plan, layout_of, problems
+from podwright_training.run_folder import NXDT_STEPS, RunFolder
+from podwright_training.spelling import Parser, as_shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +38,32 @@ def run(args: argparse.Namespace, *, run_dir: Path, shared: Path, partition: str
     Raises:
         ConfigError: With every problem.
     """
+    plan = planned(args, run_dir=run_dir, shared=shared, partition=partition, auto_resume=auto_resume)
+    found = list(problems(plan))
+    if not (plan.podwright / "bin" / "python").exists():
+        need = "the virtual environment with podwright-train, which all nodes see"
+        found.append(f"--environment: got {plan.podwright}, which has no bin/python: name {need}")
+    needed = None if found else memory.predict(plan)
+    if needed and not needed.fits:
+        found.append(memory.problem(plan, needed))
+    if found:
+        raise ConfigError(found)
+    if args.print_only:
+        for name, content in chain.files(plan).items():
+            print(f"# {plan.folder / name}\n{content}")
+        return 0
+    _submit(args, plan, needed)
+    return 0
+
+
+def planned(
+    args: argparse.Namespace, *, run_dir: Path, shared: Path, partition: str | None, auto_resume: bool = False
+) -> Plan:
+    """Return the plan that the flags ask for, unchecked.
+
+    Raises:
+        ConfigError: An option is wrong, or NxD Training does not run on the instance type.
+    """
     options, given = _options(args)
     instance_type = args.instance
     if instance_type not in MEMBERS:
@@ -45,7 +71,7 @@ def run(args: argparse.Namespace, *, run_dir: Path, shared: Path, partition: str
         raise ConfigError([need])
     nodes = args.nodes.most if args.nodes else 1
     tensor = options.tensor_parallel if "tensor_parallel" in given or options.tensor_parallel > 1 else None
-    plan = Plan(
+    return Plan(
         run=RunFolder(run_dir),
         options=options,
         instance_type=instance_type,
@@ -58,39 +84,22 @@ def run(args: argparse.Namespace, *, run_dir: Path, shared: Path, partition: str
         auto_resume=auto_resume,
         podwright=args.environment or Path(sys.prefix),
     )
-    found = [*_foreign(options), *problems(plan)]
-    if not (plan.podwright / "bin" / "python").exists():
-        need = "the virtual environment with podwright-train, which all nodes see"
-        found.append(f"--environment: got {plan.podwright}, which has no bin/python: name {need}")
-    needed = None if found else memory.predict(plan)
-    if needed and not needed.fits:
-        found.append(
-            f"memory: podwright plan predicts {needed.peak_gb:.1f} GB of a device's {needed.has_gb:.1f} with "
-            f"tensor_parallel {plan.layout.tensor} x pipeline_parallel {plan.layout.pipeline}: divide the model more"
-        )
-    if found:
-        raise ConfigError(found)
-    if args.print_only:
-        for name, content in chain.files(plan).items():
-            print(f"# {plan.folder / name}\n{content}")
-        return 0
-    _submit(args, plan, needed)
-    return 0
 
 
 def _submit(args: argparse.Namespace, plan: Plan, needed: memory.Prediction | None) -> None:
-    jobs = chain.submit(plan)
-    words = "memory: not checked, podwright's planner is not installed here"
+    jobs, log = chain.submit(plan), plan.run.step_log(NXDT_STEPS[-1])
+    words = "memory: not checked here, where podwright's planner is not installed; `podwright submit` checks it"
     if needed:
         words = f"memory: {needed.peak_gb:.1f} of {needed.has_gb:.1f} GB of a device, as podwright plan predicts"
     commands = {
         "state": f"squeue --jobs={','.join(map(str, jobs.values()))}",
-        "output": f"tail -F {shlex.quote(str(plan.folder / 'train.log'))}",
+        "output": f"tail -F {shlex.quote(str(log))}",
         "stop": f"scancel {' '.join(map(str, jobs.values()))}",
     }
     lines = [f"submitted {', '.join(f'{step} as job {job}' for step, job in jobs.items())}", words]
     lines += [f"  {name:8} {command}" for name, command in commands.items()]
-    answer(args, "\n".join(lines), {"jobs": jobs, "run_dir": plan.run.root, "cache": plan.cache, "commands": commands})
+    document = {"job": jobs[NXDT_STEPS[-1]], "jobs": jobs, "run_dir": plan.run.root, "log": log, "cache": plan.cache}
+    answer(args, "\n".join(lines), {**document, "commands": commands})
 
 
 def _options(args: argparse.Namespace) -> tuple[TrainConfig, set[str]]:
@@ -101,10 +110,3 @@ def _options(args: argparse.Namespace) -> tuple[TrainConfig, set[str]]:
     given, unknown = parser.parse_known_args(as_shown(words, parser))
     given.unknown_flags = [word for word in unknown if word.startswith("-")]
     return sources.load(given), {name for name in option_names() if hasattr(given, name)}
-
-
-def _foreign(options: TrainConfig) -> list[str]:
-    """Return a line for each option that NxD Training lacks."""
-    usual = TrainConfig()
-    set_here = [name for name in option_names() if getattr(options, name) != getattr(usual, name)]
-    return [f"{flag(name)}: NxD Training has no such option" for name in set_here if name not in OPTIONS]

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from podwright_training import neuron
-from podwright_training.config.train_config import TrainConfig
+from podwright_training.config.train_config import TrainConfig, option_names
 from podwright_training.run_folder import RunFolder
+from podwright_training.spelling import flag
 
 INDEX = "https://pip.repos.neuron.amazonaws.com"  # PyPI's packages of these names are placeholders
 # Neuron 2.28, the last with NxD Training: https://awsdocs-neuron.readthedocs-hosted.com/en/v2.28.1/release-notes/releasecontent.html
@@ -102,7 +103,7 @@ class Plan:
     @property
     def folder(self) -> Path:
         """Return the folder of configuration, scripts and results."""
-        return self.run.root / "nxdt"
+        return self.run.nxdt
 
     @property
     def environment(self) -> Path:
@@ -144,6 +145,9 @@ def layout_of(
 def problems(plan: Plan) -> Iterator[str]:
     """Yield why NxD Training or the nodes refuse a plan, one line each."""
     options, layout = plan.options, plan.layout
+    usual = TrainConfig()
+    set_here = [name for name in option_names() if getattr(options, name) != getattr(usual, name)]
+    yield from (f"{flag(name)}: NxD Training has no such option" for name in set_here if name not in OPTIONS)
     if options.compute_precision not in PRECISIONS:
         given = f"precision {options.compute_precision}: NxD Training has {' and '.join(PRECISIONS)}"
         yield f"{given} (its bf16 keeps weights in fp32)"

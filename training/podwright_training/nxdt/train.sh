@@ -1,7 +1,7 @@
 {% include "neuron_env.sh" %}
 
 export COMPILE=0
-log={{ folder }}/train.log
+log={{ log }}
 {{ podwright }} -m podwright_training follow --run-dir={{ run_dir }} --ranks={{ plan.layout.ranks }} \
   --job-id="$SLURM_JOB_ID" --log="$log" --from-byte="$(stat --format=%s "$log")" &
 follower=$!

@@ -1,0 +1,41 @@
+"""Check a run of NxD Training where the planner is: options, heads, ranks, and the memory of a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from podwright.planning import table
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.nxdt import memory, plan
+from podwright_training.nxdt.memory import Prediction
+from podwright_training.nxdt.plan import Plan
+from podwright_training.run_folder import RunFolder
+
+SHARED = Path("/fsx")  # of most clusters; only names of folders depend on it
+
+
+def plan_of(run: TrainConfig, instance_type: str, nodes: int) -> Plan:
+    """Return the plan of a run on these nodes, with NxD Training's layout where the run says nothing."""
+    tensor = run.tensor_parallel if run.tensor_parallel > 1 else None
+    return Plan(
+        run=RunFolder(Path(run.run_dir)),
+        options=run,
+        instance_type=instance_type,
+        nodes=nodes,
+        layout=plan.layout_of(run, instance_type, nodes, key_value_copies=None, tensor=tensor),
+        shared=SHARED,
+        podwright=SHARED,
+    )
+
+
+def problems(wanted: Plan) -> list[str]:
+    """Return why NxD Training, the nodes or their memory refuse a plan; none if it runs."""
+    if found := list(plan.problems(wanted)):
+        return found
+    needed = prediction(wanted)
+    return [memory.problem(wanted, needed)] if needed and not needed.fits else []
+
+
+def prediction(wanted: Plan) -> Prediction | None:
+    """Return the memory of a device that a plan needs; ``None`` if the planner cannot say."""
+    return memory.prediction(wanted, table.predict(memory.row(wanted)))
