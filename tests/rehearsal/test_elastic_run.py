@@ -105,7 +105,7 @@ def loses_everything(run: ElasticRun, cluster: ElasticCluster) -> dict:
     cluster.lose_everything(run)
     again = cluster.launch("again", "2-4", **ELASTIC)
     again.wait_for_nodes(4)
-    step = last_start(again)["step"]
+    step = next(again.folder.events("start"))["step"]  # on a busy machine, of three nodes: the fourth joins later
     again.wait_for_step(step + 2)
     assert f"step-{step:08} in {ELASTIC['checkpoint_dir']}: fetching that" in output(again)
     return again.steps()
