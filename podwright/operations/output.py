@@ -121,14 +121,14 @@ def confirm(question: str, *, yes: bool) -> bool:
 
 
 def age(since: datetime | None, *, now: datetime | None = None) -> str:
-    """Return the time since then in its two largest units: ``3d 4h``."""
+    """Return the time since then: ``3d 4h``, or ``12d`` where the first number has two digits."""
     if since is None:
         return ""
     seconds = max(0, int(((now or datetime.now(timezone.utc)) - since).total_seconds()))
     units = {"d": seconds // 86400, "h": seconds // 3600 % 24, "m": seconds // 60 % 60, "s": seconds % 60}
     given = [f"{value}{unit}" for unit, value in units.items()]
     first = next((n for n, value in enumerate(units.values()) if value), len(given) - 1)
-    return " ".join(given[first : first + 2])
+    return " ".join(given[first : first + (1 if len(given[first]) > len("9d") else 2)])
 
 
 def _plain(value: object) -> object:

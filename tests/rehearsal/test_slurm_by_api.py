@@ -98,6 +98,16 @@ def wait_for_configuration(cluster: NamespacedCluster, wanted: str) -> None:
     )
 
 
+def wait_for_journal(cluster: NamespacedCluster, text: str) -> None:
+    """Wait until the unit that puts our part back has said this: it does so when Slurm has read the file again."""
+    journal = "journalctl --no-pager --unit podwright-slurm-conf"
+    wait_for(
+        lambda: text in cluster.run(journal, user="root").stdout,
+        timeout_s=600,
+        what=lambda: f"{text!r} in the journal:\n{cluster.run(journal, user='root').stdout}",
+    )
+
+
 def test_jobs_wait_for_a_new_node_to_be_set_up(cluster: NamespacedCluster) -> None:
     """The scripts hold a node, on which Slurm runs already, until it is set up and has the plugin that Slurm loads."""
     plugin = "/usr/local/lib/slurm/spank_pyxis.so"  # any plugin, built late as Pyxis is
@@ -112,8 +122,7 @@ def test_jobs_wait_for_a_new_node_to_be_set_up(cluster: NamespacedCluster) -> No
     failed = cluster.replace(WORKER, instance_id="i-0fedcba9876543210", lifecycle=wrong)
     assert not failed.ok
     wait_for_configuration(cluster, before)
-    said = cluster.run("journalctl --no-pager --unit podwright-slurm-conf", user="root").stdout
-    assert "podwright-slurm.conf in /opt/slurm/etc/slurm.conf" in said  # a replacement had taken it away
+    wait_for_journal(cluster, "podwright-slurm.conf in /opt/slurm/etc/slurm.conf")  # a replacement had taken it away
     assert "drained" in cluster.node_states()[WORKER]
     assert cluster.run("systemctl is-active slurmd", host=WORKER).stdout.strip() == "active"
     cluster.run(build, host=WORKER, user="root")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -11,6 +12,7 @@ from podwright.operations.account import cluster
 from podwright.operations.account.session import Session
 from podwright.operations.errors import AwsError
 from podwright.operations.nodes import api
+from podwright.operations.output import age
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
 
@@ -170,3 +172,20 @@ def test_addition_needs_continuous_provisioning(name, capsys):
     """On another cluster the hint is the command that scales it."""
     assert main(["nodes", "add", "workers", "1", "--cluster", name, "--yes"]) == 2
     assert "use `podwright scale workers 6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("passed", "text"),
+    [
+        (timedelta(seconds=59), "59s"),
+        (timedelta(minutes=9, seconds=59), "9m 59s"),
+        (timedelta(minutes=12, seconds=36), "12m"),
+        (timedelta(hours=23, minutes=59), "23h"),
+        (timedelta(days=3, hours=4), "3d 4h"),
+        (timedelta(days=120), "120d"),
+    ],
+)
+def test_an_age_is_short(passed, text):
+    """The column stays so narrow that the table of nodes fits a terminal of 80 columns at every age."""
+    now = datetime.now(timezone.utc)
+    assert age(now - passed, now=now) == text
