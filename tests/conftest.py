@@ -64,6 +64,7 @@ LONGEST_FIRST = (
     "test_operations.py",
     "test_deployed_cluster.py",
     "test_parallel.py",
+    "test_dry_run.py",
     "training/test_elastic.py",
     "test_resume.py",
     "test_deployed_examples.py",

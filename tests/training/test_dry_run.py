@@ -29,6 +29,9 @@ from podwright_training.dry_run.recorder import Recorder
 from podwright_training.model import Experts, LlamaForCausalLM, configure
 from podwright_training.model.float8 import Float8Linear
 
+LIMIT_S = 2000  # of all dry runs: minutes of one core, and tests share two
+pytestmark = pytest.mark.timeout(LIMIT_S)
+
 SIZES = (
     "--num-layers 4 --hidden-width 256 --num-heads 8 --num-key-value-heads 4 --intermediate-size 512 "
     "--vocab-size 1536 --max-context-width 128 --train-batch-size 4"
@@ -98,9 +101,8 @@ print(json.dumps(results))
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], input=json.dumps(RUNS), capture_output=True, text=True, timeout=500, check=False
-    )
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, input=json.dumps(RUNS), capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     for result in found.values():
