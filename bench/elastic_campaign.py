@@ -13,7 +13,7 @@ took until the next step, the steps that were lost, and the account of the run's
 
 With ``--without`` the faults come to a run of a fixed number of nodes with `srun --auto-resume`, checkpoints on the
 shared file system alone, and HyperPod's part done by the rehearsal; its waits end after ``--step-timeout`` seconds. A
-rank that hangs is none of HyperPod's affairs: its job fails, and is submitted again at once.
+rank that hangs is not replaced by HyperPod: its job fails, and is submitted again at once.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def test_every_graph_draws_what_a_real_prometheus_has_of_a_node(query, exported)
     assert {name for rule in rules for name in METRIC.findall(rule["expr"])} - given == set()
 
 
-def test_collectors_tell_what_programs_tell(exported):
+def test_collectors_report_what_programs_report(exported):
     """Values in base units, each GPU, core, interface and state apart, a field that lacks left out."""
     lines = set(exported.splitlines())
     assert {

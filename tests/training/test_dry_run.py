@@ -351,7 +351,7 @@ def test_a_peak_above_the_memory_is_a_finding(results: dict[str, Any]) -> None:
     assert {name: results[name]["status"] for name in ("sharded", "too-large")} == {"sharded": 0, "too-large": 1}
 
 
-def test_what_runs_out_of_memory_is_told_what_to_do(results: dict[str, Any]) -> None:
+def test_a_peak_above_the_memory_names_what_to_do(results: dict[str, Any]) -> None:
     """A finding names the rank, its peak, what takes most of it, and an option; without one there is none."""
     (finding,) = results["too-large"]["findings"]
     assert re.match(r"out of memory: the peak of all ranks is 0\.0\d+ GB of 0\.001, 0\.01\d+ of it gathered", finding)

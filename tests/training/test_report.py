@@ -369,7 +369,7 @@ def test_a_loss_that_never_was_a_number(tmp_path):
         History.of(RunFolder(tmp_path / "nowhere"))
 
 
-def test_runs_of_the_same_name_are_told_apart(tmp_path):
+def test_runs_of_the_same_name_have_different_labels(tmp_path):
     """As much of their paths is shown as differs."""
     for sweep in ("a", "b"):
         (tmp_path / sweep).mkdir()

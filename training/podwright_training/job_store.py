@@ -88,11 +88,11 @@ class JobStore:
         try:
             result = action()
         except UserError as error:
-            self._tell(name, {"problem": str(error)})
+            self._publish(name, {"problem": str(error)})
             raise
-        self._tell(name, {"result": result})
+        self._publish(name, {"result": result})
         return result
 
-    def _tell(self, name: str, answer: dict[str, Any]) -> None:
+    def _publish(self, name: str, answer: dict[str, Any]) -> None:
         """Set a key, compressed: one store sends a list of many thousand files to every rank."""
         self.store.set(name, zlib.compress(json.dumps(answer).encode(), 1))  # type: ignore[arg-type]  # bytes will do
