@@ -20,7 +20,7 @@ from typing import Iterator
 from podwright_bootstrap import contract, report
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
 from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import PATIENCE, BootstrapError, CommandError, TimeLimitError
+from podwright_bootstrap.host.shell import STEP_PATIENCE, BootstrapError, CommandError, TimeLimitError
 from podwright_bootstrap.node import Node, identify
 from podwright_bootstrap.report import Result
 from podwright_bootstrap.steps import Step, user_updates
@@ -273,7 +273,7 @@ def _run(step: Step, node: Node) -> Result:
         step.verify(node)
 
     try:
-        with shell.time_limit(step.time_limit_s * PATIENCE):
+        with shell.time_limit(step.time_limit_s * STEP_PATIENCE):
             pause_s = max(RETRY_PAUSE_S, node.poll_s)
             shell.retry(attempt, attempts=step.attempts, pause_s=pause_s, errors=(CommandError, OSError))
     except (Exception, TimeLimitError) as error:  # noqa: BLE001 (whatever it is, the table and the report follow)
@@ -290,7 +290,7 @@ def _removed(step: Step, node: Node) -> list[str]:
     removed: list[str] = []
     try:
         if not step.applies(node):
-            with shell.time_limit(step.time_limit_s * PATIENCE):
+            with shell.time_limit(step.time_limit_s * STEP_PATIENCE):
                 removed.extend(step.remove(node))
     except (Exception, TimeLimitError) as error:  # noqa: BLE001 (the next boot tries again)
         shell.say(f"warning: {step.name} is off, and a part of it stays: {_why(error)}")

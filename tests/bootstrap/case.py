@@ -119,6 +119,8 @@ class Case(_Keys):
     """Bash commands after the last boot."""
     patience: PositiveFloat = 0.02
     """Factor of all waiting times."""
+    step_patience: PositiveFloat = 1
+    """Factor of the steps' time limits: less than 1 where a step is to use up its time."""
 
     @property
     def only(self) -> str:
@@ -131,7 +133,7 @@ class Case(_Keys):
         """The host's arguments; those that the case leaves out keep their defaults."""
         options = {"address": self.address, "instance_type": self.instance_type}
         given = {key: value for key, value in options.items() if value is not None}
-        return {"role": self.role, "patience": self.patience, **given}
+        return {"role": self.role, "patience": self.patience, "step_patience": self.step_patience, **given}
 
 
 def load(path: Path) -> Case:

@@ -186,6 +186,7 @@ class Host:
     role: str = "compute"
     address: str = COMPUTE_ADDRESSES[0]
     patience: float = 0.2
+    step_patience: float = 1
     covered: str = "etc usr/sbin"  # folders whose own files it may change
     instance_type: str = "ml.g5.12xlarge"  # of the workers
 
@@ -279,6 +280,7 @@ class Host:
             "LC_ALL": "C.UTF-8",
             "COVERED": self.covered,
             "PODWRIGHT_PATIENCE": str(self.patience),
+            "PODWRIGHT_STEP_PATIENCE": str(self.step_patience),
             "SHARED_FOLDER": str(self.cloud.shared),
             "HOMES_FOLDER": str(self.cloud.homes),
             "BUCKET_FOLDER": str(self.cloud.bucket),

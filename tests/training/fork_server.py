@@ -15,6 +15,7 @@ import faulthandler
 import gc
 import json
 import os
+import resource
 import runpy
 import signal
 import socket
@@ -36,6 +37,8 @@ from podwright_training.loop import trainer  # noqa: F401 - as above
 from podwright_training.loop.metrics import Metrics
 
 LIMIT_S = 500
+IDLE_CPU_S = 5  # of all ranks, in LIMIT_S: less, and they wait for each other, however busy the machine is
+RANK_CPU_S = 900
 STACKS_S = 1  # to write the stacks of a rank
 torch.set_num_threads(1)
 
@@ -68,26 +71,36 @@ def run(job):
 
 @contextmanager
 def silence_limit(pids, output):
-    """Kill ranks that have said nothing for too long: they wait for each other. Their output then shows where."""
-    seen = 0
+    """Kill ranks that neither print nor compute: they wait for each other. Their output then shows where."""
+    printed, computed_s = 0, 0.0
 
     def look(*_):
-        nonlocal seen
-        if (size := os.fstat(output).st_size) > seen:
-            seen = size
+        nonlocal printed, computed_s
+        before, before_s = printed, computed_s
+        printed, computed_s = os.fstat(output).st_size, sum(map(cpu_s, pids))
+        if printed > before or computed_s > before_s + IDLE_CPU_S:
             signal.alarm(LIMIT_S)
             return
         for pid in pids:
             with suppress(ProcessLookupError):  # it has ended
                 os.kill(pid, signal.SIGUSR1)
                 time.sleep(STACKS_S)
-        os.write(output, f"killed: said nothing for {LIMIT_S} s\n".encode())
+        os.write(output, f"killed: printed and computed nothing for {LIMIT_S} s\n".encode())
         os.killpg(pids[0], signal.SIGKILL)
 
     signal.signal(signal.SIGALRM, look)
     signal.alarm(LIMIT_S)
     yield
     signal.alarm(0)
+
+
+def cpu_s(pid):
+    """Return the CPU time of a process, user and system, in seconds; 0 of one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -110,6 +123,7 @@ def fork(job, rank, port, output):
     os.dup2(output, 1)
     os.dup2(output, 2)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+    resource.setrlimit(resource.RLIMIT_CPU, (RANK_CPU_S, resource.RLIM_INFINITY))
     ranks, on_host = job["ranks"], job.get("ranks_per_host", job["ranks"])
     values = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % on_host, "LOCAL_WORLD_SIZE": on_host}
     values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

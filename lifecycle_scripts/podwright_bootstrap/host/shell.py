@@ -27,6 +27,8 @@ from typing import IO, Callable, Iterator, List, Mapping, Tuple, Type, TypeVar
 
 # How long to wait for others, as a factor on every such limit and pause: a rehearsal is less patient than a cloud.
 PATIENCE = float(os.environ.get("PODWRIGHT_PATIENCE", "1"))
+# The same for whole steps: a test of a wait is impatient, and its step may take as long as a busy machine makes it.
+STEP_PATIENCE = float(os.environ.get("PODWRIGHT_STEP_PATIENCE", PATIENCE))
 LOG_EVERY_S = 30
 KILL_LIMIT_S = 10  # for a program to end that was killed; one that waits for a device or a server may not
 # Of a program's output, what belongs into one line about its failure; pip names a version it lacks as "(constraint)".
