@@ -37,6 +37,7 @@ SHARED_DIRECTORY = "podwright"  # ours: environments, keys, locks
 ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per content, Python and machine
 CURRENT_ENVIRONMENT = f"current-{platform.machine()}"  # a link to the one that compute nodes of this machine have
 KEYS_DIRECTORY = "podwright/ssh"
+SECRETS_DIRECTORY = "podwright/secrets"  # root's alone: what controllers may ask AWS for, and other nodes need
 LAYERS_DIRECTORY = "podwright/enroot"  # of container images, a folder for each user
 DOWNLOADS_DIRECTORY = ".cache/podwright"  # programs, each fetched once
 RUNS_DIRECTORY = "runs"  # one folder per training run

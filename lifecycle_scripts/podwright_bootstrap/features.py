@@ -57,7 +57,7 @@ class Ldap:
     search_base: str
     ldap_schema: str = "rfc2307"  # as in sssd-ldap(5)
     bind_dn: Optional[str] = None
-    bind_secret_arn: Optional[str] = None
+    bind_secret_arn: Optional[str] = None  # controllers read it for all; without a shared file system each node does
     certificate: Optional[str] = None  # of the authority: PEM text, or its path on the nodes
     allowed_groups: Tuple[str, ...] = ()  # Default: everybody may log in
     access_filter: Optional[str] = None  # of LDAP, for who may log in
@@ -163,6 +163,14 @@ class PamSlurmAdopt:
 
 
 @dataclass(frozen=True)
+class ControllerLogins:
+    """The users who may log in to controllers by ssh, beside root."""
+
+    admins: Tuple[str, ...] = ("ubuntu",)
+    everybody: Optional[bool] = None  # Default: where there are no login nodes
+
+
+@dataclass(frozen=True)
 class MetadataAccess:
     """The users who reach the instance's metadata service, beside root."""
 
@@ -261,6 +269,7 @@ class NodeFeatures:
     observability: Optional[Observability] = None
     pam_slurm_adopt: Optional[PamSlurmAdopt] = None
     metadata_access: Optional[MetadataAccess] = None
+    controller_logins: Optional[ControllerLogins] = None
     slurm: Optional[SlurmPolicy] = None
     hooks: Tuple[Hook, ...] = ()
     remediation: Optional[Remediation] = None

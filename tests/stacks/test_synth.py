@@ -216,6 +216,33 @@ def test_existing_resources_are_not_created(on_existing: Path) -> None:
 
 
 @pytest.mark.slow
+def test_controllers_alone_read_secrets(run_app: RunApp, tmp_path: Path) -> None:
+    """The policy of the controllers' role reads the directory's secret; no statement of another role names a secret."""
+    secret = f"arn:aws:secretsmanager:{SETTINGS['region']}:210987654321:secret:ldap-abc"
+    ldap = {"uri": "ldaps://ldap.corp.net", "search_base": "dc=corp,dc=net", "bind_dn": "cn=reader"}
+    answer = run_app(SETTINGS | {"nodes": {"ldap": {**ldap, "bind_secret_arn": secret}}, "key": {"source": "create"}})
+    assert answer.returncode == 0, answer.stderr
+    foundation = synthesized(tmp_path, "foundation")
+    documents = foundation["data"]["aws_iam_policy_document"]
+    permissions = {name: document for name, document in documents.items() if name.endswith("permissions")}
+    assert len(permissions) == 3
+    readers = {
+        name: [statement["resources"] for statement in document["statement"] if reads_secrets(statement)]
+        for name, document in permissions.items()
+    }
+    assert {name: resources for name, resources in readers.items() if resources} == {
+        "controller_role_permissions": [[secret]]
+    }
+    through = {name for name, document in permissions.items() if "secretsmanager." in json.dumps(document)}
+    assert through == {"controller_role_permissions"}  # whose role alone decrypts with the key for Secrets Manager
+
+
+def reads_secrets(statement: Mapping[str, Any]) -> bool:
+    """Whether a statement allows an action of Secrets Manager, or every action."""
+    return any(action == "*" or action.startswith("secretsmanager:") for action in statement["actions"])
+
+
+@pytest.mark.slow
 def test_everything_carries_the_users_tags(run_app: RunApp, tmp_path: Path) -> None:
     """Tags of the settings are the provider's default tags, and the cluster's own, which the provider cannot tag."""
     assert run_app(SETTINGS | {"tags": {"team": "research"}}).returncode == 0
