@@ -146,7 +146,7 @@ def _fail(step: str, error: Exception) -> int:
 
 def _boot_as(options: argparse.Namespace) -> int:
     """Run the chosen steps as this node."""
-    node = identify(ProvisioningParameters.from_json(source().read_text()))
+    node = identify(ProvisioningParameters.from_json(contract.read(source())))
     _require_needed(node.parameters.nodes.skip)
     cluster = node.parameters.cluster_name
     shell.say(f"{node.hostname} ({node.address}) is {node.role}, group {node.instance_group}, cluster {cluster}")
@@ -159,7 +159,7 @@ def _follow_users() -> int:
 
     The directory's password is part of it: controllers read it for all nodes.
     """
-    known = contract.installed_parameters().read_text()
+    known = contract.read(contract.installed_parameters())
     wanted = user_updates.fetch(known)
     parameters = ProvisioningParameters.from_json(wanted)
     node = identify(parameters)

@@ -258,9 +258,32 @@ class ProvisioningParameters:
         return replace(parameters, nodes=features)
 
 
+def parameters_of_this_node() -> ProvisioningParameters:
+    """Read this node's file; raises ``ContractError`` or ``OSError``."""
+    return ProvisioningParameters.from_json(read(installed_parameters()))
+
+
+def record_of_this_node() -> NodeRecord:
+    """Read this node's file; raises ``ContractError`` or ``OSError``."""
+    return NodeRecord.from_json(read(NODE_JSON))
+
+
 def installed_parameters() -> Path:
     """Return this node's file, as its last boot installed it."""
     return API_PARAMETERS if API_PARAMETERS.exists() else PROVISIONING_PARAMETERS
+
+
+def read(path: Path) -> str:
+    """Return a file's text.
+
+    Raises:
+        ContractError: it is not UTF-8.
+        OSError: it does not open.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ContractError(f"{path.name} is not UTF-8: {error}") from error
 
 
 def with_users(text: str, users: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import textwrap
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -25,7 +26,7 @@ NAMES = {
     dict: "an object",
 }
 
-SURROGATE = re.compile("[\ud800-\udfff]")
+NO_TEXT = re.compile("[\0\ud800-\udfff]")  # half a character, as JSON may hold, and what ends a path
 
 T = TypeVar("T")
 
@@ -357,10 +358,12 @@ class _Reader:
 
 def _is(kind: Any, content: Any) -> bool:
     if kind is str:
-        return isinstance(content, str) and not SURROGATE.search(content)  # JSON may hold half a character
+        return isinstance(content, str) and not NO_TEXT.search(content)
     if kind is bool or isinstance(content, bool):
         return kind is bool and isinstance(content, bool)
-    return isinstance(content, (int, float) if kind is float else kind)
+    if kind is float:  # neither NaN nor more than a float can hold
+        return isinstance(content, (int, float)) and abs(content) <= sys.float_info.max
+    return isinstance(content, kind)
 
 
 def _shown(content: Any) -> str:

@@ -10,6 +10,7 @@ import time
 from argparse import ArgumentParser
 from dataclasses import asdict, fields
 from pathlib import Path
+from random import Random
 
 import pytest
 import yaml
@@ -27,6 +28,7 @@ from podwright_training.commands.launch import Elastic, Job, LaunchError, Nodes,
 from podwright_training.config.sources import preset_names
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import as_item
+from podwright_testing.mutations import mutated_bytes
 
 ENVIRONMENT = Path("/fsx/podwright/environments/abc-def")
 
@@ -266,6 +268,26 @@ def test_partition_must_be_chosen(files):
         read_nodes(None, *login)
     with pytest.raises(LaunchError, match="--partition: got gpu, need one of gpus, prep"):
         read_nodes("gpu", *login)
+
+
+def test_damaged_files_are_a_line(files):
+    """Whatever is in the node's two files, its jobs are planned, or one line says that they are damaged."""
+    random, good = Random(0), record(role="login", partition=None)  # noqa: S311 (repeatable accidents)
+    paths = files(good)
+    contents = [json.loads(path.read_text()) for path in paths]
+    refused = 0
+    for number in range(600):
+        for path, content in zip(paths, contents, strict=True):
+            path.write_text(json.dumps(content))
+        damaged = number % 2
+        paths[damaged].write_bytes(mutated_bytes(contents[damaged], random))
+        try:
+            nodes = read_nodes("gpus", *paths)
+            plan(parse("--run-dir", "/fsx/runs/a", "--nodes", "4"), nodes)
+        except LaunchError as error:
+            assert len(str(error).encode().splitlines()) == 1
+            refused += 1
+    assert 100 < refused < 600
 
 
 def test_plain_slurm(tmp_path):
