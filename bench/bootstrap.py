@@ -5,8 +5,8 @@
 
 Smallest: python bench/bootstrap.py --rounds 1 --before HEAD
 
-As root, on hosts of tests/bootstrap. Prints medians of interleaved rounds. With ``--hosts systemd`` it prints nothing but
-each step on those hosts, where stand-ins are in the place of systemd and Slurm, beside hosts with the real ones.
+As root, on hosts of tests/bootstrap. Prints medians of interleaved rounds. With ``--hosts systemd`` it prints each step
+on those hosts, where stand-ins are in the place of systemd and Slurm, beside hosts with the real ones, and no more.
 
 By step: this version beside another commit of the repository, each with its own scripts and hosts. Default: the last
 commit that built the training environment with venv and pip, which uv does today.

@@ -25,6 +25,7 @@ from podwright_rehearsal.hosts.image import WHEELS
 from podwright_rehearsal.run.supplies import node_image
 
 BUCKET, REGION = "sagemaker-test", "us-west-2"  # as the parameters of the plain hosts name them
+CREDENTIALS = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 ADDRESSES = {"controller": "10.1.0.10", "builder": "10.1.0.5", "joining": "10.1.0.57"}  # in the order of the boots
 
 
@@ -51,6 +52,7 @@ def seconds_by_step(folder: Path) -> dict[str, dict[str, float]]:
     cloud.contract["podwright"]["lustre_mount_path"] = "/fsx"
     scripts = make_plain(cloud, folder / "plain").scripts
     with AwsStandIn(directory=folder / "aws", region=REGION) as aws:
+        account = aws.environment()
         s3 = aws.client("s3")
         s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
         for path in cloud.bucket.iterdir():
@@ -64,7 +66,7 @@ def seconds_by_step(folder: Path) -> dict[str, dict[str, float]]:
             nodes=[host(name) for name in ADDRESSES],
             shared=folder / "cluster" / "fsx",
             relay=("127.0.0.1", int(aws.endpoint_url.rpartition(":")[2])),
-            environment=aws.environment(),
+            environment={"AWS_REGION": REGION, **{name: account[name] for name in CREDENTIALS}},
             binds=[(cloud.index, WHEELS)],
         )
         with hosts:

@@ -57,7 +57,9 @@ def parameters(draw):
         instance_facts=draw(st.dictionaries(names, st.builds(InstanceFacts, efa_interfaces=st.integers(0, 32)))),
         training=draw(st.none() | st.builds(TrainingPayload, names, names, names, names)),
         multi_head=draw(st.none() | st.builds(MultiHead, names, names, names, optional_names, optional_names)),
-        accounting=draw(st.none() | st.builds(Accounting, st.text(characters, max_size=20), st.integers(1, 65535), names)),
+        accounting=draw(
+            st.none() | st.builds(Accounting, st.text(characters, max_size=20), st.integers(1, 65535), names)
+        ),
         auto_resume=draw(st.booleans()),
         nodes=draw(st.from_type(NodeFeatures)),
     )
@@ -190,6 +192,7 @@ FILES = {
         ],
     },
 }
+
 
 @pytest.mark.slow
 def test_of_four_thousand_broken_files_each_is_a_line(tmp_path):

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from podwright_bootstrap import boot
 
-READERS = {
-    "slurm.prolog": [],
-    "slurm.epilog": [],
-    "remediation.report": [],
-    "remediation.act": [],
-    "software.old_environments": [],
-    "storage.user_folders": ["1000"],
+READERS = {  # and what they read
+    "slurm.prolog": ("node.json", "provisioning_parameters.json"),
+    "slurm.epilog": ("provisioning_parameters.json",),
+    "remediation.report": ("node.json", "provisioning_parameters.json"),
+    "remediation.act": ("provisioning_parameters.json",),
+    "software.old_environments": ("node.json",),
+    "storage.user_folders": ("node.json", "provisioning_parameters.json"),
 }
 modules = {name: importlib.import_module(f"podwright_bootstrap.{name}") for name in READERS}
 os.environ.update(SLURM_JOB_ID="7", SLURM_JOB_UID="54321", SLURMD_NODENAME="here")  # nobody's: nothing is cleared away
@@ -49,10 +49,12 @@ for path, text in texts:
     for other, content in good.items():
         Path("/", other).write_bytes(content)
     Path("/", path).write_bytes(text)
-    for name, arguments in READERS.items():
-        sys.argv = [name, *arguments]
-        note(name, modules[name].main)
-    note("status", lambda: boot.main(["--status"]))
+    for name, files in READERS.items():
+        if Path(path).name in files:
+            sys.argv = [name, "1000"]
+            note(name, modules[name].main)
+    if Path(path).name == "bootstrap.json":
+        note("status", lambda: boot.main(["--status"]))
 print("COUNTS", json.dumps(counts))
 """
 
@@ -75,5 +77,9 @@ def test_damaged_files_of_a_node_end_no_program_that_reads_them(make_host, cloud
     assert done.exit_code == 0, done.output
     assert "ENDED BY" not in done.output, done.output
     counts = json.loads(done.output.rpartition("COUNTS ")[2])
-    assert {name: sum(ended.values()) for name, ended in counts.items()} == dict.fromkeys(counts, MUTATIONS)
-    assert counts["slurm.epilog"] == {"0": MUTATIONS}  # a job's end drains no node
+    each = MUTATIONS // len(FILES)
+    assert {name: sum(ended.values()) for name, ended in counts.items()} == {
+        **dict.fromkeys(("slurm.prolog", "remediation.report", "storage.user_folders"), 2 * each),
+        **dict.fromkeys(("slurm.epilog", "remediation.act", "software.old_environments", "status"), each),
+    }
+    assert counts["slurm.epilog"] == {"0": each}  # a job's end drains no node

@@ -362,7 +362,11 @@ BROKEN = [
         "role.login_arn",
     ),
     ("named-users", {"nodes": {"metadata_access": {"users": ["nobody-knows"]}}}, "nodes.metadata_access.users[0]"),
-    ("named-users", {"nodes": {"controller_logins": {"admins": ["nobody-knows"]}}}, "nodes.controller_logins.admins[0]"),
+    (
+        "named-users",
+        {"nodes": {"controller_logins": {"admins": ["nobody-knows"]}}},
+        "nodes.controller_logins.admins[0]",
+    ),
     ("role-of-login-nodes", {**groups(CONTROLLER, LOGIN, WORKERS), **users({})}, "nodes.users"),
     ("role-of-login-nodes", {**groups(CONTROLLER, LOGIN, WORKERS), **ldap()}, "nodes.ldap"),
     (
