@@ -50,12 +50,11 @@ try scontrol reconfigure
 try scontrol shutdown
 try scontrol takeover
 try scontrol setdebug debug5
-try scontrol write config /tmp/slurm.conf
 try scontrol token username=root
 try scontrol update "JobId=$job" TimeLimit=1
 try scontrol hold "$job"
 try scontrol requeue "$job"
-try scontrol write batch_script "$job" -
+try sh -c "scontrol write batch_script $job - | grep --quiet sleep"
 try scancel --signal=USR1 "$job" --full
 try srun --overlap --jobid="$job" true
 try sattach "$job.0"
@@ -150,7 +149,7 @@ for name in podwright podwright-train on_create.sh provisioning_parameters.json 
   ln -s /etc/shadow "/tmp/$name" 2>/dev/null
 done
 mkfifo "/tmp/.podwright.lock" 2>/dev/null
-flock --nonblock /tmp sleep 600 &
+flock --nonblock /tmp sleep 600 >/dev/null 2>&1 &
 
 # The own home, last: no boot may follow its links, wait for its pipes or fail for what it lacks.
 rm -rf ~/.ssh

@@ -62,7 +62,7 @@ def app_in(
     """Run main.py in a folder with these settings."""
     config = folder / "my.yaml"
     config.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
-    sources = [checkout, *(checkout / name for name in ("constructs", "lifecycle_scripts", "training"))]
+    sources = [checkout, *(checkout / name for name in ("constructs", "lifecycle_scripts", "stacks", "training"))]
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CDKTF_"))}
     return subprocess.run(
         [sys.executable, str(checkout / "main.py")],
