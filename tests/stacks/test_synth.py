@@ -238,7 +238,7 @@ def test_controllers_alone_read_secrets(run_app: RunApp, tmp_path: Path) -> None
 
 
 def reads_secrets(statement: Mapping[str, Any]) -> bool:
-    """Whether a statement allows an action of Secrets Manager, or every action."""
+    """Return whether a statement allows an action of Secrets Manager, or every action."""
     return any(action == "*" or action.startswith("secretsmanager:") for action in statement["actions"])
 
 

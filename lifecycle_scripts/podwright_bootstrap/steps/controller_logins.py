@@ -32,7 +32,7 @@ class ControllerLogins(Step):
     without = "a rule for logins: every user may log in to this controller"
 
     def applies(self, node: Node) -> bool:
-        """Where users have login nodes; cluster.yaml may say otherwise."""
+        """Run on controllers where users have login nodes; cluster.yaml may say otherwise."""
         return node.role == CONTROLLER and not _is_for_everybody(node)
 
     def apply(self, node: Node) -> Iterator[str]:

@@ -86,7 +86,7 @@ def _path(node: Node, name: str) -> Path:
 
 
 def _refuse_roots(node: Node) -> None:
-    """Who could write there could put a folder of theirs in the place of ours."""
+    """Refuse what others may write: they could put a folder of theirs in the place of ours."""
     for folder in (node.mount_path, node.shared(contract.SHARED_DIRECTORY)):
         own_folder.refuse_writable(folder)
 
