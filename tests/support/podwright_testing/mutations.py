@@ -7,7 +7,23 @@ import json
 from random import Random
 from typing import Any
 
-JUNK = (None, True, -1, 10**400, 1.5, float("nan"), "", "\ud800", "\0", "\u2028\n", [], [[]], [None], {}, {"": {}})
+JUNK: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    10**400,
+    1.5,
+    float("nan"),
+    "",
+    "\ud800",
+    "\0",
+    "\u2028\n",
+    [],
+    [[]],
+    [None],
+    {},
+    {"": {}},
+)
 
 
 def mutated(content: Any, random: Random) -> str:
