@@ -1,12 +1,10 @@
 """Time a node's bootstrap, beside AWS's reference scripts for HyperPod on the same hosts.
 
     python bench/bootstrap.py [--rounds 5] [--before COMMIT]
-    python bench/bootstrap.py --hosts systemd [--rounds 5]
 
 Smallest: python bench/bootstrap.py --rounds 1 --before HEAD
 
-As root, on hosts of tests/bootstrap. Prints medians of interleaved rounds. With ``--hosts systemd`` it prints each step
-on those hosts, where stand-ins are in the place of systemd and Slurm, beside hosts with the real ones, and no more.
+As root, on hosts of tests/bootstrap. Prints medians of interleaved rounds.
 
 By step: this version beside another commit of the repository, each with its own scripts and hosts. Default: the last
 commit that built the training environment with venv and pip, which uv does today.
@@ -135,25 +133,16 @@ def checkout_of(commit: str) -> Iterator[Path]:
 def seconds_by_step(checkout: Path) -> Steps:
     """Boot the hosts of a checkout, in a process of its own: both have modules of the same names."""
     code = f"import boots, pathlib; boots.print_seconds_by_step(pathlib.Path({str(checkout)!r}))"
-    return _steps_of("-c", code)
-
-
-def seconds_by_step_on_systemd() -> Steps:
-    """Boot hosts with real systemd and Slurm."""
-    return _steps_of("systemd_boots.py")
-
-
-def _steps_of(*arguments: str) -> Steps:
-    command = (sys.executable, *arguments)
+    command = (sys.executable, "-c", code)
     printed = subprocess.run(command, cwd=Path(__file__).parent, check=True, stdout=subprocess.PIPE).stdout
     steps: Steps = json.loads(printed)
     return steps
 
 
-def print_steps(before: list[Steps], now: list[Steps], titles: tuple[str, str]) -> None:
-    """Print the medians of each step that took time, both kinds side by side."""
+def print_steps(before: list[Steps], now: list[Steps], commit: str) -> None:
+    """Print the medians of each step that took time, both versions side by side."""
     print(f"{'median of ' + str(len(now)) + ', seconds':24}" + "".join(f"{host:>22}" for host in HOSTS))
-    print(f"{'step':24}" + f"{titles[0][:11]:>12}{titles[1]:>10}" * len(HOSTS))
+    print(f"{'step':24}" + f"{commit[:11]:>12}{'now':>10}" * len(HOSTS))
     totals = {(host, when): 0.0 for host in HOSTS for when in ("before", "now")}
     for step in dict.fromkeys([*now[0]["builder"], *before[0]["builder"]]):
         cells = []
@@ -177,12 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--before", default=BEFORE, metavar="COMMIT", help="to compare with. Default: %(default)s")
-    parser.add_argument("--hosts", choices=("plain", "systemd"), default="plain", help="Default: %(default)s")
     options = parser.parse_args()
-    if options.hosts == "systemd":
-        pairs = [(seconds_by_step(ROOT), seconds_by_step_on_systemd()) for _ in range(options.rounds)]
-        print_steps([plain for plain, _ in pairs], [real for _, real in pairs], ("plain", "systemd"))
-        return
     rounds: list[dict[str, float]] = []
     before: list[Steps] = []
     now: list[Steps] = []
@@ -192,7 +176,7 @@ def main() -> None:
             now.append(seconds_by_step(ROOT))
             with tempfile.TemporaryDirectory() as name:
                 rounds.append(one_round(Path(name)))
-    print_steps(before, now, (options.before, "now"))
+    print_steps(before, now, options.before)
     middle = {name: median(taken[name] for taken in rounds) for name in rounds[0]}
     print(f"{f'median of {len(rounds)}':24} measured")
     for name, taken_s in middle.items():
