@@ -23,9 +23,10 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import STEP_PATIENCE, BootstrapError, CommandError, TimeLimitError
 from podwright_bootstrap.node import Node, identify
 from podwright_bootstrap.report import Result
-from podwright_bootstrap.steps import Step, user_updates
+from podwright_bootstrap.steps import Step, ldap, user_updates
 from podwright_bootstrap.steps.accelerators import Accelerators
 from podwright_bootstrap.steps.accounting import Accounting
+from podwright_bootstrap.steps.controller_logins import ControllerLogins
 from podwright_bootstrap.steps.controllers import Controllers
 from podwright_bootstrap.steps.dcgm import Dcgm
 from podwright_bootstrap.steps.dns import Dns
@@ -93,6 +94,7 @@ STEPS: tuple[Step, ...] = (
     Observability(),
     Dcgm(),  # its file is one that observability's agent reads
     MetadataAccess(),  # lets the user in that observability adds
+    ControllerLogins(),
     HeldPackages(),  # late: an image that has just started may be updating itself
     Record(),
     Controllers(),
@@ -144,7 +146,7 @@ def _fail(step: str, error: Exception) -> int:
 
 def _boot_as(options: argparse.Namespace) -> int:
     """Run the chosen steps as this node."""
-    node = identify(ProvisioningParameters.from_json(source().read_text()))
+    node = identify(ProvisioningParameters.from_json(contract.read(source())))
     _require_needed(node.parameters.nodes.skip)
     cluster = node.parameters.cluster_name
     shell.say(f"{node.hostname} ({node.address}) is {node.role}, group {node.instance_group}, cluster {cluster}")
@@ -153,17 +155,25 @@ def _boot_as(options: argparse.Namespace) -> int:
 
 
 def _follow_users() -> int:
-    """Run the steps that go by users, if the bucket has others now; until all of them hold, the next time too."""
-    known = contract.installed_parameters().read_text()
+    """Run the steps that go by users, if the bucket has others now; until all of them hold, the next time too.
+
+    The directory's password is part of it: controllers read it for all nodes.
+    """
+    known = contract.read(contract.installed_parameters())
     wanted = user_updates.fetch(known)
     parameters = ProvisioningParameters.from_json(wanted)
-    if parameters == ProvisioningParameters.from_json(known):
+    node = identify(parameters)
+    if parameters == ProvisioningParameters.from_json(known) and not _has_new_password(node):
         shell.say("users are as the bucket says")
         return 0
-    exit_code = _boot([step for step in STEPS if step.name in user_updates.STEPS], identify(parameters))
+    exit_code = _boot([step for step in STEPS if step.name in user_updates.STEPS], node)
     if not exit_code:
         shell.write_file(contract.installed_parameters(), wanted)
     return exit_code
+
+
+def _has_new_password(node: Node) -> bool:
+    return Ldap.name not in node.parameters.nodes.skip and ldap.has_new_password(node)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

@@ -37,6 +37,7 @@ SHARED_DIRECTORY = "podwright"  # ours: environments, keys, locks
 ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per content, Python and machine
 CURRENT_ENVIRONMENT = f"current-{platform.machine()}"  # a link to the one that compute nodes of this machine have
 KEYS_DIRECTORY = "podwright/ssh"
+SECRETS_DIRECTORY = "podwright/secrets"  # root's alone: what controllers may ask AWS for, and other nodes need
 LAYERS_DIRECTORY = "podwright/enroot"  # of container images, a folder for each user
 DOWNLOADS_DIRECTORY = ".cache/podwright"  # programs, each fetched once
 RUNS_DIRECTORY = "runs"  # one folder per training run
@@ -257,9 +258,32 @@ class ProvisioningParameters:
         return replace(parameters, nodes=features)
 
 
+def parameters_of_this_node() -> ProvisioningParameters:
+    """Read this node's file; raises ``ContractError`` or ``OSError``."""
+    return ProvisioningParameters.from_json(read(installed_parameters()))
+
+
+def record_of_this_node() -> NodeRecord:
+    """Read this node's file; raises ``ContractError`` or ``OSError``."""
+    return NodeRecord.from_json(read(NODE_JSON))
+
+
 def installed_parameters() -> Path:
     """Return this node's file, as its last boot installed it."""
     return API_PARAMETERS if API_PARAMETERS.exists() else PROVISIONING_PARAMETERS
+
+
+def read(path: Path) -> str:
+    """Return a file's text.
+
+    Raises:
+        ContractError: it is not UTF-8.
+        OSError: it does not open.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ContractError(f"{path.name} is not UTF-8: {error}") from error
 
 
 def with_users(text: str, users: str) -> str:

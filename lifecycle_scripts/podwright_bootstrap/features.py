@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import textwrap
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -25,7 +26,7 @@ NAMES = {
     dict: "an object",
 }
 
-SURROGATE = re.compile("[\ud800-\udfff]")
+NO_TEXT = re.compile("[\0\ud800-\udfff]")  # half a character, as JSON may hold, and what ends a path
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class Ldap:
     search_base: str
     ldap_schema: str = "rfc2307"  # as in sssd-ldap(5)
     bind_dn: Optional[str] = None
-    bind_secret_arn: Optional[str] = None
+    bind_secret_arn: Optional[str] = None  # controllers read it for all; without a shared file system each node does
     certificate: Optional[str] = None  # of the authority: PEM text, or its path on the nodes
     allowed_groups: Tuple[str, ...] = ()  # Default: everybody may log in
     access_filter: Optional[str] = None  # of LDAP, for who may log in
@@ -163,6 +164,14 @@ class PamSlurmAdopt:
 
 
 @dataclass(frozen=True)
+class ControllerLogins:
+    """The users who may log in to controllers by ssh, beside root."""
+
+    admins: Tuple[str, ...] = ("ubuntu",)
+    everybody: Optional[bool] = None  # Default: where there are no login nodes
+
+
+@dataclass(frozen=True)
 class MetadataAccess:
     """The users who reach the instance's metadata service, beside root."""
 
@@ -261,6 +270,7 @@ class NodeFeatures:
     observability: Optional[Observability] = None
     pam_slurm_adopt: Optional[PamSlurmAdopt] = None
     metadata_access: Optional[MetadataAccess] = None
+    controller_logins: Optional[ControllerLogins] = None
     slurm: Optional[SlurmPolicy] = None
     hooks: Tuple[Hook, ...] = ()
     remediation: Optional[Remediation] = None
@@ -348,10 +358,12 @@ class _Reader:
 
 def _is(kind: Any, content: Any) -> bool:
     if kind is str:
-        return isinstance(content, str) and not SURROGATE.search(content)  # JSON may hold half a character
+        return isinstance(content, str) and not NO_TEXT.search(content)
     if kind is bool or isinstance(content, bool):
         return kind is bool and isinstance(content, bool)
-    return isinstance(content, (int, float) if kind is float else kind)
+    if kind is float:  # neither NaN nor more than a float can hold
+        return isinstance(content, (int, float)) and abs(content) <= sys.float_info.max
+    return isinstance(content, kind)
 
 
 def _shown(content: Any) -> str:

@@ -65,6 +65,14 @@ def save(results: Iterable[Result]) -> None:
 def load() -> list[Result]:
     """Return the results of the last boot; empty before the first, or if another version wrote them."""
     try:
-        return [build(Result, item, strict=True) for item in json.loads(contract.BOOTSTRAP_JSON.read_text())]
-    except (FileNotFoundError, ValueError, TypeError, RecursionError):
+        return parse(contract.BOOTSTRAP_JSON.read_text())
+    except (OSError, ValueError):
+        return []
+
+
+def parse(text: str) -> list[Result]:
+    """Return the results that ``save`` wrote; empty if another version did, or the text is damaged."""
+    try:
+        return [build(Result, item, strict=True) for item in json.loads(text)]
+    except (ValueError, TypeError, RecursionError):
         return []

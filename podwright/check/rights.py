@@ -37,6 +37,11 @@ class Right:
     resources: tuple[str, ...] = ()
 
     @property
+    def reads_secret(self) -> bool:
+        """Return whether it is a secret that controllers alone need."""
+        return self.actions == _READ_SECRET
+
+    @property
     def words(self) -> str:
         """The actions and the resource: ``s3:GetObject on the mounted buckets``."""
         *first, last = self.actions
@@ -65,6 +70,9 @@ def _of_controllers(settings: Settings) -> Iterator[_Needed]:
     if isinstance(accounting, DatabaseAccounting):
         known = [accounting.secret_arn] if isinstance(accounting, ExistingAccounting) else []
         yield _READ_SECRET, "on the database's secret", known
+    ldap = settings.nodes.ldap
+    if ldap and ldap.bind_secret_arn:
+        yield _READ_SECRET, "on the LDAP secret", [ldap.bind_secret_arn]
     if settings.notices and settings.notices.idle_hours is not None:
         yield ("cloudwatch:PutMetricData",), "in the namespace /aws/sagemaker/Clusters", []
 
@@ -80,9 +88,6 @@ def _of_nodes(settings: Settings, account: str) -> Iterator[_Needed]:
         known = [prometheus.arn] if isinstance(prometheus, ExistingPrometheus) else []
         yield ("aps:RemoteWrite",), "on the workspace", known
     yield from _of_mounts(settings, arn)
-    ldap = settings.nodes.ldap
-    if ldap and ldap.bind_secret_arn:
-        yield _READ_SECRET, "on the LDAP secret", [ldap.bind_secret_arn]
     if isinstance(settings.bucket, ExistingBucket) and settings.bucket.key_arn:
         yield _USE_KEY, "on the bucket's key", [settings.bucket.key_arn]
     elif settings.bucket.source == "create" and settings.key.source != "none":

@@ -57,7 +57,7 @@ class Ldap(Section):
     bind_secret_arn: str | None = Field(
         None,
         description="ARN of the secret in Secrets Manager that holds bind_dn's password as text, encrypted with "
-        "AWS's key or this file's. Required with bind_dn.",
+        "AWS's key or this file's; controllers read it for all nodes. Required with bind_dn.",
     )
     certificate: str | None = Field(
         None,
@@ -214,10 +214,21 @@ class PamSlurmAdopt(Section):
 class MetadataAccess(Section):
     """Block the instance's metadata service, and so the node's role, for every user but root; needs nftables.
 
-    Jobs that read or write S3 with the node's role need their user here.
+    Controllers block it in any case. Jobs that read or write S3 with the node's role need their user here.
     """
 
     users: tuple[str, ...] = Field((), description="Users whose programs may use the node's role.")
+
+
+class ControllerLogins(Section):
+    """Allow logins on controllers by ssh only to administrators; controllers may read the cluster's secrets."""
+
+    admins: tuple[str, ...] = Field(
+        ("ubuntu",), description="Users who may log in, beside root and the members of `ldap.sudo_groups`."
+    )
+    everybody: bool | None = Field(
+        None, description="Allow logins to every user. Default: true in a cluster without login nodes, else false."
+    )
 
 
 class Qos(Section):
@@ -367,7 +378,12 @@ class Nodes(Section):
     )
     metadata_access: MetadataAccess | None = Field(
         default=None,
-        description="Restrict the node's role to root and these users; `{}` for root alone. Default: all users.",
+        description="Restrict the node's role to root and these users; `{}` for root alone. Default: all users, on "
+        "controllers root alone.",
+    )
+    controller_logins: ControllerLogins | None = Field(
+        default=None,
+        description="Restrict logins on controllers. Default: root and ubuntu alone, where there are login nodes.",
     )
     slurm: SlurmPolicy | None = Field(
         default=None, description="Accounts, priorities and limits of jobs. Default: one account without limits."

@@ -177,12 +177,13 @@ def _roles(stack: FoundationStack, settings: Settings) -> dict[str, Role]:
         keys = {"controller": "controller_arn", "login": "login_arn", "compute": "arn"}
         return {kind: ExistingRole(arn=arns.get(key, wanted.arn)) for kind, key in keys.items()}
     ldap = settings.nodes.ldap
-    of_all = [ldap.bind_secret_arn] if ldap and ldap.bind_secret_arn else []  # SSSD binds on every node
-    of_controllers = [stack.accounting.secret_arn] if stack.accounting else []
+    # Users of other nodes may use the role there: controllers hand the directory's password on to root.
+    secrets = [stack.accounting.secret_arn] if stack.accounting else []
+    secrets += [ldap.bind_secret_arn] if ldap and ldap.bind_secret_arn else []
     created = (
-        ("controller", "controller_role", names.controller_role_name, [*of_controllers, *of_all]),
-        ("login", "login_role", names.login_role_name, of_all),
-        ("compute", "role", names.role_name, of_all),
+        ("controller", "controller_role", names.controller_role_name, secrets),
+        ("login", "login_role", names.login_role_name, []),
+        ("compute", "role", names.role_name, []),
     )
     return {
         kind: _role(stack, settings, wanted, kind, id_=id_, name=name(settings.name, settings.region), secret_arns=arns)

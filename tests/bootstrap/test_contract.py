@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 from random import Random
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -29,10 +28,13 @@ from podwright_bootstrap.contract import (
 from podwright_bootstrap.features import FOLLOWED, Health, NodeFeatures, Scratch, User
 from podwright_bootstrap.node import read_instances
 from podwright_bootstrap.report import failure
+from podwright_testing.mutations import mutated
 
 ONLY_IN_SETTINGS = {nodes.S3Mount: {"key_arn"}}  # of the role
 
-names = st.text(min_size=1, max_size=20)
+characters = st.characters(exclude_characters="\0", exclude_categories=("Cs",))  # which no text of the file holds
+names = st.text(characters, min_size=1, max_size=20)
+st.register_type_strategy(str, st.text(characters))
 optional_names = st.none() | names
 
 
@@ -55,7 +57,9 @@ def parameters(draw):
         instance_facts=draw(st.dictionaries(names, st.builds(InstanceFacts, efa_interfaces=st.integers(0, 32)))),
         training=draw(st.none() | st.builds(TrainingPayload, names, names, names, names)),
         multi_head=draw(st.none() | st.builds(MultiHead, names, names, names, optional_names, optional_names)),
-        accounting=draw(st.none() | st.builds(Accounting, st.text(max_size=20), st.integers(1, 65535), names)),
+        accounting=draw(
+            st.none() | st.builds(Accounting, st.text(characters, max_size=20), st.integers(1, 65535), names)
+        ),
         auto_resume=draw(st.booleans()),
         nodes=draw(st.from_type(NodeFeatures)),
     )
@@ -188,30 +192,6 @@ FILES = {
         ],
     },
 }
-JUNK = (None, True, -1, 10**400, 1.5, float("nan"), "", "\ud800", "\0", "\u2028\n", [], [[]], [None], {}, {"": {}})
-
-
-def _mutated(content: Any, random: Random) -> str:
-    """Return the file's text after one accident: a value replaced or lost, or the text cut or garbled."""
-    content = copy.deepcopy(content)
-    place = content
-    while True:
-        key = random.choice(sorted(place) if isinstance(place, dict) else range(len(place)))
-        if not (isinstance(place[key], (dict, list)) and place[key]) or random.random() < 0.2:
-            break
-        place = place[key]
-    if random.random() < 0.2:
-        del place[key]
-    else:
-        place[key] = random.choice(JUNK)
-    text = json.dumps(content)
-    accident = random.random()
-    if accident < 0.05:
-        return text[: random.randrange(len(text))]
-    if accident < 0.1:
-        index = random.randrange(len(text))
-        return text[:index] + random.choice('{}[]",:9\\') + text[index + 1 :]
-    return "[" * 100_000 if accident < 0.101 else text
 
 
 @pytest.mark.slow
@@ -221,12 +201,12 @@ def test_of_four_thousand_broken_files_each_is_a_line(tmp_path):
     refusals: list[str] = []
     for _ in range(2000):
         try:
-            read = ProvisioningParameters.from_json(_mutated(FILES["parameters"], random))
+            read = ProvisioningParameters.from_json(mutated(FILES["parameters"], random))
         except ContractError as error:
             refusals.append(failure("identity", error, host="h", hint="x"))
         else:
             assert ProvisioningParameters.from_json(json.dumps(read.to_dict())) == read
-        path.write_text(_mutated(FILES["resources"], random), errors="surrogatepass")
+        path.write_text(mutated(FILES["resources"], random), errors="surrogatepass")
         for instance in read_instances(path):
             assert all(isinstance(value, str) and value.isprintable() for value in vars(instance).values())
     assert [line for line in refusals if len(line.encode().splitlines()) != 1] == []

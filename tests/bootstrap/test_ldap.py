@@ -32,7 +32,7 @@ def ask(make_shared_host, fetch_packages):
 
     What a test installs stays on the host's disk for the next.
     """
-    host = make_shared_host(patience=0.5, covered="etc usr var")
+    host = make_shared_host(role="controller", patience=0.5, covered="etc usr var")
     host.cloud.contract["podwright"]["nodes"] = {"ldap": SETTINGS}
     for shim in ("apt-get", "dpkg-query", "sshd"):
         (host.shims / shim).unlink()
@@ -85,15 +85,26 @@ def test_what_the_ldap_server_refuses_is_reported(ask):
 
 
 def test_people_of_an_ldap_server_are_known(ask):
-    """After a boot people have ids, groups and a home, only those of allowed groups log in, and nobody saw a secret."""
+    """After a boot people have ids, groups and a home, only those of allowed groups log in, and nobody saw a secret.
+
+    A compute node, which may not ask AWS for the password, has it from a controller.
+    """
     boot = ask("""
         boot '{}' && boot '{}' && boot '{"uri": "ldap://directory.test"}'
         getent passwd ada; id ada
         su - ada -c 'pwd; touch here && stat -c "%U %a" .' && ! su - mallory -c pwd
         stat -c %a /etc/sssd/sssd.conf; cat /etc/nsswitch.conf
+        config=/opt/ml/config/resource_config.json
+        cp $config /opt/config
+        sed -i 's/"Name": "controller"/"Name": "other"/; s/"Name": "workers"/"Name": "controller"/' $config
+        sed -i 's/"Name": "other"/"Name": "workers"/' $config
+        rm /etc/sssd/sssd.conf; mv /opt/secret /opt/kept
+        echo as compute; boot '{}' && id ada
+        mv /opt/kept /opt/secret; mv /opt/config $config
     """)
     assert boot.failures == [], boot.output
-    assert [", 0 changes, " in summary for summary in boot.summaries] == [False, True, False]
+    assert [", 0 changes, " in summary for summary in boot.summaries] == [False, True, False, False]
+    assert "uid=5001(ada)" in boot.output.partition("\nas compute\n")[2]
     assert "ada:*:5001:5100:Ada:/mnt/fsx/home/ada:/bin/bash" in boot.output
     assert "uid=5001(ada) gid=5100(research) groups=5100(research)" in boot.output
     assert "\n/mnt/fsx/home/ada\nada 7" in boot.output
@@ -125,6 +136,11 @@ def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
         su - ada -c 'echo wrong | sudo -S -p "" echo stolen'
         sudo -l -U mallory
         su - mallory -c 'echo stolen'
+        ./on_create.sh --only controller_logins
+        for user in ada mallory; do
+          echo denied $user: $(sshd -T -C user=$user,host=x,addr=127.0.0.1 | grep -c '^denyusers')
+        done
+        rm /etc/ssh/sshd_config.d/podwright-controllers.conf
         other="${wanted%?}"', "probe_user": "mallory"}'
         boot "$other" '[{"name": "ada", "uid": 2001}]' && ./on_create.sh --only users
         $ssh ada@directory.test 'echo stolen'; id ada
@@ -134,10 +150,11 @@ def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
         echo after: $(ls /etc/sudoers.d /etc/sssd) $(getent passwd ada)
     """)
     assert boot.failures == [], boot.output
-    assert [", 0 changes, " in summary for summary in boot.summaries] == [False, True, *[False] * 5]
+    assert [", 0 changes, " in summary for summary in boot.summaries] == [False, True, *[False] * 6]
     assert "\nby key: ada\n" in boot.output
     assert "\nbecame root\n" in boot.output
     assert "\nstolen" not in boot.output
+    assert "\ndenied ada: 0\ndenied mallory: 1\n" in boot.output
     assert "User mallory is not allowed to run sudo" in boot.output
     assert "\nuid=2001(ada) gid=2001(ada) groups=2001(ada)\n" in boot.output
     assert "\nuid=5002(mallory) gid=5200(guests) groups=5200(guests)\n" in boot.output

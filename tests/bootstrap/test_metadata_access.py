@@ -43,16 +43,31 @@ def test_only_root_and_named_users_have_the_role(make_host, cloud, nftables):
     """Root and a named user reach the service, the others by no form of its address; a second boot changes nothing."""
     cloud.contract["podwright"]["nodes"] = {"metadata_access": {"users": ["ubuntu"]}}
     host = make_host()
-    host.write(
-        "opt/shims/nft",
-        f'#!/bin/sh\nLD_LIBRARY_PATH=$(echo {nftables}/usr/lib/*-linux-gnu) exec {nftables}/usr/sbin/nft "$@"\n',
-        mode=0o755,
-    )
+    install(nftables, host)
     boot = host.boot(f"{SERVE}\nask nobody; {STEP} && {STEP} && for user in root ubuntu nobody; do ask $user; done")
     assert boot.exit_code == 0, boot.output
     assert boot.output.splitlines()[0] == "nobody in"
     assert boot.output.splitlines()[-3:] == ["root in", "ubuntu in", "nobody out"]
     assert [summary.split(", ")[1] for summary in boot.summaries] == ["4 changes", "0 changes"]
+
+
+def test_only_root_has_the_role_of_a_controller(make_host, nftables):
+    """On a controller the service is root's alone without a word in cluster.yaml, also after a second boot."""
+    host = make_host(role="controller")
+    install(nftables, host)
+    boot = host.boot(f"{SERVE}\n{STEP} && {STEP} && for user in root ubuntu nobody; do ask $user; done")
+    assert boot.exit_code == 0, boot.output
+    assert boot.output.splitlines()[-3:] == ["root in", "ubuntu out", "nobody out"]
+    assert [summary.split(", ")[1] for summary in boot.summaries] == ["4 changes", "0 changes"]
+
+
+def install(nftables, host):
+    """Give a host Debian's nft."""
+    host.write(
+        "opt/shims/nft",
+        f'#!/bin/sh\nLD_LIBRARY_PATH=$(echo {nftables}/usr/lib/*-linux-gnu) exec {nftables}/usr/sbin/nft "$@"\n',
+        mode=0o755,
+    )
 
 
 def test_an_image_without_nftables_is_a_warning(make_host, cloud):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +20,44 @@ mkdir -p /run/sshd && chmod 755 /mnt /mnt/fsx
 echo "$ADDRESS $(hostname)" >>/etc/hosts
 /usr/sbin/sshd -o UsePAM=yes -o PasswordAuthentication=no
 """
+
+
+def test_administrators_alone_log_in_to_controllers(make_host, cloud, fetch_packages, tmp_path: Path):
+    """Ada, an administrator, gets into the controller; Bob does once the cluster lets everybody in."""
+    laptop = tmp_path / "laptop"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", laptop], check=True)
+    public = laptop.with_suffix(".pub").read_text().strip()
+    people = [{"name": name, "uid": uid, "ssh_keys": [public]} for name, uid in (("ada", 2001), ("bob", 2002))]
+    cloud.contract["podwright"]["nodes"] = {"users": people, "controller_logins": {"admins": ["ada"]}}
+    host = make_host(role="controller", covered="etc usr var")
+    for shim in ("apt-get", "dpkg-query", "sshd"):
+        (host.shims / shim).unlink()
+    shutil.copy2(Path(__file__).with_name("install.sh"), host.disk / "opt/install.sh")
+    cloud.contract["podwright"]["nodes"]["controller_logins"] = {"everybody": True}
+    host.write("opt/later.json", json.dumps(cloud.contract))
+    boot = host.boot(
+        f"""
+        mount -t tmpfs tmpfs /run
+        PACKAGES={fetch_packages("openssh-server")} /opt/install.sh openssh-server >/opt/log 2>&1 || cat /opt/log
+        mkdir -p /run/sshd
+        for step in lustre users homes controller_logins; do ./on_create.sh --only $step || exit; done
+        ADDRESS={host.address}
+        {SSHD}
+        ssh="ssh -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -i {laptop}"
+        $ssh ada@{host.name} 'echo at first $(id -un)'
+        $ssh bob@{host.name} 'echo at first $(id -un)'
+        cp /opt/later.json provisioning_parameters.json
+        ./on_create.sh --only controller_logins
+        kill -HUP $(cat /run/sshd.pid)
+        for try in $(seq 50); do $ssh bob@{host.name} 'echo later $(id -un)' && break; sleep 0.2; done
+    """,
+        timeout_s=INSTALL_TIMEOUT_S,
+    )
+    assert boot.failures == [], boot.output
+    assert "\nat first ada\n" in boot.output
+    assert "\nat first bob" not in boot.output
+    assert f"bob@{host.name}: Permission denied (publickey)" in boot.output
+    assert "\nlater bob\n" in boot.output
 
 
 def test_people_log_in_between_nodes_and_from_outside(make_host, cloud, fetch_packages, tmp_path: Path):

@@ -35,6 +35,7 @@ from podwright_training.jobs.spec import JobSpec, Model
 
 CONTROLLER = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
 WORKERS = {"name": "workers", "role": "compute", "instance_type": "ml.g5.xlarge", "count": 2, "partition": "gpu"}
+LOGIN = {"name": "login", "role": "login", "instance_type": "ml.m5.xlarge", "count": 1}
 NETWORK = {"source": "create", "availability_zone_id": "usw2-az1"}
 EXISTING_NETWORK = {
     "source": "existing",
@@ -73,6 +74,7 @@ IDLE = {"email": "me@llm.test", "idle_hours": 6}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK6+ly6vY0Ll95HGzYzNcDhWAP5jvz2VHncW3ucpbMEX ada@laptop"
 ADA = {"name": "ada", "uid": 2001}
 LDAP = {"uri": "ldaps://ldap.corp.net", "search_base": "dc=corp,dc=net", "probe_user": "eve"}
+BIND = {"bind_dn": "cn=reader", "bind_secret_arn": "arn:aws:secretsmanager:us-west-2:210987654321:secret:ldap"}
 CORPORA = {"bucket": "corpora", "prefix": "c4/", "path": "/mnt/c4"}
 
 
@@ -360,6 +362,18 @@ BROKEN = [
         "role.login_arn",
     ),
     ("named-users", {"nodes": {"metadata_access": {"users": ["nobody-knows"]}}}, "nodes.metadata_access.users[0]"),
+    (
+        "named-users",
+        {"nodes": {"controller_logins": {"admins": ["nobody-knows"]}}},
+        "nodes.controller_logins.admins[0]",
+    ),
+    ("role-of-login-nodes", {**groups(CONTROLLER, LOGIN, WORKERS), **users({})}, "nodes.users"),
+    ("role-of-login-nodes", {**groups(CONTROLLER, LOGIN, WORKERS), **ldap()}, "nodes.ldap"),
+    (
+        "controller-logins",
+        users({}, controller_logins={"everybody": False}),
+        "nodes.controller_logins.everybody",
+    ),
     ("instance-group", groups({**CONTROLLER, "count": 0}, WORKERS), "cluster.instance_groups[0].count"),
     (
         "types-with-bundle",
@@ -464,6 +478,12 @@ BROKEN = [
         "role.controller_arn",
     ),
     ("rights-of-existing-role", {"role": EXISTING_ROLE, **s3()}, "role.arn"),
+    ("rights-of-existing-role", {"role": EXISTING_ROLE, **ldap(**BIND)}, "role.arn"),
+    (
+        "rights-of-existing-role",
+        {"role": {**EXISTING_ROLE, "controller_arn": f"{EXISTING_ROLE['arn']}s"}, **ldap(**BIND)},
+        "role.controller_arn",
+    ),
     *(
         ("names-of-people", users({"name": name}), "nodes.users[0].name")
         for name in ("Ada", "1a", "a" * 33, "ubuntu", "a b")
@@ -527,7 +547,7 @@ BROKEN = [
         {
             "network": {**NETWORK, "internet": "none", "endpoints": ["standard"]},
             "training": {"source": "none"},
-            **ldap(bind_dn="cn=reader", bind_secret_arn="arn:aws:secretsmanager:us-west-2:210987654321:secret:ldap"),
+            **ldap(**BIND),
         },
         "nodes.ldap.bind_secret_arn",
     ),

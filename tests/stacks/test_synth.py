@@ -62,7 +62,7 @@ def app_in(
     """Run main.py in a folder with these settings."""
     config = folder / "my.yaml"
     config.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
-    sources = [checkout, *(checkout / name for name in ("constructs", "lifecycle_scripts", "training"))]
+    sources = [checkout, *(checkout / name for name in ("constructs", "lifecycle_scripts", "stacks", "training"))]
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CDKTF_"))}
     return subprocess.run(
         [sys.executable, str(checkout / "main.py")],
@@ -213,6 +213,33 @@ def test_existing_resources_are_not_created(on_existing: Path) -> None:
     (resource,) = cluster["resource"]["aws_cloudcontrolapi_resource"].values()
     for given in ("subnet-0123456789abcdef0", "sg-0123456789abcdef0", "arn:aws:iam::210987654321:role/nodes"):
         assert given in resource["desired_state"]
+
+
+@pytest.mark.slow
+def test_controllers_alone_read_secrets(run_app: RunApp, tmp_path: Path) -> None:
+    """The policy of the controllers' role reads the directory's secret; no statement of another role names a secret."""
+    secret = f"arn:aws:secretsmanager:{SETTINGS['region']}:210987654321:secret:ldap-abc"
+    ldap = {"uri": "ldaps://ldap.corp.net", "search_base": "dc=corp,dc=net", "bind_dn": "cn=reader"}
+    answer = run_app(SETTINGS | {"nodes": {"ldap": {**ldap, "bind_secret_arn": secret}}, "key": {"source": "create"}})
+    assert answer.returncode == 0, answer.stderr
+    foundation = synthesized(tmp_path, "foundation")
+    documents = foundation["data"]["aws_iam_policy_document"]
+    permissions = {  # without the hash in Terraform's names
+        name.partition("_permissions")[0]: document for name, document in documents.items() if "_permissions" in name
+    }
+    assert set(permissions) >= {"controller_role", "login_role", "role"}
+    readers = {
+        name: [statement["resources"] for statement in document["statement"] if reads_secrets(statement)]
+        for name, document in permissions.items()
+    }
+    assert {name: resources for name, resources in readers.items() if resources} == {"controller_role": [[secret]]}
+    through = {name for name, document in permissions.items() if "secretsmanager." in json.dumps(document)}
+    assert through == {"controller_role"}  # whose role alone decrypts with the key for Secrets Manager
+
+
+def reads_secrets(statement: Mapping[str, Any]) -> bool:
+    """Return whether a statement allows an action of Secrets Manager, or every action."""
+    return any(action == "*" or action.startswith("secretsmanager:") for action in statement["actions"])
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import time
 from argparse import ArgumentParser
 from dataclasses import asdict, fields
 from pathlib import Path
+from random import Random
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from podwright.operations.jobs.slurm import OF_RUN
 from podwright.planning import command as plan_command
 from podwright.planning.arguments import add_arguments as add_plan_arguments
 from podwright_bootstrap import contract
+from podwright_testing.mutations import mutated_bytes
 from podwright_training import shell_templates
 from podwright_training.__main__ import main
 from podwright_training.commands import launch
@@ -266,6 +268,26 @@ def test_partition_must_be_chosen(files):
         read_nodes(None, *login)
     with pytest.raises(LaunchError, match="--partition: got gpu, need one of gpus, prep"):
         read_nodes("gpu", *login)
+
+
+def test_damaged_files_are_a_line(files):
+    """Whatever is in the node's two files, its jobs are planned, or one line says that they are damaged."""
+    random, good = Random(0), record(role="login", partition=None)  # noqa: S311 (repeatable accidents)
+    paths = files(good)
+    contents = [json.loads(path.read_text()) for path in paths]
+    refused = []
+    for number in range(600):
+        for path, content in zip(paths, contents, strict=True):
+            path.write_text(json.dumps(content))
+        damaged = number % 2
+        paths[damaged].write_bytes(mutated_bytes(contents[damaged], random))
+        try:
+            nodes = read_nodes("gpus", *paths)
+            plan(parse("--run-dir", "/fsx/runs/a", "--nodes", "4"), nodes)
+        except LaunchError as error:
+            refused.append(str(error))
+    assert [line for line in refused if len(line.encode().splitlines()) != 1] == []
+    assert 100 < len(refused) < 600
 
 
 def test_plain_slurm(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import List
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.contract import ContractError, ProvisioningParameters
+from podwright_bootstrap.contract import ContractError
 from podwright_bootstrap.features import build
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
@@ -26,7 +26,7 @@ REASONS = {REBOOT: "Action:Reboot", REPLACE: "Action:Replace"}  # HyperPod compa
 def main() -> int:
     """Act once; 1 if Slurm does not answer."""
     try:
-        wanted = ProvisioningParameters.from_json(contract.installed_parameters().read_text()).nodes.remediation
+        wanted = contract.parameters_of_this_node().nodes.remediation
         if wanted is None or primary.in_control() != socket.gethostname().split(".")[0]:
             return 0
         shown = shell.run("scontrol", "show", "nodes", "--oneliner", timeout_s=60, quiet=True).output
@@ -83,7 +83,7 @@ def _done() -> List[Act]:
         return [build(Act, item) for item in json.loads(_path().read_text())]
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise BootstrapError(f"{_path()} is not what podwright wrote: {error}", hint=f"remove {_path()}") from error
 
 

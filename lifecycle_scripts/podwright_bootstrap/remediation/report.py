@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import List
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.contract import ContractError, NodeRecord, ProvisioningParameters
+from podwright_bootstrap.contract import ContractError, NodeRecord
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import CommandError
 from podwright_bootstrap.remediation import checks
@@ -21,8 +21,8 @@ STATE = Path("/run/podwright-remediation.json")  # the checks that failed the la
 def main() -> int:
     """Report once; 1 if Slurm or the node's own files do not answer."""
     try:
-        parameters = ProvisioningParameters.from_json(contract.installed_parameters().read_text())
-        record = NodeRecord.from_json(contract.NODE_JSON.read_text())
+        parameters = contract.parameters_of_this_node()
+        record = contract.record_of_this_node()
         if parameters.nodes.remediation is None:
             return 0
         found = checks.found(parameters.facts_of(record.instance_group), record)
@@ -44,7 +44,7 @@ def main() -> int:
 def _before() -> List[str]:
     try:
         names = json.loads(STATE.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     return names if isinstance(names, list) else []
 

@@ -44,7 +44,7 @@ COMPLETING = "CG"  # of two jobs that end at once, either is the last
 def main() -> int:
     """Clear away, and do all of it that can be done; always 0."""
     try:
-        parameters = ProvisioningParameters.from_json(contract.installed_parameters().read_text())
+        parameters = contract.parameters_of_this_node()
         job = Job.of_environment()
     except (ContractError, OSError, KeyError, ValueError) as error:
         shell.say(f"epilog: {error!r}")

@@ -28,8 +28,8 @@ REASON_LENGTH = 200
 def main() -> int:
     """Check, make the job's folder; 1 if the node must not have the job."""
     try:
-        parameters = ProvisioningParameters.from_json(contract.installed_parameters().read_text())
-        record = NodeRecord.from_json(contract.NODE_JSON.read_text())
+        parameters = contract.parameters_of_this_node()
+        record = contract.record_of_this_node()
     except (ContractError, OSError) as error:
         print(f"prolog: {error}")
         return 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Iterable, List, Optional
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.contract import ContractError, NodeRecord
+from podwright_bootstrap.contract import ContractError
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.storage import own_folder
@@ -24,7 +24,7 @@ REMOVED = ".removed-"  # begins the name of one that is being removed
 def main() -> int:
     """Remove once; 1 if Slurm or the file system does not answer."""
     try:
-        record = NodeRecord.from_json(contract.NODE_JSON.read_text())
+        record = contract.record_of_this_node()
         folder = Path(record.shared_root) / contract.ENVIRONMENTS_DIRECTORY
         if record.shared_root and folder.is_dir():
             own_folder.refuse_writable(folder)

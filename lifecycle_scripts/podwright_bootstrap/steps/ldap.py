@@ -12,12 +12,14 @@ from typing import Iterator, List, Optional
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.aws import secret
+from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.features import Ldap as Settings
 from podwright_bootstrap.host import ldap, shell, units
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import packages
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage import shared_secret
 
 PACKAGES = ("sssd-ldap", "libnss-sss", "libpam-sss")
 LIBRARIES, INSTALLED = Path("/usr/lib"), ("*/sssd/libsss_ldap.so", "*/libnss_sss.so.2", "*/security/pam_sss.so")
@@ -34,6 +36,8 @@ SOCKETS = ("sssd-nss.socket", "sssd-pam.socket", "sssd-pam-priv.socket", "sssd-s
 SSHD_PART = Path("/etc/ssh/sshd_config.d/podwright-ldap.conf")
 KEYS_COMMAND = "/usr/bin/sss_ssh_authorizedkeys"  # sss_ssh_authorizedkeys(1)
 SUDOERS = Path("/etc/sudoers.d/podwright-ldap")
+PASSWORD_KEY = "ldap_default_authtok"  # noqa: S105 (of sssd-ldap(5))
+SHARED_PASSWORD = "ldap"  # noqa: S105 (the name of a shared secret)
 CACHE = Path("/var/lib/sss/db")
 READ_BY_PROGRAMS = Path("/var/lib/sss/mc")  # even where SSSD has ended
 ANSWER_LIMIT_S = 20  # of the server, to us
@@ -58,7 +62,8 @@ class Ldap(Step):
         wanted = _settings(node)
         if _is_text(wanted.certificate) and shell.write_file(CERTIFICATE, f"{(wanted.certificate or '').strip()}\n"):
             yield f"wrote {CERTIFICATE}"
-        password = _password(wanted)
+        password = _password(wanted, node)
+        yield from _hand_over(wanted, password, node)
         bind = (wanted.bind_dn, password) if wanted.bind_dn and password else None
         ldap.greet(wanted.uri, certificate=_certificate(wanted), bind=bind, timeout_s=ANSWER_LIMIT_S * shell.PATIENCE)
         yield from _install(node)
@@ -76,7 +81,9 @@ class Ldap(Step):
         yield from _let_become_root(wanted)
 
     def remove(self, node: Node) -> Iterator[str]:
-        """Forget the directory: its people, their keys and their right to sudo."""
+        """Forget the directory: its password, its people, their keys and their right to sudo."""
+        if node.role == CONTROLLER and node.has_shared:
+            yield from shared_secret.forget(node, SHARED_PASSWORD)
         changes = list(shell.remove_files(SUDOERS, SSHD_PART))
         if changes:
             shell.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
@@ -131,11 +138,52 @@ def _certificate(wanted: Settings) -> Path:
     return CERTIFICATE if _is_text(wanted.certificate) else Path(wanted.certificate)
 
 
-def _password(wanted: Settings) -> Optional[str]:
-    """From Secrets Manager into memory: neither arguments nor log have it."""
-    arn = wanted.bind_secret_arn
-    if not arn:
+def _hand_over(wanted: Settings, password: Optional[str], node: Node) -> Iterator[str]:
+    """Give the other nodes the password, whose roles may not read it: users of those nodes have the roles, too."""
+    if node.role != CONTROLLER or not node.has_shared:
+        return
+    if password and wanted.bind_secret_arn:
+        yield from shared_secret.hand_over(node, SHARED_PASSWORD, arn=wanted.bind_secret_arn, text=password)
+    else:
+        yield from shared_secret.forget(node, SHARED_PASSWORD)
+
+
+def has_new_password(node: Node) -> bool:
+    """Return whether the password is another than SSSD's: controllers ask AWS, other nodes look what those wrote.
+
+    Raises:
+        BootstrapError: AWS gives none, or what is there is not a controller's.
+    """
+    wanted = node.parameters.nodes.ldap
+    if wanted is None or not wanted.bind_secret_arn or not CONFIGURATION.is_file():
+        return False
+    written = shared_secret.find(node, SHARED_PASSWORD, arn=wanted.bind_secret_arn) if node.has_shared else None
+    if _asks_aws(node):
+        password = _from_aws(wanted.bind_secret_arn)
+        if node.has_shared and password != written:
+            return True
+    elif written is None:  # the next boot of a controller writes it
+        return False
+    else:
+        password = written
+    return f"{PASSWORD_KEY} = {password}" not in CONFIGURATION.read_text().splitlines()
+
+
+def _password(wanted: Settings, node: Node) -> Optional[str]:
+    """From Secrets Manager into memory, or from the controller: neither arguments nor log have it."""
+    if not wanted.bind_secret_arn:
         return None
+    if _asks_aws(node):
+        return _from_aws(wanted.bind_secret_arn)
+    return shared_secret.receive(node, SHARED_PASSWORD, arn=wanted.bind_secret_arn)
+
+
+def _asks_aws(node: Node) -> bool:
+    """Return whether this node's role may read the secret: a controller's, or any where nothing is shared."""
+    return node.role == CONTROLLER or not node.has_shared
+
+
+def _from_aws(arn: str) -> str:
     password = secret.read(arn)
     if not password or password != password.strip() or not password.isprintable():
         raise BootstrapError(
@@ -159,7 +207,7 @@ def _configuration(wanted: Settings, password: Optional[str], node: Node) -> str
         "ldap_tls_reqcert": "demand",
         "ldap_tls_cacert": _certificate(wanted),
         "ldap_default_bind_dn": wanted.bind_dn,
-        "ldap_default_authtok": password,
+        PASSWORD_KEY: password,
         "access_provider": _access(wanted),
         "simple_allow_groups": ", ".join(wanted.allowed_groups),
         "ldap_access_order": "filter" if wanted.access_filter else None,

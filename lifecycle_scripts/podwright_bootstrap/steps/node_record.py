@@ -27,7 +27,7 @@ class Record(Step):
 
     def verify(self, node: Node) -> None:
         """It reads back as what it should say."""
-        if NodeRecord.from_json(contract.NODE_JSON.read_text()) != record_of(node):
+        if contract.record_of_this_node() != record_of(node):
             raise BootstrapError(f"{contract.NODE_JSON} does not say what this node is")
 
 

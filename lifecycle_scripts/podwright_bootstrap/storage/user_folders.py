@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Dict, Iterable, Iterator
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.contract import NodeRecord, ProvisioningParameters
+from podwright_bootstrap.contract import ContractError
 from podwright_bootstrap.features import NodeFeatures
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
@@ -52,8 +52,17 @@ def make(uid: int, gid: int, nodes: NodeFeatures, shared_root: str) -> None:
         shell.say(f"containers: uid {uid} cannot run any: {error}")
 
 
+def main() -> int:
+    """Make the folders of the user whose id is the argument; 1 if the node's files or the user are unknown."""
+    try:
+        user = pwd.getpwuid(int(sys.argv[1]))
+        parameters, record = contract.parameters_of_this_node(), contract.record_of_this_node()
+    except (ContractError, KeyError, OSError) as error:
+        shell.say(f"containers: uid {sys.argv[1]} cannot run any: {error}")
+        return 1
+    make(user.pw_uid, user.pw_gid, parameters.nodes, record.shared_root)
+    return 0
+
+
 if __name__ == "__main__":
-    user = pwd.getpwuid(int(sys.argv[1]))
-    installed = ProvisioningParameters.from_json(contract.installed_parameters().read_text())
-    record = NodeRecord.from_json(contract.NODE_JSON.read_text())
-    make(user.pw_uid, user.pw_gid, installed.nodes, record.shared_root)
+    sys.exit(main())

@@ -90,6 +90,8 @@ RULES: tuple[Rule, ...] = (
     users.ssh_keys_of_people,
     users.homes_of_people,
     users.named_users,
+    users.role_of_login_nodes,
+    users.controller_logins,
     users.ldap,
     users.ldap_without_internet,
     nodes.nodes_without_scripts,

@@ -78,8 +78,12 @@ def existing_prometheus(settings: Settings) -> Iterator[Finding]:
 def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
     """An existing role needs further permissions; podwright does not change it. `check --live` finds those it lacks."""
     for key, needed in groupby(sorted(rights(settings), key=attrgetter("key")), key=attrgetter("key")):
-        words = "; ".join(dict.fromkeys(right.words for right in needed))
-        yield warning(("role", key), f"{key}: the existing role also needs {words}", "add it to the role by hand")
+        listed = list(needed)
+        words = "; ".join(dict.fromkeys(right.words for right in listed))
+        hint = "add it to the role by hand"
+        if key == "arn" and any(right.reads_secret for right in listed):
+            hint += "; users of every node can use it: better make a role for controllers alone, controller_arn"
+        yield warning(("role", key), f"{key}: the existing role also needs {words}", hint)
 
 
 def log_retention(settings: Settings) -> Iterator[Finding]:

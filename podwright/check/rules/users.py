@@ -130,15 +130,40 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
 
 
 def named_users(settings: Settings) -> Iterator[Finding]:
-    """A user who may log in to compute nodes or use the node's role is on no node; the boot would fail."""
+    """A user who may log in to compute nodes or controllers, or use the node's role, is on no node."""
     known = {"root", "ubuntu", *IMAGE_NAMES, *(user.name for user in settings.nodes.users)}
-    for section, key in (("pam_slurm_adopt", "admins"), ("metadata_access", "users")):
+    for section, key in (("pam_slurm_adopt", "admins"), ("metadata_access", "users"), ("controller_logins", "admins")):
         for index, name in enumerate(getattr(getattr(settings.nodes, section), key, ())):
             path = ("nodes", section, key, index)
             if not re.fullmatch(r"[\w.@][\w.@-]*", name):
                 yield error(path, f"{key}: got {name!r}, need a login name", "")
             elif name not in known and settings.nodes.ldap is None:  # else the directory may have the user
                 yield error(path, f"{key}: no user is called {name}", "add the user to nodes.users, or delete the name")
+
+
+def role_of_login_nodes(settings: Settings) -> Iterator[Finding]:
+    """Users of login nodes can use the nodes' role, because nodes.metadata_access does not say who may."""
+    nodes = settings.nodes
+    if nodes.metadata_access is not None or not (nodes.users or nodes.ldap) or not _has_login_nodes(settings):
+        return
+    given = "metadata_access: without it every user of the login nodes can use the nodes' role"
+    hint = "write `metadata_access: {users: [ubuntu]}` into nodes, with the users whose programs need the role"
+    yield warning(USERS if nodes.users else LDAP, given, hint)
+
+
+def controller_logins(settings: Settings) -> Iterator[Finding]:
+    """Users can log in nowhere: controllers are for administrators, and there are no login nodes."""
+    nodes = settings.nodes
+    wanted = nodes.controller_logins
+    if wanted is None or wanted.everybody is not False or not (nodes.users or nodes.ldap):
+        return
+    if not _has_login_nodes(settings):
+        path = ("nodes", "controller_logins", "everybody")
+        yield warning(path, "everybody: no node is left where users can log in", "add an instance group of role login")
+
+
+def _has_login_nodes(settings: Settings) -> bool:
+    return any(group.role == "login" for group in settings.cluster.instance_groups)
 
 
 def ldap(settings: Settings) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ def find(node: Remote, given: str | None, *, beside: str = "true") -> Runs:
         OperationError: the node does not answer, or has no shared file system that is known.
     """
     record = f"cat {quoted(NODE_JSON)} 2>/dev/null; printf '\\036'; test -d {DEFAULT_SHARED} && echo yes; "
-    output = node.run(f"{record} printf '\\036'; {beside}; true").split(_RECORD_END)
+    output = node.run(f"{record} printf '\\036'; {beside}; true").split(_RECORD_END, 2)
     text, has_default, rest = (part.strip() for part in output)
     try:
         known = NodeRecord.from_json(text) if text else None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from podwright.settings.root import Settings
+from podwright_bootstrap import report
 from podwright_bootstrap.aws import metadata
 from podwright_bootstrap.contract import (
     BOOTSTRAP_JSON,
@@ -216,8 +216,7 @@ class NamespacedHosts(Hosts):
         return {it["step"]: it["seconds"] for it in self._results(hostname) if it["outcome"] != SKIPPED}
 
     def _results(self, hostname: str) -> list[dict[str, Any]]:
-        results: list[dict[str, Any]] = json.loads(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())
-        return results
+        return [asdict(result) for result in report.parse(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())]
 
     def _on_line(self, hostname: str, line: str) -> None:
         """Show a line of a boot, and copy it to CloudWatch as HyperPod's agent does."""

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import fields
 from datetime import datetime, timezone
-from typing import Any
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from botocore.response import StreamingBody
 from botocore.stub import ANY, Stubber
 
+from podwright.operations.access.remote import Remote
 from podwright.operations.account import cluster
 from podwright.operations.account.inventory import Inventory, Leftover, _Search
 from podwright.operations.account.session import Session
+from podwright.operations.errors import OperationError
 from podwright.operations.import_export.imported import Source, describe
+from podwright.operations.jobs import runs
+from podwright_bootstrap.contract import InstanceFacts, NodeRecord
+from podwright_testing.mutations import mutated_bytes
 
 pytestmark = pytest.mark.usefixtures("folder")
 ARN = "arn:aws:sagemaker:us-west-2:123456789012:cluster/abcdefghijkl"
@@ -26,6 +34,35 @@ def describing(**members: Any) -> dict[str, Any]:
     group = {"InstanceGroupName": "workers", "InstanceType": "ml.g5.12xlarge", "CurrentCount": 2}
     made = {"ClusterName": "odd", "ClusterStatus": "SystemUpdating", "CreationTime": datetime.now(timezone.utc)}
     return {"ClusterArn": ARN, **made, "InstanceGroups": [group], **members}
+
+
+class DamagedNode:
+    """A node that prints a damaged record."""
+
+    node = SimpleNamespace(name="controller/1")
+    cluster = SimpleNamespace(name="demo")
+    record = ""
+
+    def run(self, _line: str) -> str:
+        """Return what the node would print."""
+        return f"{self.record}\036yes\n\036rest"
+
+
+def test_a_damaged_record_of_a_node_is_a_line() -> None:
+    """Whatever node.json is, the folder of runs is known, or one error says that the node has to boot again."""
+    values = {item.name: item.name for item in fields(NodeRecord)}
+    numbers = {"accelerators_per_node": 8, "efa_interfaces": 32, "partitions": {"gpu": InstanceFacts("gpu", 8)}}
+    content = json.loads(NodeRecord(**{**values, **numbers}).to_json())  # type: ignore[arg-type]
+    random, node = Random(0), DamagedNode()  # noqa: S311 (repeatable accidents)
+    refused: list[str] = []
+    for _ in range(300):
+        node.record = mutated_bytes(content, random).decode(errors="replace")
+        try:
+            assert runs.find(cast("Remote", node), None).folder.endswith("/runs")
+        except OperationError as error:
+            refused.append(str(error))
+    assert [line for line in refused if len(line.encode().splitlines()) != 1] == []
+    assert 50 < len(refused) < 300
 
 
 @pytest.mark.parametrize(

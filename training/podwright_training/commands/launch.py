@@ -14,10 +14,11 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from podwright_training import neuron, shell_templates
 from podwright_training.answer import add_json, answer
@@ -40,6 +41,8 @@ NODE_JSON = Path("/opt/podwright/node.json")
 PROVISIONING_PARAMETERS = Path("/opt/ml/config/provisioning_parameters.json")
 API_PARAMETERS = PROVISIONING_PARAMETERS.with_name("podwright_parameters.json")  # where HyperPod sets Slurm up
 HYPERPOD_MARK = Path("/opt/sagemaker_cluster")  # exists on every HyperPod node, with our bootstrap or without
+
+DAMAGED = (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError)  # what reading a torn file raises
 
 ACCELERATORS = ("gpu", "neuron", "cpu")
 SAVE_S = 600  # limit of the last checkpoint
@@ -359,10 +362,28 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
     """Return what the bootstrap recorded about the nodes of ``partition``; nothing on plain Slurm.
 
     Raises:
-        LaunchError: There are several partitions to choose from, or no partition has that name.
+        LaunchError: There are several partitions to choose from, no partition has that name, or a file is damaged.
     """
     if not node_json.exists():
         return Nodes(hyperpod=HYPERPOD_MARK.exists())
+    try:
+        nodes = _recorded(partition, node_json, provisioning_parameters)
+    except LaunchError:
+        raise
+    except DAMAGED as error:
+        raise LaunchError(
+            f"{node_json} or {provisioning_parameters} is damaged ({type(error).__name__}: {error}); let an "
+            "administrator boot this node again"
+        ) from error
+    types = get_type_hints(Nodes)
+    for name, value in vars(nodes).items():
+        if not isinstance(value, types[name]) or (isinstance(value, str) and not value.isprintable()):
+            given = textwrap.shorten(ascii(value), 60, placeholder=" …")
+            raise LaunchError(f"{node_json}: {name}: got {given}; let an administrator boot this node again")
+    return nodes
+
+
+def _recorded(partition: str | None, node_json: Path, provisioning_parameters: Path) -> Nodes:
     record = json.loads(node_json.read_text())
     group, facts = record["partition"], record
     if record["role"] != "compute" or partition not in (None, record["partition"]):
@@ -473,6 +494,8 @@ def _other_owner(root: Path) -> str:
 def _worker_group(partition: str | None, parameters: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return partition and instance facts of the worker group of ``partition``."""
     groups = {group["partition_name"]: group["instance_group_name"] for group in parameters["worker_groups"]}
+    if not groups:
+        raise LaunchError("this cluster has no compute nodes")
     if partition is None and len(groups) > 1:
         raise LaunchError(f"--partition is required, one of {', '.join(sorted(groups))}")
     name = partition or next(iter(groups))

@@ -1,0 +1,113 @@
+"""Allow ssh to controllers to root and administrators: the controllers' role may read the cluster's secrets.
+
+https://man.openbsd.org/sshd_config, "Match"
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator, Sequence
+
+from podwright_bootstrap.contract import CONTROLLER
+from podwright_bootstrap.features import ControllerLogins as Settings
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.steps import Step
+
+SSHD = Path("/etc/ssh/sshd_config")
+OUR_PART = Path("/etc/ssh/sshd_config.d/podwright-controllers.conf")
+INCLUDE = f"Include {OUR_PART.parent}/*.conf"  # Debian's and Ubuntu's own line
+STRANGER = "nobody"  # a user of every image, who is no administrator
+DENIED = "denyusers *"
+
+
+class ControllerLogins(Step):
+    """On controllers sshd lets root and administrators in alone; other users have login nodes."""
+
+    name = "controller_logins"
+    whose = "controllers of clusters with login nodes, unless everybody may log in"
+    hint = f"sshd -t says what is wrong with {OUR_PART}"
+    time_limit_s = 120
+    without = "a rule for logins: every user may log in to this controller"
+
+    def applies(self, node: Node) -> bool:
+        """Run on controllers where users have login nodes; cluster.yaml may say otherwise."""
+        return node.role == CONTROLLER and not _is_for_everybody(node)
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Write a part of sshd's configuration that sshd accepts, or none: nobody must be locked out."""
+        admins, groups = _admins(node), _groups(node)
+        changes = [f"wrote {OUR_PART}"] if shell.write_file(OUR_PART, _rule(admins, groups)) else []
+        if INCLUDE not in _lines(SSHD):
+            shell.write_file(SSHD, f"{INCLUDE}\n{_text(SSHD)}")  # at the top: a Match block would swallow it
+            changes.append(f"included {OUR_PART.parent} in {SSHD}")
+        if changes:
+            try:
+                shell.run("sshd", "-t", timeout_s=30)
+            except CommandError:
+                OUR_PART.unlink()
+                raise
+            _reload()
+        yield from changes
+
+    def remove(self, node: Node) -> Iterator[str]:
+        """Let everybody in again."""
+        changes = list(shell.remove_files(OUR_PART))
+        if changes:
+            _reload()
+        yield from changes
+
+    def verify(self, node: Node) -> None:
+        """Sshd turns a stranger away, and lets the first administrator in."""
+        if DENIED not in _rules_of(STRANGER):
+            raise BootstrapError("sshd lets everybody in", hint=f"what in {SSHD} is before {INCLUDE}?")
+        if DENIED in _rules_of("root"):
+            raise BootstrapError("sshd does not let root in", hint=f"look at DenyUsers in {SSHD} and {OUR_PART.parent}")
+
+
+def _is_for_everybody(node: Node) -> bool:
+    wanted = _settings(node).everybody
+    return not node.parameters.login_groups if wanted is None else wanted
+
+
+def _settings(node: Node) -> Settings:
+    return node.parameters.nodes.controller_logins or Settings()
+
+
+def _admins(node: Node) -> Sequence[str]:
+    return ("root", *_settings(node).admins)
+
+
+def _groups(node: Node) -> Sequence[str]:
+    """Return the groups of the directory whose members become root anyway."""
+    ldap = node.parameters.nodes.ldap
+    return ldap.sudo_groups if ldap else ()
+
+
+def _rule(admins: Sequence[str], groups: Sequence[str]) -> str:
+    """Return a block for everybody else; the last line ends it, also where the file is included."""
+    users, others = _all_but(admins), f' Group "{_all_but(groups)}"' if groups else ""
+    return f'# Written by podwright.\nMatch User "{users}"{others}\n  DenyUsers *\nMatch all\n'
+
+
+def _all_but(names: Sequence[str]) -> str:
+    return ",".join(["*", *(f"!{name}" for name in names)])
+
+
+def _rules_of(user: str) -> Sequence[str]:
+    """Return what sshd would go by for a user."""
+    whose = f"user={user},host=localhost,addr=127.0.0.1"
+    return shell.run("sshd", "-T", "-C", whose, timeout_s=30, quiet=True).output.splitlines()
+
+
+def _reload() -> None:
+    shell.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _lines(path: Path) -> Sequence[str]:
+    return [line.strip() for line in _text(path).splitlines()]
