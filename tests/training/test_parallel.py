@@ -133,6 +133,28 @@ LAYOUTS = {  # what four ranks do with a model
             "reshard_after_forward": "never",
         },
     ),
+    "zero-bubble pipeline 2 x tensor 2, recomputed": (
+        "deep",
+        {
+            "pipeline_parallel": 2,
+            "pipeline_schedule": "zero_bubble",
+            "pipeline_micro_batches": 4,
+            "tensor_parallel": 2,
+            "reshard_after_forward": "never",
+            "activation_checkpointing": True,
+        },
+    ),
+    "zero-bubble pipeline of a mixture, recomputed": (
+        "balanced in pieces",
+        {
+            "pipeline_parallel": 2,
+            "pipeline_schedule": "zero_bubble_v",
+            "pipeline_micro_batches": 2,
+            "gradient_accumulation_steps": 1,
+            "reshard_after_forward": "never",
+            "activation_checkpointing": True,
+        },
+    ),
     "zero-bubble pipeline in a V 2 x shards 2": (
         "deep",
         {
