@@ -11,7 +11,7 @@ from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import Plan, make_plan
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS
 from podwright.planning.zero_bubble import Schedule
-from podwright_training.config.parallel_dims import accumulates_whole_gradients, stages_per_rank
+from podwright_training.config.parallel_dims import accumulates_whole_gradients, splits_backward, stages_per_rank
 from podwright_training.config.train_config import TrainConfig
 
 
@@ -73,8 +73,9 @@ def arguments(config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
 
 def _schedule(config: TrainConfig) -> Schedule:
     """Return the schedule: an interleaved one is that of its stages per rank."""
-    name = config.pipeline_schedule
-    return name if name in ("zero_bubble", "zero_bubble_v") else "1f1b"
+    if not splits_backward(config):
+        return "1f1b"
+    return "zero_bubble_v" if config.pipeline_schedule == "zero_bubble_v" else "zero_bubble"
 
 
 def _recompute(config: TrainConfig) -> Recompute:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 Schedule = Literal["1f1b", "zero_bubble", "zero_bubble_v"]
 Kind = Literal["forward", "input", "weight"]
+Pass = tuple[Kind, int]  # of a stage
 
 
 class Action(NamedTuple):
@@ -28,7 +29,7 @@ def actions(schedule: Schedule, rank: int, *, ranks: int, stages_per_rank: int, 
         passes = _in_a_v(rank, ranks, micro_batches)
     else:
         passes = _interleaved(rank, ranks, stages_per_rank, micro_batches)
-    seen: Counter[tuple[Kind, int]] = Counter()
+    seen: Counter[Pass] = Counter()
     for kind, stage in passes:
         micro_batch = seen[kind, stage]
         seen[kind, stage] += 1
@@ -36,12 +37,12 @@ def actions(schedule: Schedule, rank: int, *, ranks: int, stages_per_rank: int, 
             yield Action(kind, stage, micro_batch)
 
 
-def _interleaved(rank: int, ranks: int, each: int, micro_batches: int) -> Iterator[tuple[Kind, int]]:
+def _interleaved(rank: int, ranks: int, each: int, micro_batches: int) -> Iterator[Pass]:
     """Yield one forward, one gradient of an input, and the gradient of the weights of ``rank`` passes before."""
     at_a_time = micro_batches // max(1, micro_batches // ranks)
     every = each * micro_batches
 
-    def forward(number: int) -> tuple[Kind, int]:
+    def forward(number: int) -> Pass:
         return "forward", number // at_a_time % each * ranks + rank
 
     def stage_of_backward(number: int) -> int:
@@ -58,23 +59,28 @@ def _interleaved(rank: int, ranks: int, each: int, micro_batches: int) -> Iterat
             yield "weight", stage_of_backward(number - rank)
 
 
-def _in_a_v(rank: int, ranks: int, micro_batches: int) -> Iterator[tuple[Kind, int]]:
+def _in_a_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Pass]:
     """Yield the passes of a rank's two stages, the way there and the way back, as of enough micro-batches."""
     there, back = rank, 2 * ranks - 1 - rank
     count = max(2 * ranks - 1, micro_batches)
     first = 2 * (ranks - rank) - 1
-    both: list[tuple[Kind, int]] = [("forward", back), ("input", back), ("weight", back)]
-    yield from [("forward", there)] * first
-    yield from [("forward", back), ("forward", there)] * rank
+    forward, of_input, of_weight = _passes(there)
+    back_forward, back_of_input, back_of_weight = both = _passes(back)
+    yield from [forward] * first
+    yield from [back_forward, forward] * rank
     yield from both * (ranks - rank)
     for number in range(count - ranks):
         if first + rank + number < count:
-            yield "forward", there
-        yield from [("input", there), ("weight", there), *both]
-    yield from [("input", there), ("input", back)] * rank
-    yield from [("input", there), ("weight", there)] * (ranks - rank)
-    yield from [("weight", back)] * rank
-    yield from [("weight", there)] * rank
+            yield forward
+        yield from (of_input, of_weight, *both)
+    yield from [of_input, back_of_input] * rank
+    yield from [of_input, of_weight] * (ranks - rank)
+    yield from [back_of_weight] * rank
+    yield from [of_weight] * rank
+
+
+def _passes(stage: int) -> tuple[Pass, Pass, Pass]:
+    return ("forward", stage), ("input", stage), ("weight", stage)
 
 
 def duration_s(orders: Sequence[Sequence[Action]], seconds: Mapping[Kind, float], *, stages: int) -> float:
