@@ -51,7 +51,7 @@ def test_ranks_compute_in_the_order_of_torch(schedule, each):
 @pytest.mark.parametrize(("schedule", "each"), SCHEDULES)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_ranks_wait_a_third_as_long(schedule, each, ranks):
-    """Where all passes take the same time, a step has one pass per other rank more than a rank computes."""
+    """A step lasts one pass per other rank longer than a rank computes, if all passes take the same time."""
     passes = {"forward": 1.0, "input": 1.0, "weight": 1.0}
     found = orders(schedule, each, ranks, 2 * ranks)
     computes = 3 * each * 2 * ranks
