@@ -28,6 +28,8 @@ LIKE_405B = (
     "--preset llama3_1_70b --hidden-size 16384 --intermediate-size 53248 --num-layers 126 --num-heads 128 "
     "--num-key-value-heads 8 --world-size 512"
 )
+PIPELINE_70B = f"{LLAMA_70B} --train-batch-size 8 --tensor-parallel 8 --pipeline-parallel 4"
+PIPELINE_405B = f"{LIKE_405B} --train-batch-size 16 --tensor-parallel 8 --pipeline-parallel 8"
 WHOLE = "--accumulated-gradients whole"
 MIXTRAL = "--preset mixtral_8x7b --world-size 64 --train-batch-size 2"
 JOBS = {
@@ -39,18 +41,21 @@ JOBS = {
     "8B on 64, CP 8": f"{LLAMA_8B} --train-batch-size 1 --context-parallel 8",
     "8B on 64, PP 4": f"{LLAMA_8B} --train-batch-size 8 --pipeline-parallel 4",
     "8B on 64, PP 4, whole": f"{LLAMA_8B} --train-batch-size 8 --pipeline-parallel 4 {WHOLE}",
+    "8B on 64, FSDP, 4 micro-batches": f"{LLAMA_8B} --train-batch-size 2 --gradient-accumulation-steps 4",
+    "8B on 64, PP 4, zero_bubble_v": f"{LLAMA_8B} --train-batch-size 8 --pipeline-parallel 4 "
+    "--pipeline-schedule zero_bubble_v",
     "Mixtral on 64, FSDP": MIXTRAL,
     "Mixtral on 64, EP 8": f"{MIXTRAL} --expert-parallel 8",
     "70B on 256, TP 8": f"{LLAMA_70B} --tensor-parallel 8",
     "70B on 256, FSDP": LLAMA_70B,
     "70B on 256, TP 8, CP 2": f"{LLAMA_70B} --tensor-parallel 8 --context-parallel 2",
-    "70B on 256, TP 8, PP 4, whole": f"{LLAMA_70B} --train-batch-size 8 --tensor-parallel 8 "
-    f"--pipeline-parallel 4 {WHOLE}",
+    "70B on 256, TP 8, PP 4": PIPELINE_70B,
+    "70B on 256, TP 8, PP 4, whole": f"{PIPELINE_70B} {WHOLE}",
     "405B-like on 512, TP 8": f"{LIKE_405B} --train-batch-size 1 --tensor-parallel 8",
     "405B-like on 512, TP 8, CP 4": f"{LIKE_405B} --train-batch-size 1 --tensor-parallel 8 --context-parallel 4",
     "405B-like on 512, TP 8, PP 2": f"{LIKE_405B} --train-batch-size 4 --tensor-parallel 8 --pipeline-parallel 2",
-    "405B-like on 512, TP 8, PP 8, whole": f"{LIKE_405B} --train-batch-size 16 --tensor-parallel 8 "
-    f"--pipeline-parallel 8 {WHOLE}",
+    "405B-like on 512, TP 8, PP 8": PIPELINE_405B,
+    "405B-like on 512, TP 8, PP 8, whole": f"{PIPELINE_405B} {WHOLE}",
 }
 MEMORY = {  # titles: categories of the dry run
     "states": ("weights", "optimizer states"),

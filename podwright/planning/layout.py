@@ -10,6 +10,7 @@ from typing import Literal
 from podwright.errors import PodwrightError
 from podwright.planning.model import Model
 from podwright.planning.software import Sharding
+from podwright.planning.zero_bubble import Action, Schedule, actions
 
 Recompute = Literal["none", "selective", "mlp", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "mlp", "full")
@@ -53,6 +54,7 @@ class Layout:
     tensor: int = 1
     pipeline: int = 1
     virtual_stages: int = 1
+    schedule: Schedule = "1f1b"  # interleaved, with several virtual stages
     context: int = 1
     expert: int = 1
     sharding: Sharding = "full"
@@ -78,6 +80,21 @@ class Layout:
     def sharding_ranks(self) -> int:
         """Ranks that share the states of the parameters which are not experts."""
         return self.shards or self.data * self.context
+
+    @property
+    def splits_backward(self) -> bool:
+        """True for a pipeline that computes the gradients of weights after those of inputs."""
+        return self.pipeline > 1 and self.schedule != "1f1b"
+
+    def actions(self, rank: int) -> Iterator[Action]:
+        """Yield the passes of a rank of a pipeline that splits the backward pass."""
+        return actions(
+            self.schedule,
+            rank,
+            ranks=self.pipeline,
+            stages_per_rank=self.virtual_stages,
+            micro_batches=self.micro_batches,
+        )
 
     @property
     def tokens_per_micro_batch(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 from podwright.planning.accelerator import Accelerator
@@ -11,6 +11,7 @@ from podwright.planning.layout import ENDS, RECOMPUTES, Layout, Recompute
 from podwright.planning.model import Model
 from podwright.planning.software import SHARDINGS, Software
 from podwright.planning.units import GB
+from podwright_training.config.parallel_dims import blocks_of_stage
 
 NF4_BYTES = 0.5625  # 4 bits and a scale of 8 bits per 64 weights, doubly quantised (arXiv:2305.14314)
 EIGHT_BIT_BYTES = 2 + 2 * 4 / 256  # two moments of a byte, a scale in fp32 per block of 256 (arXiv:2110.02861)
@@ -191,6 +192,8 @@ class _Sizing:
         are not there at once: counted with ``podwright-train dry-run``.
         """
         layout = self.layout
+        if layout.splits_backward:
+            return list(self._split_candidates())
         kept, working = self._kept_bytes(), self._working_bytes()
         if self._keeps_weights():
             return self._gathered_once_candidates(kept, working)
@@ -245,6 +248,48 @@ class _Sizing:
             {"gathered_parameters": weights + head, "activations": one, "logits": self._logits()},
             {"gathered_parameters": weights, "activations": others, "logits": END_GRADIENT_BYTES * end},
         ]
+
+    def _split_candidates(self) -> Iterator[dict[str, float]]:
+        """Yield what is there on each rank of a pipeline that splits the backward pass, before and in each pass.
+
+        What a block kept or recomputed for the gradient of its input stays until that of its weights is complete, with
+        the gradients of its matrices' results (``stage_backward_input`` of torch). The first stage has no such gradient
+        to compute: its whole backward pass comes with its weights. All weights stay gathered.
+        """
+        layout = self.layout
+        last = layout.pipeline * layout.virtual_stages - 1
+        sizes = [self._stage_bytes(stage, last) for stage in range(last + 1)]
+        weights, at_work, logits = 2.0 * sum(self._local_parameters()), self._working_bytes(), self._logits()
+        for rank in range(layout.pipeline):
+            kept = most = most_with_loss = 0.0
+            for kind, stage, _ in layout.actions(rank):
+                forward, split = sizes[stage]
+                kept += {"forward": forward, "input": split - forward, "weight": -split}[kind]
+                if kind == "forward" and stage == last:
+                    most_with_loss = max(most_with_loss, kept)
+                most = max(most, kept)
+            yield {"gathered_parameters": weights, "activations": most + at_work, "logits": 0.0}
+            yield {"gathered_parameters": weights, "activations": most_with_loss, "logits": logits}
+
+    def _stage_bytes(self, stage: int, last: int) -> tuple[float, float]:
+        """Size what a stage keeps of a micro-batch after its forward pass, and after the gradient of its input."""
+        blocks = len(blocks_of_stage(stage, last + 1, self.model.layers))
+        ends = 0.0
+        if stage == last and self.layout.loss_chunk_tokens:  # the gradient of the head, which a loss in chunks has
+            ends = 2.0 * self.model.embedding / self._vocabulary_shares()
+        kept = blocks * self._kept_in_pass() + ends
+        return kept, blocks * self._kept_when_split() + ends if stage else kept
+
+    def _kept_in_pass(self) -> float:
+        """Size what a block keeps of a micro-batch from its forward pass on."""
+        return self._kept_bytes() / self._in_flight() * self.layout.pipeline / self.model.layers
+
+    def _kept_when_split(self) -> float:
+        """Size what a block keeps between the gradients of its input and of its weights."""
+        model, layout = self.model, self.layout
+        whole = sum(count * self._whole(kind) for kind, count in self._kinds().items()) / model.layers
+        results = (model.heads + 2 * model.kv_heads) * model.head_dim + model.matrices_of_mlp * model.ffn
+        return self.tokens * (whole + 2.0 * results / layout.tensor)
 
     def _block_candidates(self, kept: float, working: float, root: float) -> list[dict[str, float]]:
         """Return what is there while a block is worked on, and when its gradient is complete.
@@ -328,7 +373,8 @@ class _Sizing:
         model, layout = self.model, self.layout
         share = self._blocks_of_first_stage() / model.layers
         dense = (model.block_matrices - model.expert_parameters) * share / layout.tensor + model.vectors * share
-        ends = 1 if layout.pipeline > 1 or model.tied else 2
+        apart = layout.pipeline > 1 and layout.schedule != "zero_bubble_v"  # in a V the first rank has both
+        ends = 1 if apart or model.tied else 2
         dense += ends * model.embedding / layout.tensor
         return dense, model.expert_parameters * share / layout.expert
 
@@ -420,11 +466,12 @@ class _Sizing:
     def _whole(self, kind: str) -> float:
         """Return the bytes per token of a part's activations.
 
-        Inputs of linear layers have the products' precision, the rest is bf16, and eager norms are fp32.
+        Inputs of linear layers have the products' precision if the software keeps them so, the rest is bf16, and eager
+        norms are fp32.
         """
         model, layout = self.model, self.layout
         fused = self.software.compiled
-        linear = {"bf16": 2.0, "fp8": 1.0, "fp4": 1.0, "fp32": 4.0}[layout.precision]
+        linear = {"bf16": 2.0, "fp32": 4.0}.get(layout.precision) or self.constants("fp8_kept", self.software.name)
         norms = (
             (2.0 + linear if fused else self.constants("norm_bytes", self.software.name))
             * model.hidden_size
@@ -434,7 +481,7 @@ class _Sizing:
         if kind == "attention":
             heads = (model.heads + 2 * model.kv_heads) * model.head_dim
             width = model.heads * (model.value_dim or model.head_dim)
-            copy = linear if layout.precision in ("fp8", "fp4") else 0.0
+            copy = linear if linear < 2.0 else 0.0  # noqa: PLR2004 - in bf16 it is the output itself
             output = 0.0 if copy and self._repeats_core() else 2.0
             own = 2.0 * heads + (output + copy) * width
             if self.constants("rotated_copies", self.software.name):
@@ -448,8 +495,9 @@ class _Sizing:
                 + self._ffn(model.ffn, linear) / layout.tensor
                 + quantised * (model.hidden_size + model.ffn)
             )
+        of_experts = linear if self.constants("fp8_experts", self.software.name) else max(linear, 2.0)
         routed = model.experts_per_token * (
-            linear * (model.latent or model.hidden_size) + self._ffn(model.expert_ffn, linear)
+            of_experts * (model.latent or model.hidden_size) + self._ffn(model.expert_ffn, of_experts)
         )
         if not fused:  # the experts' results, for the gradients of the weights that mix them
             routed += 2.0 * model.experts_per_token * model.hidden_size

@@ -11,6 +11,7 @@ from podwright.planning.kernels import Kernels
 from podwright.planning.layout import QUANTISED, Layout
 from podwright.planning.model import Model
 from podwright.planning.software import Software
+from podwright.planning.zero_bubble import Kind, duration_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +68,8 @@ class _Step:
     def speed(self) -> Speed:
         layout, model = self.layout, self.model
         micro = self._micro_batch()
-        rounds = layout.micro_batches + (layout.pipeline - 1) / layout.virtual_stages
         parts = {name: time * layout.micro_batches for name, time in micro.items()}
-        parts["pipeline bubble"] = sum(micro.values()) * (rounds - layout.micro_batches)
+        parts["pipeline bubble"] = self._bubble(sum(micro.values()))
         parts["gradient communication"] = self._step_communication(sum(micro.values()))
         parts["optimizer and fixed"] = self._optimizer() + self.constants("fixed_ms", self.software.name) * 1e-3
         busy = sum(parts.values())
@@ -88,6 +88,28 @@ class _Step:
             hardware_flops_utilization=rate * (flops + self._recomputed_flops()) / peak,
             parts={name: time for name, time in parts.items() if time > 0},
         )
+
+    def _bubble(self, micro_batch_s: float) -> float:
+        """Return the time that a rank of a pipeline waits for others, of micro-batches of that duration.
+
+        Where the backward pass is split, each rank's passes are replayed in order: the three products of a matrix take
+        the same time, and only one is of the weights.
+        """
+        layout = self.layout
+        if not layout.splits_backward:
+            return micro_batch_s * (layout.pipeline - 1) / layout.virtual_stages
+        kinds = [(count / layout.pipeline, block) for count, block in self.blocks.kinds()]
+        head, _ = self._head()
+        products = sum(count * (block.forward + block.backward - block.core - block.traffic) for count, block in kinds)
+        forward = sum(count * (block.forward + (block.tensor + block.expert) / 2) for count, block in kinds)
+        seconds: dict[Kind, float] = {
+            "forward": (forward + head / layout.pipeline / 3) / layout.virtual_stages,
+            "weight": (products + head / layout.pipeline) / 3 / layout.virtual_stages,
+        }
+        seconds["input"] = micro_batch_s / layout.virtual_stages - sum(seconds.values())
+        orders = [list(layout.actions(rank)) for rank in range(layout.pipeline)]
+        took = duration_s(orders, seconds, stages=layout.pipeline * layout.virtual_stages)
+        return max(0.0, took - micro_batch_s * layout.micro_batches)
 
     # ---- one micro-batch on one pipeline stage -----------------------------------------------------
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from podwright.planning.layout import Layout
 from podwright.planning.model import Model
-from podwright_training.config.parallel_dims import blocks_of_stage
+from podwright_training.config.parallel_dims import blocks_of_stage, rank_of_stage
 from podwright_training.config.sections.memory import SMALL_BYTES
 
 FP32_BYTES = 4  # of what FSDP reduces
@@ -42,7 +43,8 @@ class _Counting:
     def __init__(self, model: Model, layout: Layout, rank: int) -> None:
         self.model, self.layout = model, layout
         self.stages = layout.pipeline * layout.virtual_stages
-        self.own_stages = range(rank, self.stages, layout.pipeline)
+        self.rank_of = [rank_of_stage(stage, layout.pipeline, layout.schedule) for stage in range(self.stages)]
+        self.own_stages = [stage for stage in range(self.stages) if self.rank_of[stage] == rank]
         self.width = FP32_BYTES if layout.precision == "fp32" else 2
         # of the tokens that tensor-parallel ranks gather
         self.hidden_bytes = float(layout.tokens_per_micro_batch * model.hidden_size * self.width)
@@ -153,7 +155,8 @@ class _Counting:
         model, layout = self.model, self.layout
         if layout.pipeline == 1:
             return
-        neighbours = sum((stage > 0) + (stage < self.stages - 1) for stage in self.own_stages)
+        apart = [before != after for before, after in pairwise(self.rank_of)]  # in a V, but for its point
+        neighbours = sum(sum(apart[max(0, stage - 1) : stage + 1]) for stage in self.own_stages)
         size = self.hidden_bytes / layout.tensor * neighbours * layout.micro_batches
         if model.tied and {0, self.stages - 1} & set(self.own_stages):
             size += FP32_BYTES * model.embedding / layout.sharding_ranks / layout.tensor

@@ -57,9 +57,12 @@ def options(layout: Layout) -> dict[str, Any]:
         given["data_replicas"] = layout.data * layout.context // layout.shards
     if layout.pipeline > 1:
         given["pipeline_micro_batches"] = pieces
-        given["pipeline_schedule"] = schedule = "1f1b" if layout.virtual_stages == 1 else "interleaved_1f1b"
+        plain = "1f1b" if layout.virtual_stages == 1 else "interleaved_1f1b"
+        given["pipeline_schedule"] = schedule = plain if layout.schedule == "1f1b" else layout.schedule
         if layout.virtual_stages != parallel_dims.STAGES_PER_RANK[schedule]:
             given["pipeline_stages_per_rank"] = layout.virtual_stages
+    if layout.splits_backward:  # which keeps whole gradients, whatever the option says
+        del given["accumulated_gradients"]
     if layout.loss_chunk_tokens != OUR_CHUNK_TOKENS:
         given["loss_chunk_tokens"] = layout.loss_chunk_tokens
     return given

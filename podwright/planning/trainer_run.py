@@ -10,7 +10,8 @@ from podwright.planning.layout import Recompute
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import Plan, make_plan
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS
-from podwright_training.config.parallel_dims import accumulates_whole_gradients, stages_per_rank
+from podwright.planning.zero_bubble import Schedule
+from podwright_training.config.parallel_dims import accumulates_whole_gradients, splits_backward, stages_per_rank
 from podwright_training.config.train_config import TrainConfig
 
 
@@ -62,11 +63,19 @@ def arguments(config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
             "context": config.context_parallel,
             "pipeline": config.pipeline_parallel,
             "virtual_stages": stages_per_rank(config),
+            "schedule": _schedule(config),
             "expert": config.expert_parallel,
         },
         "precision": "fp8" if config.float8 else precision,
         "optimizer": config.optimizer,
     }
+
+
+def _schedule(config: TrainConfig) -> Schedule:
+    """Return the schedule: an interleaved one is that of its stages per rank."""
+    if not splits_backward(config):
+        return "1f1b"
+    return "zero_bubble_v" if config.pipeline_schedule == "zero_bubble_v" else "zero_bubble"
 
 
 def _recompute(config: TrainConfig) -> Recompute:

@@ -9,7 +9,7 @@ from podwright.planning.launch import Source, command, obstacles
 from podwright.planning.layout import Layout, LayoutError, check
 from podwright.planning.model import Model, model_names
 from podwright.planning.plan import make_plan
-from podwright.planning.trainer_run import arguments, model_of, total_tokens
+from podwright.planning.trainer_run import arguments, model_of, plan_run, total_tokens
 from podwright_training.config import sources
 
 NODES = Hardware(instance_type="ml.p5.48xlarge", nodes=4)
@@ -70,6 +70,21 @@ def test_a_runs_global_batch_is_kept_where_the_layout_holds_it(tmp_path):
     assert command(same, Source(run=(path, run)))[6:] == []
     other = make_plan(model_of(run), NODES, tokens=1e9, **{**given, "micro_batches": 5})
     assert command(other, Source(run=(path, run)))[6] == f"--global-batch-size={5 * NODES.gpus}"
+
+
+@pytest.mark.parametrize("schedule", ["zero_bubble", "zero_bubble_v"])
+def test_a_schedule_that_splits_the_backward_pass_is_kept(tmp_path, schedule):
+    """The layout of a run has its schedule, so its command has no flag of it; that of the model alone gives it."""
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "preset: llama3_1_8b\ntrain_batch_size: 4\nmax_steps: 70\nrun_dir: a\n"
+        f"pipeline_parallel: 2\npipeline_schedule: {schedule}\n"
+    )
+    run = sources.load_file(path)
+    plan = plan_run(run, NODES)
+    assert plan.layout.schedule == schedule
+    assert command(plan, Source(run=(path, run)))[6:] == ["--pipeline-micro-batches=4"]
+    assert f"--pipeline-schedule={schedule}" in command(plan, Source())
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,14 @@ PLANNED = {
     "8B, pipeline, whole gradients": "--train-batch-size 4 --pipeline-parallel 2 --accumulated-gradients whole",
     "8B, pipeline, interleaved": "--train-batch-size 4 --pipeline-parallel 2 --num-layers 4 "
     "--pipeline-schedule interleaved_1f1b",
+    "8B, pipeline, zero bubble": "--train-batch-size 4 --pipeline-parallel 2 --num-layers 4 "
+    "--pipeline-schedule zero_bubble",
+    "8B, pipeline, zero bubble in a V": "--train-batch-size 4 --pipeline-parallel 2 --num-layers 4 "
+    "--pipeline-schedule zero_bubble_v",
+    "8B, pipeline, zero bubble, nothing again": "--train-batch-size 4 --pipeline-parallel 2 --num-layers 4 "
+    "--pipeline-schedule zero_bubble --no-activation-checkpointing",
+    "8B, float8": "--train-batch-size 2 --float8",
+    "8B, float8, nothing again": "--train-batch-size 1 --float8 --no-activation-checkpointing",
     "8B, tensor": "--train-batch-size 2 --tensor-parallel 8",
     "8B, hybrid": "--train-batch-size 2 --sharding-strategy hybrid",
     "8B, pipeline, gathered again": "--train-batch-size 4 --pipeline-parallel 2 --reshard-after-forward always",

@@ -296,3 +296,31 @@ def test_float8_rounds_two_of_three_products_and_runs_compiled():
     for name, (found, exact, error) in wanted.items():
         assert (found.float() - exact).norm() < error * exact.norm(), name
     assert torch.equal(torch.compile(layers[0], backend="aot_eager", fullgraph=True)(x), y)
+
+
+def test_a_backward_pass_in_parts_recomputes_a_block_once():
+    """The gradient of the input, then that of each weight, are those of a whole backward pass."""
+    from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+    class Part(torch.nn.Sequential):
+        calls = 0
+
+        def forward(self, x):
+            return Recomputation(in_parts=True)(self._forward, x)
+
+        def _forward(self, x):
+            self.calls += 1
+            return x + super().forward(x)
+
+    torch.manual_seed(0)
+    norm, up, down = torch.nn.RMSNorm(8), torch.nn.Linear(8, 16, bias=False), torch.nn.Linear(16, 8, bias=False)
+    part = Part(norm, up, torch.nn.SiLU(), down)
+    weights = list(part.parameters())
+    x = torch.randn(4, 8, requires_grad=True)
+    y = part(x)
+    expected = torch.autograd.grad(x + down(torch.nn.functional.silu(up(norm(x)))), [x, *weights], torch.ones(4, 8))
+    (of_input,), groups = stage_backward_input([y], [torch.ones(4, 8)], [x], iter(weights))
+    stage_backward_weight(iter(weights), groups)
+    assert part.calls == 2
+    for found, right in zip([of_input, *(weight.grad for weight in weights)], expected, strict=True):
+        torch.testing.assert_close(found, right)

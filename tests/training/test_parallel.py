@@ -47,6 +47,13 @@ MODELS = {
     "tied": {"tie_word_embeddings": True, "qk_norm": True},
     "window": {"model_type": "mistral", "sliding_window": 5},
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4},
+    "balanced": {"model_type": "mixtral", "num_local_experts": 4, "router_aux_loss_coef": 0.5},
+    "balanced in pieces": {
+        "model_type": "mixtral",
+        "num_local_experts": 4,
+        "router_aux_loss_coef": 0.5,
+        "gradient_accumulation_steps": 2,
+    },
     "shared experts": {
         "model_type": "glm4_moe",
         "num_local_experts": 4,
@@ -126,6 +133,28 @@ LAYOUTS = {  # what four ranks do with a model
             "reshard_after_forward": "never",
         },
     ),
+    "zero-bubble pipeline 2 x tensor 2, recomputed": (
+        "deep",
+        {
+            "pipeline_parallel": 2,
+            "pipeline_schedule": "zero_bubble",
+            "pipeline_micro_batches": 4,
+            "tensor_parallel": 2,
+            "reshard_after_forward": "never",
+            "activation_checkpointing": True,
+        },
+    ),
+    "zero-bubble pipeline of a mixture, recomputed": (
+        "balanced in pieces",
+        {
+            "pipeline_parallel": 2,
+            "pipeline_schedule": "zero_bubble_v",
+            "pipeline_micro_batches": 2,
+            "gradient_accumulation_steps": 1,
+            "reshard_after_forward": "never",
+            "activation_checkpointing": True,
+        },
+    ),
     "zero-bubble pipeline in a V 2 x shards 2": (
         "deep",
         {
@@ -140,6 +169,13 @@ LAYOUTS = {  # what four ranks do with a model
         {"pipeline_parallel": 4, "pipeline_micro_batches": 4},
     ),
     "float8, tensor 2 x shards 2": ("float8", {"tensor_parallel": 2}),
+    "shards 4 of a mixture": ("balanced", {}),
+    "replicas 2 of a mixture, accumulating": ("balanced in pieces", HYBRID),
+    "context 2 x tensor 2 of a mixture": ("balanced", {"context_parallel": 2, "tensor_parallel": 2}),
+    "pipeline 2 of a mixture": (
+        "balanced in pieces",
+        {"pipeline_parallel": 2, "pipeline_micro_batches": 2, "gradient_accumulation_steps": 1},
+    ),
     "experts 4": ("mixtral", {"expert_parallel": 4}),
     "experts 2 at once": ("mixtral", {"expert_parallel": 2, "reshard_after_forward": "auto"}),
     "experts 2 x shards 2 x tensor 2": ("mixtral", {"expert_parallel": 2, "tensor_parallel": 2}),

@@ -90,8 +90,12 @@ def vocabulary_shares(options: TrainConfig) -> int:
 
 def accumulates_whole_gradients(options: TrainConfig) -> bool:
     """Return whether a rank keeps the whole gradient between micro-batches, as if it splits the backward pass."""
-    splits_backward = options.pipeline_parallel > 1 and options.pipeline_schedule.startswith("zero_bubble")
-    return options.accumulated_gradients == "whole" or splits_backward
+    return options.accumulated_gradients == "whole" or splits_backward(options)
+
+
+def splits_backward(options: TrainConfig) -> bool:
+    """Return whether a pipeline computes the gradients of weights after those of inputs."""
+    return options.pipeline_parallel > 1 and options.pipeline_schedule.startswith("zero_bubble")
 
 
 def problems(options: TrainConfig, *, world_size: int, nodes: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch._functorch import config as compiler
 
+from podwright_training.config.parallel_dims import splits_backward
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model.compilation import compile_backend
 from podwright_training.model.experts import Experts, MixtureOfExperts
@@ -37,6 +38,7 @@ def configure(model: LlamaForCausalLM, options: TrainConfig, device_type: str) -
                     mode=options.activation_checkpointing_mode,
                     offload=options.offload_activations,
                     remembers=isinstance(block.mlp, MixtureOfExperts),
+                    in_parts=splits_backward(options),
                 )
             if options.compile:
                 _compile(block, compile_backend(device_type))

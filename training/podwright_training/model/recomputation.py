@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import save_on_cpu
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 # Slow to compute, cheap to keep: matrix products, attention, results of communication.
@@ -50,19 +50,25 @@ class Recomputation:
         mode: ``full`` keeps the block's input, ``selective`` also the results of ``KEPT``.
         offload: keep the block's input in host memory.
         remembers: ``once`` works within the block, which then is not compiled as a whole.
+        in_parts: a pipeline splits the backward pass: what is recomputed for its first part is kept for the others.
+            PyTorch would recompute a block for the gradient of each of its weights.
     """
 
     mode: str = "full"
     offload: bool = False
     remembers: bool = False
+    in_parts: bool = False
 
     def __call__(self, compute: Callable[..., Tensor], *args: Any) -> Tensor:
         """``compute(*args)``."""
+        compute = _remembering(compute) if self.remembers else compute
+        if self.in_parts and not self.offload:
+            return _Frame(compute, args).compute()
         options: dict[str, Any] = {"use_reentrant": False}
         if self.mode == "selective":
             options["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
         with save_on_cpu(pin_memory=args[0].device.type != "cpu") if self.offload else nullcontext():
-            y: Tensor = checkpoint(_remembering(compute) if self.remembers else compute, *args, **options)
+            y: Tensor = checkpoint(compute, *args, **options)
         return y
 
 
@@ -77,3 +83,44 @@ def _remembering(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
             _remembered.reset(token)
 
     return computed
+
+
+class _Recomputed(Exception):  # noqa: N818 - no error: the rest of the block saves nothing
+    """All that was saved is there again."""
+
+
+class _Frame:
+    """A call of a block: what it saved for backward is recomputed once, and kept until autograd forgets the call."""
+
+    def __init__(self, compute: Callable[..., Tensor], args: tuple[Any, ...]) -> None:
+        self._compute = compute
+        self._args = [item.detach().requires_grad_(item.requires_grad) if _is_float(item) else item for item in args]
+        self._arguments = args
+        self._count = 0
+        self._saved: list[Tensor] = []
+
+    def compute(self) -> Tensor:
+        arguments, self._arguments = self._arguments, ()
+        with saved_tensors_hooks(self._forget, self._saved_again):
+            return self._compute(*arguments)
+
+    def _forget(self, _: Tensor) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _saved_again(self, number: int) -> Tensor:
+        if not self._saved:
+            with suppress(_Recomputed), saved_tensors_hooks(self._save, lambda tensor: tensor), torch.enable_grad():
+                self._compute(*self._args)
+        return self._saved[number]
+
+    def _save(self, tensor: Tensor) -> Tensor:
+        alone = tensor.detach()  # without the graph, which would keep itself where it saves what it returned
+        self._saved.append(alone)
+        if len(self._saved) == self._count:
+            raise _Recomputed
+        return alone
+
+
+def _is_float(item: Any) -> bool:
+    return isinstance(item, Tensor) and item.is_floating_point()
