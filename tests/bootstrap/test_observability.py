@@ -305,7 +305,7 @@ def test_alerts_fire_when_they_should(debians, tmp_path):
 
 
 def test_every_metric_of_neuron_devices_has_a_graph(exported):
-    """What neuron-monitor reports is drawn, as what alerts watch is."""
+    """All that neuron-monitor reports is drawn, and so all that alerts watch."""
     given = {name for name in METRIC.findall(exported) if name.startswith("podwright_neuron")}
     drawn = {name for panel in graphs() for target in panel["targets"] for name in METRIC.findall(target["expr"])}
     assert given

@@ -157,7 +157,7 @@ SHELL = {"PATH", "PWD", "SHLVL", "_"}
 
 
 def variables(tmp_path, changes, **submitted):
-    """What Bash exports before it starts ranks."""
+    """Variables that Bash exports before it starts ranks."""
     run, tools = tmp_path / "a run", tmp_path / "bin"
     tools.mkdir(exist_ok=True)
     (tools / "nproc").write_text("#!/bin/sh\necho 14\n")

@@ -87,7 +87,7 @@ def job_fits(settings: Settings, run: Run, partition: str | None = None) -> Iter
 
 
 def job_costs(settings: Settings, run: Run) -> Iterator[Finding]:
-    """What a step of the job.yaml of --run takes, and its tokens cost, at the MFU that published runs reach.
+    """The job.yaml of --run takes a time for a step and a price for its tokens, at the MFU that published runs reach.
 
     It needs `parameters` and `tokens_per_step` in the job's `model`. The price is EC2's on demand.
     """

@@ -304,7 +304,8 @@ def _shown(data: Any) -> str:
         return str(data).lower()
     if isinstance(data, int) and data.bit_length() > 4 * LONGEST_SHOWN:  # Python may refuse to write it
         return f"a number of {data.bit_length()} bits"
-    return {dict: "a mapping", list: "a list"}.get(type(data)) or shown(str(data))
+    kinds: dict[type, str] = {dict: "a mapping", list: "a list"}
+    return kinds.get(type(data)) or shown(str(data))
 
 
 # ---- checks ------------------------------------------------------------------------------------
