@@ -116,7 +116,8 @@ def _job_key(item: Field[Any], prefix: str) -> Key:
     limits = item.metadata
     kind = "mapping" if item.name in SECTIONS else _KINDS[KINDS.get(item.name, "text")]
     least = limits.get("at_least")
-    values = " | ".join(limits.get("choices", ())) or (kind if least is None else f"{kind}, at least {least:g}")
+    within = kind if least is None else f"{kind}, {least:g} to {limits['at_most']:g}"
+    values = " | ".join(limits.get("choices", ())) or within
     default = _plain_default(None if item.default is MISSING else item.default)
     shown = _shortened("required" if item.name == "command" else default, limits["text"])
     return Key(prefix + item.name, "", values, *shown, JOB_FILE)

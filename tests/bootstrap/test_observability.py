@@ -227,6 +227,9 @@ def test_every_graph_draws_what_a_real_prometheus_has_of_a_node(query, exported)
     assert {title for (title, _), result in drawn.items() if not result} == SOUND
     assert {row["metric"]["slurm_job"] for row in drawn["Power of GPUs by job", "A"]} == {"42", "43"}
     assert {row["metric"]["slurm_job"] for row in drawn["Tensor cores at work by job", "A"]} == {"42", "43"}
+    assert [row["value"][1] for row in drawn["Latency of executions", "B"]] == ["0.01000012"]
+    failed = {row["metric"]["kind"]: row["value"][1] for row in drawn["Executions that fail", "A"]}
+    assert {kind for kind, count in failed.items() if count != "0"} == {"numerical", "timed_out"}
     given = {line.split("{")[0].split()[0] for line in exported.splitlines() if line and line[0] != "#"}
     rules = yaml.safe_load(DASHBOARD.with_name("alerts.yaml").read_text())["groups"][0]["rules"]
     assert {name for rule in rules for name in METRIC.findall(rule["expr"])} - given == set()
@@ -299,6 +302,14 @@ def test_alerts_fire_when_they_should(debians, tmp_path):
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_metric_of_neuron_devices_has_a_graph(exported):
+    """All that neuron-monitor reports is drawn, and so all that alerts watch."""
+    given = {name for name in METRIC.findall(exported) if name.startswith("podwright_neuron")}
+    drawn = {name for panel in graphs() for target in panel["targets"] for name in METRIC.findall(target["expr"])}
+    assert given
+    assert given <= drawn
 
 
 def test_every_panel_says_what_it_shows():

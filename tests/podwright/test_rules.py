@@ -23,6 +23,7 @@ from podwright.check.report import codes
 from podwright.check.rules import addresses
 from podwright.check.rules import rule as rule_module
 from podwright.checkout import ROOT
+from podwright.planning.on_demand import on_demand
 from podwright.settings import names, regions
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
@@ -762,6 +763,37 @@ def test_a_job_needs_one_partition_that_fits():
     (found,) = rules.apply(settings, replace(job, nodes=4))
     assert found.message == "the job needs 4 nodes, and partition gpu has 2"
     assert rules.apply(settings, replace(job, nodes=4, ranks_per_node=8)) == []
+
+
+@pytest.mark.parametrize("accelerator", ["A10G", ""])
+def test_a_job_that_says_its_model_gets_speed_and_price(accelerator: str):
+    """At 40 % of two A10Gs' 70 TFLOP/s a step of a million tokens takes 107 s; its price is EC2's of the nodes."""
+    settings = Settings.model_validate(content())
+    model = Model(parameters=1e9, tokens_per_step=1e6, accelerator=accelerator)
+    job = JobSpec(command=("train.py",), nodes=2, model=model)
+    (found,) = rules.apply(settings, job)
+    assert (found.code, found.level) == ("job-costs", Level.INFO)
+    assert dotted(found.path) == "cluster.instance_groups[1].instance_type"
+    price = on_demand("ml.g5.xlarge", settings.region)
+    assert price is not None
+    usd = 2 * price.usd_per_hour / 3600 / (1e6 / 107.14) * 1e6
+    text = (
+        "the job on 2 ml.g5.xlarge, at 40% of A10G's peak, which is a guess: 107 s a step, 9.33k tokens/s, "
+        f"{usd:.3g} $ per million tokens"
+    )
+    assert found.message == text
+    (found,) = rules.apply(settings, replace(job, model=replace(model, steps=1000)))
+    assert found.message == f"{text}; the run takes 29.8 h and {2 * price.usd_per_hour * 29.762:,.0f} $"
+    assert [finding.code for finding in rules.apply(settings, replace(job, nodes=3))] == ["job-fits"]
+
+
+def test_a_rank_of_trainium_has_a_core_s_peak():
+    """32 ranks of a trn1 have the peak of its 16 devices, and so do fewer ranks a share of it."""
+    settings = load(ROOT / "examples" / "trainium" / "cluster.yaml")
+    job = JobSpec(command=("a",), model=Model(parameters=1e9, tokens_per_step=1e6))
+    whole, half = (rules.apply(settings, replace(job, ranks_per_node=ranks))[0] for ranks in (0, 16))
+    assert "at 30% of Trainium's peak, as half of the published runs reach: 6.58 s a step" in whole.message
+    assert ": 13.2 s a step" in half.message
 
 
 def test_good_settings_break_no_rule():

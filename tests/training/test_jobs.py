@@ -221,6 +221,157 @@ def test_a_broken_file_is_one_line(text, tmp_path):
     is_job(file)
 
 
+WRONG = {  # a value of a sound job, and what the message has
+    "nodes: 0": "nodes: got 0, need 1 to 10000",
+    "nodes: -1": "got -1",
+    "nodes: 1.5": "nodes: got 1.5, need a whole number",
+    "nodes: 99999999999999999999999999": "got 99999999999999999999999999, need 1 to 10000",
+    f"nodes: 0x{'f' * 5000}": "nodes: got a number of 20000 bits, need 1 to 10000",
+    f"nodes: {'9' * 5000}": "not YAML: Exceeds the limit",
+    "nodes: yes": "nodes: got yes, need one value",
+    "nodes: [2]": "nodes: got a list, need one value",
+    "nodes: {a: 2}": "nodes: got a mapping, need one value",
+    'nodes: "2\\n3"': "nodes: got 2\\n3, need a whole number",
+    'nodes: !!int ""': "not YAML: this is no value of its tag",
+    "nodes: !!bool x": "not YAML: this is no value of its tag",
+    "nodes: !!timestamp x": "not YAML: this is no value of its tag",
+    "nodes: !!python/object:os.system x": "not YAML: could not determine a constructor",
+    "ranks_per_node: 1e3": "got 1e3, need a whole number",
+    "ranks_per_node: 5000": "got 5000, need 0 to 1024",
+    "launcher: mpirun": "launcher: unknown value mpirun; ",
+    f"launcher: {'x' * 500}": f"unknown value {'x' * 80}…; need one of torchrun",
+    "stop_signal: KILL": "unknown value KILL; need one of TERM",
+    "name: ../../etc": "name: got ../../etc, need up to 100 letters",
+    'name: "a b"': "name: got a b, need",
+    "mounts: fsx": "mounts: got fsx, need SOURCE:TARGET",
+    "mounts: ['/a:/b,/c:/d']": "mounts: got /a:/b,/c:/d, need SOURCE:TARGET, without commas",
+    "container: [a]": "container: got a list, need one value",
+    "environment: /a": "environment: a container has its own",
+    "env: A=1": "env: got A=1, need `NAME: value` lines",
+    "env: {UID: 0}": "env: UID is Bash's own",
+    "env: {A: 1, A: 2}": "A is set twice, first in line 3",
+    "env: {A-B: 1}": "env: A-B is no name of a variable",
+    "env: {? [a]: 1}": "this key is not a word",
+    "env: {A: '{runs_dir}'}": "unknown place {runs_dir}; did you mean {run_dir}?",
+    "files: {/etc/passwd: x}": "files: '/etc/passwd' is not a file of the run's folder",
+    "files: {a: {b: 1, b: 2}}": "b is set twice",
+    "files: [a]": "files: got a list, need `NAME: value` lines",
+    "files: {train.sbatch: x}": "train.sbatch is podwright-train's own",
+    "resume: yes": "resume: need `key: value` lines",
+    "resume: {argument: '{checkpoint}', folders: a}": "unknown key folders; did you mean folder?",
+    "resume: {argument: [a, [b]]}": "argument: each word of the list is one value",
+    'resume: {argument: "it\'s"}': "argument: No closing quotation; quotes of a shell go in pairs",
+    "log: {parser: lightning}": "parser: unknown value lightning",
+    "log: {patterns: {step: '(a{99999999999})', loss: (b)}}": "is no regular expression",
+    "log: {patterns: {step: '[[a](b)'}}": "no expression for loss",
+    f"log: {{patterns: {{step: {'(' * 300}, loss: (b)}}}}": "…",
+    "model: {parameters: many}": "parameters: got many, need a number",
+    "model: {parameters: .inf}": "parameters: got inf, need 0 to 1e+15",
+    "model: {parameters: .nan}": "parameters: got nan, need 0 to 1e+15",
+    "model: {parameters: 1e300}": "parameters: got 1e+300, need 0 to 1e+15",
+    "model: {steps: -5}": "steps: got -5, need 0 to 1e+12",
+    "model: {accelerator: RTX}": "accelerator: unknown value RTX",
+    "model: 5": "model: need `key: value` lines",
+    "<<: {nodes: 2}": "unknown key <<",
+    "Nodes: 2": "unknown key Nodes; did you mean nodes?",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG.items(), ids=[line[:40] for line in WRONG])
+def test_a_wrong_value_is_one_short_line(line, message, tmp_path, recwarn):
+    """With its place; Python warns of nothing, and no value is printed at length."""
+    file = tmp_path / "job.yaml"
+    file.write_text(f"command: a\ncontainer: b\n{line}\n" if "container" not in line else f"command: a\n{line}\n")
+    with pytest.raises(ConfigError) as error:
+        load(file)
+    (problem,) = error.value.problems
+    assert message in problem
+    assert re.match(rf"{re.escape(str(file))}:\d+:\d+: ", problem)
+    assert "\n" not in problem
+    assert len(problem) < len(str(file)) + 400
+    assert not recwarn
+
+
+def test_a_file_that_is_none_is_one_line(tmp_path):
+    """A folder, a binary file, one that never ends, a link to itself and one that is not there."""
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "utf16").write_text("command: a", encoding="utf-16")
+    (tmp_path / "large").write_text("# " + "x" * (1 << 20))
+    (tmp_path / "loop").symlink_to("loop")
+    for file in (tmp_path, *(tmp_path / name for name in ("binary", "utf16", "large", "loop", "no", "x" * 300))):
+        with pytest.raises(ConfigError) as error:
+            load(file)
+        assert len(error.value.problems) == 1
+        assert not is_job(file)
+    with pytest.raises(ConfigError, match="more than 1024 KiB"):
+        load(Path("/dev/zero"))
+    assert not is_job(Path("/dev/zero"))
+
+
+def test_texts_are_as_they_are_written(tmp_path):
+    """YAML would read a version as a number, a time as seconds, on as true, and Python 1 as true."""
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "command: [train.py, --version, 1.10, --lr, 1e-3, --date, 2026-01-02, on]\nname: 007\n"
+        "env: {ONE: 1, ZERO: 0, VERSION: 1.10, TIME: 12:30, Y: yes, NO: no, DAY: 2026-13-45, NONE: , MASK: 0x1F}\n"
+    )
+    job = load(file)
+    assert job.command == ("train.py", "--version", "1.10", "--lr", "1e-3", "--date", "2026-01-02", "on")
+    assert job.name == "007"
+    assert job.env == {
+        "ONE": "1",
+        "ZERO": "0",
+        "VERSION": "1.10",
+        "TIME": "12:30",
+        "Y": "yes",
+        "NO": "no",
+        "DAY": "2026-13-45",
+        "NONE": "",
+        "MASK": "0x1F",
+    }
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ("environment: /proc/nothing", "sbatch not found"),  # on another file system: nodes may have it
+        ("environment: nothing", "environment: got nothing, which has no folder bin: name a virtual environment"),
+        ("container: ./image.sqsh", "container: got ./image.sqsh, which is no file: name an image's file"),
+        ("files: {folder: x}", "files: folder is a folder in "),
+        ("files: {file/a: x}", "file, which is a file"),
+    ],
+)
+def test_what_is_not_there_is_said_before_anything_is_written(job, message, tmp_path, capsys, monkeypatch):
+    """In one line each; a job that would fail on its nodes does not wait for them."""
+    run, file = tmp_path / "run", tmp_path / "job.yaml"
+    (run / "folder").mkdir(parents=True)
+    (run / "file").touch()
+    file.write_text(f"command: a\nranks_per_node: 1\n{job}\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "podwright-train").touch()
+    monkeypatch.setenv("PATH", "")
+    before = sorted(run.rglob("*"))
+    words = ["launch", f"--job={file}", f"--run-dir={run}", f"--environment={tmp_path}", "--accelerator=cpu"]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert message.startswith("sbatch") or sorted(run.rglob("*")) == before
+
+
+def test_a_run_folder_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    """A file of its name, one in its path, and a link to nothing."""
+    file = tmp_path / "job.yaml"
+    file.write_text("command: a\nranks_per_node: 1\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "podwright-train").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nothing" / "there")
+    for place in ("job.yaml", "job.yaml/run", "link", "/proc/nothing"):
+        words = ["launch", f"--job={file}", f"--run-dir={tmp_path / place}", f"--environment={tmp_path}"]
+        assert main([*words, "--accelerator=cpu"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: --run-dir: cannot write ")
+
+
 @pytest.mark.parametrize("value", ["inf", "nan", "1e999", "-3", "1.2.3", "many", "1e30"])
 def test_an_impossible_number_is_left_out(value):
     """Tokens that are no number are left out, and the step stays; without a number it is no step."""
@@ -331,6 +482,59 @@ def test_a_job_is_not_elastic_and_has_no_preset(tmp_path):
     assert launch.plan(parsed("--job", str(file)), launch.Nodes(shared_root="/fsx")).run.root == Path("/fsx/runs/mine")
     with pytest.raises(launch.LaunchError, match="got /elsewhere, need a folder below /fsx"):
         launch.plan(parsed("--job", str(file), "--run-dir", "/fsx/../elsewhere"), launch.Nodes(shared_root="/fsx"))
+
+
+def test_mfu_is_of_the_nodes_accelerator_unless_the_job_names_one(tmp_path):
+    """Each kind of nodes has its own peak, a core's of Trainium; on CPUs, and of an unknown one, there is no MFU."""
+    file = tmp_path / "job.yaml"
+    file.write_text("command: a\nmodel: {parameters: 1e9, tokens_per_step: 1000}\nlog: {parser: litgpt}\n")
+    words = parsed("--job", str(file), "--run-dir", str(tmp_path), "--nproc-per-node", "8")
+    kinds = {"H100": "gpu", "A10G": "gpu", "Trainium": "neuron", "GB999": "gpu", "": ""}
+    speed = {}
+    for name, kind in kinds.items():
+        spec = launch.plan(words, launch.Nodes(accelerator=kind, accelerator_name=name)).spec
+        line = "Epoch 1 | iter {0} step {0} | loss train: 3.5, val: n/a | iter time: 3.1 ms"
+        speed[name] = read(spec, STARTED, *(line.format(step) for step in (1, 2)))[-1].get("mfu")
+    flops_per_s = 6e9 * 1000 / 2
+    peaks = {"H100": 989e12, "A10G": 70e12, "Trainium": 95e12}
+    expected = {name: pytest.approx(flops_per_s / peak, abs=1e-6) for name, peak in peaks.items()}
+    assert speed == {**expected, "GB999": None, "": None}
+    on_cpus = parsed("--job", str(file), "--run-dir", str(tmp_path), "--nproc-per-node", "8", "--accelerator", "cpu")
+    gpus = launch.Nodes(accelerator="gpu", accelerator_name="H100")
+    assert launch.plan(on_cpus, gpus).spec.model.accelerator == ""
+    file.write_text("command: a\nmodel: {accelerator: A100}\n")
+    assert launch.plan(words, gpus).spec.model.accelerator == "A100"
+
+
+STAND_INS = {  # of Slurm's programs on a node; the first only lists the hosts
+    "scontrol": "echo node-1",
+    "srun": 'while [[ $1 == --* ]]; do shift; done; SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=1 exec "$@"',
+    "podwright-train": "",
+}
+
+
+def test_a_job_has_the_variables_of_its_nodes_and_its_own_before_them(tmp_path):
+    """The batch script sets those for EFA that our trainer gets; what job.yaml or the submitter sets is stronger."""
+    run, programs = RunFolder(tmp_path / "run"), tmp_path / "bin"
+    programs.mkdir()
+    for name, text in STAND_INS.items():
+        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    spec = JobSpec(command=("env",), launcher="srun", env={"NCCL_SOCKET_IFNAME": "eth0", "MINE": "{ranks}"})
+    job = launch.Job(
+        run=run, nodes=1, nproc_per_node=1, environment=tmp_path, accelerator="gpu", efa=True, spec=spec
+    )  # fmt: skip
+    run.root.mkdir()
+    run.log.touch()
+    launch._write_job(job, spec)
+    run.sbatch.write_text(launch.render(job))
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node-1", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
+    given = {**slurm, "PATH": f"{programs}:{os.environ['PATH']}", "FI_EFA_USE_HUGE_PAGE": "1"}
+    printed = subprocess.run(["bash", run.sbatch], env=given, check=True, capture_output=True, text=True).stdout
+    found = dict(line.split("=", 1) for line in printed.splitlines() if re.match(r"\w+=", line))
+    wanted = {"FI_PROVIDER": "efa", "FI_EFA_SET_CUDA_SYNC_MEMOPS": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    theirs = {"NCCL_SOCKET_IFNAME": "eth0", "FI_EFA_USE_HUGE_PAGE": "1", "MINE": "1"}
+    assert (wanted | theirs).items() <= found.items()
 
 
 def parsed(*words):

@@ -112,8 +112,8 @@ def test_a_run_needs_a_name():
 
 def test_efa_only_where_it_is():
     """EFA's variables are set on nodes with EFA, NCCL's only for GPUs, and on no other node."""
-    assert "export FI_PROVIDER=efa\n" in render(job(accelerator="gpu", efa=True))
-    assert "export NCCL_SOCKET_IFNAME=^docker,lo,veth\n" in render(job(accelerator="gpu", efa=True))
+    assert 'export FI_PROVIDER="${FI_PROVIDER-efa}"\n' in render(job(accelerator="gpu", efa=True))
+    assert "export NCCL_SOCKET_IFNAME=" in render(job(accelerator="gpu", efa=True))
     assert "FI_" not in render(job(accelerator="gpu"))
     assert "NCCL_" not in render(job(accelerator="neuron", efa=True))
 
@@ -148,21 +148,40 @@ OF_GPUS = {
 )
 def test_a_rank_has_the_variables_of_its_devices(tmp_path, changes, exports):
     """Bash exports them as written, and makes the folder of what NCCL's ranks remember, on a node of 14 cores."""
+    found = variables(tmp_path, changes)
+    run = tmp_path / "a run"
+    wanted = {name: value.replace("RUN", str(run)) for name, value in exports.items()}
+    assert {name: value for name, value in found.items() if name not in SHELL} == wanted
+    assert (run / "nccl").is_dir() == (changes.get("accelerator") == "gpu")
+
+
+SHELL = {"PATH", "PWD", "SHLVL", "_"}
+
+
+def variables(tmp_path, changes, **submitted):
+    """Variables that Bash exports before it starts ranks."""
     run, tools = tmp_path / "a run", tmp_path / "bin"
-    tools.mkdir()
+    tools.mkdir(exist_ok=True)
     (tools / "nproc").write_text("#!/bin/sh\necho 14\n")
     (tools / "nproc").chmod(0o755)
     fragment = shell_templates.render(
         Path(launch.__file__).with_name("devices.sbatch"), job=job(**changes), run_dir=shlex.quote(str(run))
     )
     script = f"set -euo pipefail\n{fragment}\nenv -0"
-    paths = {"PATH": f"{tools}:/usr/bin:/bin"}
-    printed = subprocess.run(["bash", "-c", script], env=paths, check=True, stdout=subprocess.PIPE, text=True).stdout
-    found = dict(line.split("=", 1) for line in printed.split("\0") if line)
-    shell = {"PATH", "PWD", "SHLVL", "_"}
-    wanted = {name: value.replace("RUN", str(run)) for name, value in exports.items()}
-    assert {name: value for name, value in found.items() if name not in shell} == wanted
-    assert (run / "nccl").is_dir() == (changes.get("accelerator") == "gpu")
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", **submitted}
+    printed = subprocess.run(["bash", "-c", script], env=environment, check=True, capture_output=True, text=True).stdout
+    return dict(line.split("=", 1) for line in printed.split("\0") if line)
+
+
+@pytest.mark.parametrize("accelerator", ["gpu", "neuron"])
+def test_what_a_user_set_for_efa_stays(tmp_path, accelerator):
+    """A variable of libfabric or NCCL that a job was submitted with is not replaced, nor is an empty one."""
+    changes = {"accelerator": accelerator, "efa": True}
+    ours = [name for name in variables(tmp_path, changes) if name.startswith(("FI_", "NCCL_"))]
+    theirs = {name: "" if name == "FI_PROVIDER" else "theirs" for name in ours}
+    found = variables(tmp_path, changes, **theirs)
+    assert len(ours) == {"gpu": 4, "neuron": 3}[accelerator]
+    assert theirs.items() <= found.items()
 
 
 def test_auto_resume_only_on_hyperpod():
@@ -248,7 +267,7 @@ def test_trainium_has_a_rank_for_each_core_that_programs_see():
     trn2 = Nodes(accelerator="neuron", accelerators_per_node=16, accelerator_name="Trainium2", efa_interfaces=16)
     script = render(plan(words, trn2))
     assert "--nproc-per-node=64 " in script
-    assert "export FI_EFA_USE_DEVICE_RDMA=1" in script
+    assert "export FI_EFA_USE_DEVICE_RDMA=" in script
     with pytest.raises(LaunchError, match=r"needs Trainium2 or Trainium3, and this is Trainium: .* --backend nxdt"):
         plan(words, Nodes(accelerator="neuron", accelerators_per_node=16, accelerator_name="Trainium"))
 

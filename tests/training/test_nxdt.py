@@ -299,6 +299,30 @@ def test_the_dataset_is_tokenised_to_arrow(text_dataset, tmp_path):
     assert 5 < len(datasets.load_from_disk(str(tmp_path / "all"))) < 1000
 
 
+def test_any_number_of_processes_writes_the_same_bytes(text_dataset, tmp_path):
+    """Rows, their order, the end of the one pass and every file are those of a single process."""
+    words = [f"--dataset={text_dataset}", f"--tokenizer={text_dataset / 'tokenizer'}", "--vocab-size=300"]
+    written = []
+    for workers in (0, 1, 3):
+        out = tmp_path / str(workers) / "rows"
+        more = ["--sequences=1000000", "--max-context-width=32", "--data-streams=4", f"--workers={workers}"]
+        assert dataset.main([f"--out={out}", *more, *words]) == 0
+        written.append({path.name: path.read_bytes() for path in out.iterdir()})
+    assert written[0] == written[1] == written[2]
+    assert {name.split("-")[0] for name in written[0]} == {"data", "dataset_info.json", "state.json"}
+
+
+def test_a_dataset_that_cannot_be_read_or_written_is_one_line(text_dataset, tmp_path, capsys):
+    """The job's log says what is wrong, and no part of a dataset is left under its name."""
+    words = [f"--tokenizer={text_dataset / 'tokenizer'}", "--vocab-size=300", "--sequences=5", "--workers=2"]
+    (tmp_path / "full").touch()
+    for place, source in (("rows", tmp_path / "nothing"), ("full/rows", text_dataset)):
+        assert dataset.main([f"--out={tmp_path / place}", f"--dataset={source}", *words]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        assert not (tmp_path / place).exists()
+
+
 def test_two_runs_share_one_dataset(text_dataset, tmp_path):
     """Of jobs that need the same dataset at once, one writes it and the others wait for it; nothing else is left."""
     out = tmp_path / "shared" / "rows"

@@ -16,6 +16,8 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from podwright_training.errors import UserError
+
 logger = logging.getLogger(__name__)
 
 # What readers of the metrics rely on (see ``loop/metrics.py``).
@@ -211,6 +213,19 @@ def _is_number(name: str, value: Any) -> bool:
     if type(value) is float and not math.isfinite(value):
         return name in DIVERGING
     return type(value) in (int, float) and abs(value) < LARGEST
+
+
+@contextmanager
+def writable(root: Path) -> Iterator[None]:
+    """Turn an error of the system, while a run's folder is written, into one line.
+
+    Raises:
+        UserError: With the file and the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--run-dir: cannot write {error.filename or root}: {error.strerror or error}") from error
 
 
 def write_atomically(path: Path, text: str) -> None:

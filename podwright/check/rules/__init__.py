@@ -30,7 +30,7 @@ from podwright.check.rules import (
     users,
 )
 from podwright.check.rules.rule import Rule, until_unknown_value
-from podwright.check.rules.run import job_fits, run_fits
+from podwright.check.rules.run import job_costs, job_fits, run_fits
 from podwright.settings.root import Settings
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ CODES = {UNANSWERED: "AWS did not answer a question of a `check --live` rule, so
 
 def run_rules() -> tuple[RunRule, ...]:
     """Return the rules that also read a training run, or another trainer's job."""
-    return (run_fits, job_fits)
+    return (run_fits, job_fits, job_costs)
 
 
 def live_rules() -> tuple[LiveRule, ...]:

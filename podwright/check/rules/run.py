@@ -82,6 +82,32 @@ def _with_nxdt(run: TrainConfig, group: InstanceGroup, path: KeyPath) -> Iterato
 
 def job_fits(settings: Settings, run: Run, partition: str | None = None) -> Iterator[Finding]:
     """The job.yaml of --run asks for more nodes or ranks than any partition has, or names other accelerators."""
+    found = [findings for findings, _, _ in _partitions(settings, run, partition)]
+    yield from min(found, key=len, default=[])
+
+
+def job_costs(settings: Settings, run: Run) -> Iterator[Finding]:
+    """The job.yaml of --run takes a time for a step and a price for its tokens, at the MFU that published runs reach.
+
+    It needs `parameters` and `tokens_per_step` in the job's `model`. The price is EC2's on demand.
+    """
+    from podwright.planning.job import figures  # noqa: PLC0415 — only `--run` needs it
+    from podwright_training.jobs.spec import JobSpec  # noqa: PLC0415 — only `--run` needs it
+
+    for findings, path, group in _partitions(settings, run):
+        if findings or not isinstance(run, JobSpec):
+            continue
+        found = figures(run, InstanceType.of(group.instance_type), settings.region)
+        if found:
+            hint = "`podwright fetch RUN --export` writes a report with what it really takes"
+            yield remark((*path, "instance_type"), f"the job on {run.nodes} {group.instance_type}, {found.text}", hint)
+        return
+
+
+def _partitions(
+    settings: Settings, run: Run, partition: str | None = None
+) -> Iterator[tuple[list[Finding], KeyPath, InstanceGroup]]:
+    """Yield for each partition, or the named one, what it lacks for a job, and its largest group; nothing for a run."""
     from podwright_training.jobs.spec import JobSpec  # noqa: PLC0415 — only `--run` needs it
 
     if not isinstance(run, JobSpec):
@@ -91,8 +117,9 @@ def job_fits(settings: Settings, run: Run, partition: str | None = None) -> Iter
         is_known = group.instance_type in cluster_instance_types()
         if is_known and group.role == "compute" and group.count and partition in (None, group.partition):
             partitions[group.partition or group.name].append(((*GROUPS, index), group))
-    found = [list(_of_partition(run, name, groups)) for name, groups in partitions.items()]
-    yield from min(found, key=len, default=[])
+    for name, groups in partitions.items():
+        path, largest = max(groups, key=lambda item: item[1].count)
+        yield list(_of_partition(run, name, groups)), path, largest
 
 
 def _of_partition(job: JobSpec, name: str, groups: Sequence[tuple[KeyPath, InstanceGroup]]) -> Iterator[Finding]:

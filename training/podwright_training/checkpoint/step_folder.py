@@ -80,8 +80,8 @@ class Snapshot:
     def of(cls, state: TrainerState, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> Snapshot:
         """Take the current state; the tensors are the trainer's own, not copies."""
         rng = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            rng["cuda"] = torch.cuda.get_rng_state()
+        if own := _device_with_random_numbers():
+            rng[own] = torch.get_device_module(own).get_rng_state()
         return cls(state, _tensors(weights, optimizers), rng)
 
 
@@ -387,8 +387,15 @@ def _load_rng(path: Path) -> None:
         return
     state = torch.load(path, weights_only=True)
     torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+    if (own := _device_with_random_numbers()) and own in state:
+        torch.get_device_module(own).set_rng_state(state[own])
+
+
+def _device_with_random_numbers() -> str | None:
+    """Return the type of this machine's accelerators if they draw random numbers of their own, ``cuda`` for example."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    has = found and hasattr(torch.get_device_module(found), "get_rng_state")
+    return found.type if found and has else None
 
 
 def _own_share(collective: CollectiveIO, path: Path) -> list[Path]:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -29,11 +29,12 @@ from podwright_training.elastic.membership import FAILED, FINISHED, LEFT, UNABLE
 from podwright_training.elastic.offenders import MOST_FAILURES, WITHIN_S
 from podwright_training.elastic.policy import Policy
 from podwright_training.errors import ConfigError, UserError
+from podwright_training.hardware import rank_peak_flops
 from podwright_training.jobs.script import start_script
 from podwright_training.jobs.spec import JobSpec, fill
 from podwright_training.jobs.spec import load as load_job
 from podwright_training.nxdt import launch as nxdt
-from podwright_training.run_folder import RunFolder, write_atomically
+from podwright_training.run_folder import RunFolder, writable, write_atomically
 from podwright_training.spelling import Parser, as_shown, flag
 
 # Both are written by the bootstrap, whose contract module owns paths and keys; a test compares them.
@@ -268,8 +269,15 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
         time_limit=args.time_limit,
         trainer_arguments=_trainer_arguments(args),
         elastic=elastic,
-        spec=spec,
+        spec=spec and _with_peak(spec, nodes.accelerator_name if accelerator else ""),
     )
+
+
+def _with_peak(spec: JobSpec, accelerator_name: str) -> JobSpec:
+    """Return the job with the nodes' accelerator, for its MFU, if it names none and theirs has a known peak."""
+    if spec.model.accelerator or not rank_peak_flops(accelerator_name):
+        return spec
+    return replace(spec, model=replace(spec.model, accelerator=accelerator_name))
 
 
 def _prepare(args: argparse.Namespace, spec: JobSpec) -> None:
@@ -332,6 +340,30 @@ def _write_job(job: Job, spec: JobSpec) -> None:
         write_atomically(job.run.root / name, fill(text, values))
 
 
+def _problems_of_job(spec: JobSpec, root: Path) -> Iterator[str]:
+    """Yield what is wrong with the folders and files that a job names, of those on the run's own file system.
+
+    Others may be there on the nodes alone.
+    """
+    environment, image = root / spec.environment, root / spec.container
+    if spec.environment and _on_same_disk(environment, root) and not (environment / "bin").is_dir():
+        yield f"environment: got {spec.environment}, which has no folder bin: name a virtual environment"
+    if spec.container[:1] in ("/", ".") and _on_same_disk(image, root) and not image.is_file():
+        yield f"container: got {spec.container}, which is no file: name an image's file, or registry#image:tag"
+    for name in spec.files:
+        path = root / name
+        if path.is_dir():
+            yield f"files: {name} is a folder in {root}"
+        above = [folder for folder in path.parents if folder.is_relative_to(root)]
+        yield from (f"files: {name} needs the folder {folder}, which is a file" for folder in above if folder.is_file())
+
+
+def _on_same_disk(path: Path, other: Path) -> bool:
+    """Return whether two paths, or what is there of them, are on one file system."""
+    first, second = (next(part for part in (each, *each.parents) if part.exists()) for each in (path, other))
+    return first.stat().st_dev == second.stat().st_dev
+
+
 def submit(job: Job) -> int:
     """Write the script into the run folder and submit it; return the job id.
 
@@ -340,14 +372,17 @@ def submit(job: Job) -> int:
     """
     if not job.program.exists():
         raise LaunchError(f"--environment {job.environment}: no {job.program}")
-    job.run.root.mkdir(parents=True, exist_ok=True)
-    if owner := _other_owner(job.run.root):  # who made it since it was not there
-        raise LaunchError(f"--run-dir: {job.run.root} is {owner}'s")
-    if job.elastic:
-        terms.secret(job.run.elastic)
-    if job.spec:
-        _write_job(job, job.spec)
-    write_atomically(job.run.sbatch, render(job))
+    if job.spec and (problems := list(_problems_of_job(job.spec, job.run.root))):
+        raise LaunchError("\n".join(problems))
+    with writable(job.run.root):
+        job.run.root.mkdir(parents=True, exist_ok=True)
+        if owner := _other_owner(job.run.root):  # who made it since it was not there
+            raise LaunchError(f"--run-dir: {job.run.root} is {owner}'s")
+        if job.elastic:
+            terms.secret(job.run.elastic)
+        if job.spec:
+            _write_job(job, job.spec)
+        write_atomically(job.run.sbatch, render(job))
     command = ["sbatch", "--parsable", str(job.run.sbatch)]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -483,7 +518,7 @@ def _other_owner(root: Path) -> str:
     """Return whose the folder is, or the link to it, if it is neither ours nor root's; empty if it is not there."""
     try:
         owners = {root.lstat().st_uid, root.stat().st_uid} - {os.geteuid(), 0}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     try:
         return pwd.getpwuid(min(owners)).pw_name if owners else ""

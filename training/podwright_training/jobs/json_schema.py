@@ -47,6 +47,6 @@ def _key(item: Field[Any]) -> dict[str, Any]:
     if item.metadata["choices"]:
         schema = {"enum": [None, *item.metadata["choices"]]}
     if (least := item.metadata["at_least"]) is not None:
-        schema["minimum"] = least
+        schema["minimum"], schema["maximum"] = least, item.metadata["at_most"]
     default = {} if item.default in (MISSING, None, "", ()) else {"default": item.default}
     return {**described, **schema, **default}

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import date
@@ -18,7 +19,18 @@ from podwright_training.config.option import option
 from podwright_training.errors import ConfigError
 from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
 from podwright_training.jobs.patterns import NEEDED, ORDERS, READY, VALUES, Patterns
-from podwright_training.jobs.yaml_file import Problems, Value, mapping, read, unknown
+from podwright_training.jobs.yaml_file import (
+    LONGEST_SHOWN,
+    Problems,
+    Value,
+    data_of,
+    keys_of,
+    mapping,
+    read,
+    shown,
+    text_of,
+    unknown,
+)
 from podwright_training.run_folder import RunFolder
 
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun")
@@ -33,14 +45,18 @@ PLACES = {  # what stands for it in command, files, env and resume.argument
 FLOPS_PER_PARAMETER = 6  # and token, forward and backward: https://arxiv.org/abs/2001.08361, section 2.1
 _RUN = RunFolder(Path())
 OURS = tuple(map(str, (_RUN.job, _RUN.start, _RUN.sbatch, _RUN.log, _RUN.metrics)))  # files of the run's folder
+MOST_NODES = 10_000
 LONGEST_NAME = 200  # bytes of a file's name; file systems have 255, and it is written under a longer one
 _PLACE = re.compile(r"\{([a-z_]+)\}")
+_READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})  # Bash ends at an assignment
+_MOUNT = re.compile(r"[^:,]+:[^:,]+(:[^:,]+)?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=@-]{0,99}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _by_name(text: str) -> Any:
     """Return a field for values by name, empty by default."""
-    return field(default_factory=dict, metadata={"text": text, "choices": (), "at_least": None})
+    return field(default_factory=dict, metadata={"text": text, "choices": (), "at_least": None, "at_most": None})
 
 
 @dataclass(frozen=True)
@@ -72,11 +88,15 @@ class Log:
 class Model:
     """The model that is trained, for FLOP/s, MFU and cost per token."""
 
-    parameters: float = option(0.0, "Parameters; of a mixture of experts those active per token.", at_least=0)
-    flops_per_token: float = option(0.0, "Default: 6 per parameter.", at_least=0)
-    tokens_per_step: float = option(0.0, "Tokens of one optimizer step, of all ranks.", at_least=0)
-    steps: int = option(0, "Steps of the whole run, for the time left.", at_least=0)
-    accelerator: str = option("", "Accelerator whose peak MFU refers to.", choices=(*PEAK_FLOPS, *NEURON_PEAK_FLOPS))
+    parameters: float = option(
+        0.0, "Parameters; of a mixture of experts those active per token.", at_least=0, at_most=1e15
+    )
+    flops_per_token: float = option(0.0, "Default: 6 per parameter.", at_least=0, at_most=1e18)
+    tokens_per_step: float = option(0.0, "Tokens of one optimizer step, of all ranks.", at_least=0, at_most=1e12)
+    steps: int = option(0, "Steps of the whole run, for the time left.", at_least=0, at_most=10**12)
+    accelerator: str = option(
+        "", "Accelerator whose peak MFU refers to. Default: the nodes' own.", choices=(*PEAK_FLOPS, *NEURON_PEAK_FLOPS)
+    )
 
     @property
     def flops(self) -> float | None:
@@ -91,8 +111,8 @@ class JobSpec:
     command: tuple[str, ...] = option((), "Program and arguments, as torchrun or another launcher takes them.")
     name: str = option("", "Name of the run. Default: the file's.")
     launcher: str = option("torchrun", "What starts the ranks of a node.", choices=LAUNCHERS)
-    nodes: int = option(1, "Nodes.", at_least=1)
-    ranks_per_node: int = option(0, "Ranks per node. Default: the node's accelerators.", at_least=0)
+    nodes: int = option(1, "Nodes.", at_least=1, at_most=MOST_NODES)
+    ranks_per_node: int = option(0, "Ranks per node. Default: the node's accelerators.", at_least=0, at_most=1024)
     environment: str = option("", "Virtual environment of the program. Default: podwright-train's.")
     container: str = option("", "Image for enroot and pyxis: a .sqsh file, or registry#image:tag.")
     mounts: tuple[str, ...] = option((), "Folders that the container sees besides the run's, as SOURCE:TARGET.")
@@ -170,10 +190,7 @@ def is_job(file: Path) -> bool:
     """Return whether a YAML file is a job.yaml rather than a run.yaml, by its keys; a broken file is not."""
     from podwright_training.config.train_config import option_names
 
-    try:
-        keys = set(yaml.safe_load(file.read_bytes()))
-    except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError):
-        return False
+    keys = keys_of(file)
     return "command" in keys or len(keys & set(KEYS)) > len(keys & set(option_names()))
 
 
@@ -201,42 +218,63 @@ def _section(cls: type, given: Mapping[str, Value], problems: Problems) -> Any:
             problems.add(value.key, unknown(name, "key", items))
         elif name in SECTIONS and cls is JobSpec:
             values[name] = _section(SECTIONS[name], mapping(value.node, problems, what=name), problems)
-        elif value.data is not None:
+        elif not value.is_null:
             try:
-                values[name] = _limited(_convert(name, value.data), items[name].metadata, name)
+                values[name] = _limited(_convert(name, value.node, problems), items[name].metadata, name)
             except ValueError as error:
-                problems.add(value.node, str(error))
+                if error.args:  # else it is reported
+                    problems.add(value.node, str(error))
     return cls(**values)
 
 
-def _convert(name: str, data: Any) -> Any:
-    kind = KINDS.get(name, "text")
+def _convert(name: str, node: yaml.Node, problems: Problems) -> Any:
+    """Return a value; texts are as they are written, as YAML would read 1.10 as 1.1, 12:30 as 750 and on as true."""
+    kind, text = KINDS.get(name, "text"), text_of(node)
     if kind == "words":
-        if isinstance(data, str):
-            try:
-                return tuple(shlex.split(data, comments=True))
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}; quotes of a shell go in pairs") from error
-        if isinstance(data, list) and all(isinstance(word, str | int | float) for word in data):
-            return tuple(map(str, data))
-        raise ValueError(f"{name}: got {_shown(data)}, need a text or a list of words")
+        return _words(name, node)
     if kind in ("texts", "files"):
-        if not isinstance(data, dict):
-            raise ValueError(f"{name}: got {_shown(data)}, need `NAME: value` lines")
-        return {str(key): _content(value) if kind == "files" else _text(name, value) for key, value in data.items()}
-    if isinstance(data, dict | list | bool):
-        raise ValueError(f"{name}: got {_shown(data)}, need one value")  # noqa: TRY004 - a wrong value like all others
+        if not isinstance(node, yaml.MappingNode):
+            raise ValueError(f"{name}: got {shown(text or '')}, need `NAME: value` lines")
+        given = mapping(node, problems, what=name)
+        if kind == "files":
+            return {key: _content(data_of(value.node, problems)) for key, value in given.items()}
+        return {key: _text(name, value.node) for key, value in given.items()}
+    if not isinstance(node, yaml.ScalarNode):
+        raise ValueError(f"{name}: got {text}, need one value")  # noqa: TRY004 - a wrong value like all others
+    data = text if kind == "text" else data_of(node, problems)
+    if data is None:
+        raise ValueError
+    if isinstance(data, bool):
+        raise ValueError(f"{name}: got {text}, need one value")  # noqa: TRY004 - a wrong value like all others
+    if kind == "int" and isinstance(data, int):
+        return data
     try:
         return {"int": int, "float": float, "text": str}[kind](str(data))
     except ValueError:
-        raise ValueError(f"{name}: got {data}, need a {'whole ' if kind == 'int' else ''}number") from None
+        need = "whole number" if kind == "int" else "number"
+        raise ValueError(f"{name}: got {_shown(data) or 'nothing'}, need a {need}") from None
+
+
+def _words(name: str, node: yaml.Node) -> tuple[str, ...]:
+    """Return the words of a command line, or of a list."""
+    if isinstance(node, yaml.ScalarNode):
+        try:
+            return tuple(shlex.split(node.value, comments=True))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}; quotes of a shell go in pairs") from error
+    if isinstance(node, yaml.SequenceNode):
+        texts = [text_of(item) for item in node.value if isinstance(item, yaml.ScalarNode)]
+        if len(texts) == len(node.value) and None not in texts:
+            return tuple(text for text in texts if text is not None)
+        raise ValueError(f"{name}: each word of the list is one value, and none is empty: quote it")
+    raise ValueError(f"{name}: got a mapping, need a text or a list of words")
 
 
 def _limited(value: Any, limits: Mapping[str, Any], name: str) -> Any:
     if limits["choices"] and value not in limits["choices"]:
         raise ValueError(f"{name}: {unknown(str(value), 'value', limits['choices'])}")
-    if limits["at_least"] is not None and not limits["at_least"] <= value < float("inf"):
-        raise ValueError(f"{name}: got {value}, need at least {limits['at_least']}")
+    if limits["at_least"] is not None and not limits["at_least"] <= value <= limits["at_most"]:
+        raise ValueError(f"{name}: got {_shown(value)}, need {limits['at_least']:g} to {limits['at_most']:g}")
     return value
 
 
@@ -251,17 +289,23 @@ def _content(value: Any) -> Any:
 def _date(value: Any) -> str:
     if isinstance(value, date):
         return value.isoformat()
-    raise TypeError(f"got {_shown(value)[:80]}")
+    raise TypeError(f"got {_shown(value)}")
 
 
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, dict | list | set):
-        raise ValueError(f"{name}: got {_shown(value)}, need one value for each name")  # noqa: TRY004 - a wrong value like all others
-    return {True: "true", False: "false", None: ""}.get(value, str(value)) if not isinstance(value, str) else value
+def _text(name: str, node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise ValueError(f"{name}: got {text_of(node)}, need one value for each name")  # noqa: TRY004 - a wrong value like all others
+    return text_of(node) or ""
 
 
 def _shown(data: Any) -> str:
-    return {dict: "a mapping", list: "a list", bool: str(data).lower()}.get(type(data), str(data))
+    """Return a value as a message has it: one short line."""
+    if isinstance(data, bool):
+        return str(data).lower()
+    if isinstance(data, int) and data.bit_length() > 4 * LONGEST_SHOWN:  # Python may refuse to write it
+        return f"a number of {data.bit_length()} bits"
+    kinds: dict[type, str] = {dict: "a mapping", list: "a list"}
+    return kinds.get(type(data)) or shown(str(data))
 
 
 # ---- checks ------------------------------------------------------------------------------------
@@ -277,32 +321,45 @@ def _check(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> Non
         problems.add(given["environment"].node, "environment: a container has its own; leave one of the two out")
     if spec.mounts and not spec.container:
         problems.add(given["mounts"].node, "mounts: only a container has them; name its image with `container`")
-    if spec.resume is not None:
-        for text in _problems_of_resume(spec.resume):
+    if spec.resume is not None and isinstance(given["resume"].node, yaml.MappingNode):
+        given_words = {key.value: text_of(value) for key, value in given["resume"].node.value}
+        for text in _problems_of_resume(spec.resume, has_argument=bool(given_words.get("argument"))):
             problems.add(given["resume"].node, text)
+    _check_run(spec, given, problems)
     _check_names(spec, given, problems)
     if "log" in given:
         for text in _problems_of_patterns(spec.log):
             problems.add(given["log"].node, f"log: {text}")
 
 
-def _problems_of_resume(resume: Resume) -> Iterator[str]:
-    if not resume.argument:
+def _problems_of_resume(resume: Resume, *, has_argument: bool) -> Iterator[str]:
+    if not has_argument:
         yield "resume.argument is missing; leave `resume` out if the program finds its checkpoints"
     for name, given in (("newest", resume.newest), ("complete", resume.complete)):
         if "/" in given:
-            yield f"resume.{name}: got {given}, need a name without /: nothing is looked for deeper"
+            yield f"resume.{name}: got {shown(given)}, need a name without /: nothing is looked for deeper"
     if "{checkpoint}" in resume.folder:
         yield "resume.folder: {checkpoint} is looked for in it; only resume.argument has it"
 
 
+def _check_run(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
+    """Report a name that is no folder's, and mounts that are none."""
+    if spec.name and not _NAME.fullmatch(spec.name):
+        need = "need up to 100 letters, digits and ._+=@-, a letter or digit first: it is a folder's name"
+        problems.add(given["name"].node, f"name: got {shown(spec.name)}, {need}")
+    for mount in (mount for mount in spec.mounts if not _MOUNT.fullmatch(mount)):
+        problems.add(given["mounts"].node, f"mounts: got {shown(mount)}, need SOURCE:TARGET, without commas")
+
+
 def _check_names(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
     """Report invalid names of variables, files and places."""
+    for name in sorted(_READ_ONLY & set(spec.env)):
+        problems.add(given["env"].node, f"env: {name} is Bash's own, which nobody sets")
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
-        problems.add(given["env"].node, f"env: {name} is no name of a variable")
+        problems.add(given["env"].node, f"env: {shown(name)} is no name of a variable")
     for name in spec.files:
         if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name or not name.isprintable():
-            problems.add(given["files"].node, f"files: {name!r} is not a file of the run's folder")
+            problems.add(given["files"].node, f"files: '{shown(name)}' is not a file of the run's folder")
         elif Path(name).parts[0] in OURS:
             problems.add(given["files"].node, f"files: {name} is podwright-train's own, as {', '.join(OURS)} are")
         elif max(map(len, map(os.fsencode, Path(name).parts))) > LONGEST_NAME:
@@ -328,12 +385,14 @@ def _problems_of_patterns(log: Log) -> Iterator[str]:
             yield unknown(name, "value", VALUES)
             continue
         try:
-            groups = re.compile(text).groups
-        except re.error as error:
-            yield f"{name}: {text} is no regular expression: {error}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what Python may read otherwise one day
+                groups = re.compile(text).groups
+        except (re.error, OverflowError, RecursionError) as error:
+            yield f"{name}: {shown(text)} is no regular expression: {error}"
             continue
         if groups != 1:
-            yield f"{name}: {text} has {groups} groups, need one: the number; write others as (?:…)"
+            yield f"{name}: {shown(text)} has {groups} groups, need one: the number; write others as (?:…)"
     lacking = [name for name in NEEDED if name not in log.all_patterns.by_name]
     if lacking and (log.parser or log.patterns):
         yield f"no expression for {' and '.join(lacking)}: name a parser, or add to patterns"

@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from podwright_training.errors import ConfigError
 
 MAX_BYTES = 1 << 20
+LONGEST_SHOWN = 80  # characters of a wrong value in a message
 MAX_VALUES = 100_000  # each alias counts as what it stands for
+_NULL = "tag:yaml.org,2002:null"
+_OF_DAMAGED_VALUES = (LookupError, AttributeError, TypeError)  # PyYAML's, of `!!int ""`, `!!bool x` and `!!timestamp x`
 _REFUSED = re.compile("[\\0\ud800-\udfff]")  # neither files nor programs take them
 
 
@@ -36,13 +39,16 @@ class Problems:
             raise ConfigError(self.found)
 
 
-@dataclass(frozen=True)
-class Value:
-    """A value, and the nodes of its key and of itself."""
+class Value(NamedTuple):
+    """The nodes of a key and of its value."""
 
     key: yaml.Node
     node: yaml.Node
-    data: Any
+
+    @property
+    def is_null(self) -> bool:
+        """Return whether nothing is there, or YAML's null."""
+        return text_of(self.node) is None
 
 
 def read(file: Path) -> tuple[dict[str, Value], Problems]:
@@ -53,7 +59,8 @@ def read(file: Path) -> tuple[dict[str, Value], Problems]:
     """
     problems = Problems(file)
     try:
-        content = file.read_bytes()[: MAX_BYTES + 1]
+        with file.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ConfigError([f"{file}: it has more than {MAX_BYTES >> 10} KiB, a job has some lines"])
         node = yaml.compose(content.decode(), Loader=yaml.SafeLoader)
@@ -80,6 +87,19 @@ def read(file: Path) -> tuple[dict[str, Value], Problems]:
     return found, problems
 
 
+def keys_of(file: Path) -> set[str]:
+    """Return the top-level keys of a file; none of one that is unreadable, broken or no mapping."""
+    try:
+        if not file.is_file():
+            return set()
+        with file.open("rb") as stream:
+            node = yaml.compose(stream.read(MAX_BYTES).decode(), Loader=yaml.SafeLoader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return set()
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return {str(key.value) for key, _ in pairs if isinstance(key, yaml.ScalarNode)}
+
+
 def mapping(node: yaml.Node, problems: Problems, *, what: str) -> dict[str, Value]:
     """Return the values of a mapping by key; report another kind of node and repeated keys."""
     if not isinstance(node, yaml.MappingNode):
@@ -91,17 +111,32 @@ def mapping(node: yaml.Node, problems: Problems, *, what: str) -> dict[str, Valu
         if not name:
             problems.add(key, "this key is not a word: write `key: value`")
         elif name in found:
-            problems.add(key, f"{name} is set twice, first in line {found[name].key.start_mark.line + 1}")
+            problems.add(key, f"{shown(name)} is set twice, first in line {found[name].key.start_mark.line + 1}")
         else:
-            found[name] = Value(key, value, _data(value, problems))
+            found[name] = Value(key, value)
     return found
+
+
+def text_of(node: yaml.Node) -> str | None:
+    """Return a scalar as it is written, so that 1.10 stays one, and ``None`` for null; of another node its kind."""
+    if isinstance(node, yaml.ScalarNode):
+        return None if node.tag == _NULL else str(node.value)
+    return "a mapping" if isinstance(node, yaml.MappingNode) else "a list"
 
 
 def unknown(name: str, what: str, known: Iterable[str]) -> str:
     """Return a sentence about a name that is not known, with the closest one that is, or all."""
     names = list(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"unknown {what} {name}; " + (f"did you mean {close[0]}?" if close else f"need one of {', '.join(names)}")
+    return f"unknown {what} {shown(name)}; " + (
+        f"did you mean {close[0]}?" if close else f"need one of {', '.join(names)}"
+    )
+
+
+def shown(text: str) -> str:
+    """Return a text as a message has it: one line, cut if it is long."""
+    line = text if text.isprintable() else repr(text)[1:-1]
+    return line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}…"
 
 
 def _scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
@@ -117,12 +152,34 @@ def _scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
                 yield from _scalars(item)
 
 
-def _data(node: yaml.Node, problems: Problems) -> Any:
+def data_of(node: yaml.Node, problems: Problems) -> Any:
+    """Return what a node stands for; report what cannot be read, and keys that are set twice, and return ``None``."""
+    if twice := next(_repeated(node), None):
+        problems.add(twice, f"{shown(twice.value)} is set twice")
+        return None
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)
+    except _OF_DAMAGED_VALUES:
+        problems.add(node, "not YAML: this is no value of its tag")
+        return None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problems.add(node, f"not YAML: {' '.join(str(error).split())}")
+        problems.add(node, f"not YAML: {shown(' '.join(str(error).split()))}")
         return None
     finally:
         loader.dispose()
+
+
+def _repeated(node: yaml.Node) -> Iterator[yaml.ScalarNode]:
+    """Yield the keys below a node that their mapping has already."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _repeated(item)
+    elif isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    yield key
+                seen.add(key.value)
+            yield from _repeated(value)

@@ -14,7 +14,7 @@ from podwright_training.errors import UserError
 from podwright_training.jobs.spec import JobSpec, Log, Model
 from podwright_training.nxdt.config import config, model_config
 from podwright_training.nxdt.plan import CACHE_RECORD, COMMIT, COMPILER, MEMBERS, PACKAGES, SOURCE, Plan
-from podwright_training.run_folder import NXDT_STEPS, write_atomically
+from podwright_training.run_folder import NXDT_STEPS, writable, write_atomically
 
 ON_ALL_NODES = ("compile", "train")
 
@@ -89,10 +89,11 @@ def submit(plan: Plan) -> dict[str, int]:
     Raises:
         ChainError: Slurm is missing, or refused one; those before it are cancelled.
     """
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files(plan).items():
-        write_atomically(plan.folder / name, content)
-    write_atomically(plan.run.job, followed(plan).to_json())
+    with writable(plan.run.root):
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files(plan).items():
+            write_atomically(plan.folder / name, content)
+        write_atomically(plan.run.job, followed(plan).to_json())
     jobs: dict[str, int] = {}
     for step in NXDT_STEPS:
         after = [f"--dependency=afterok:{[*jobs.values()][-1]}", "--kill-on-invalid-dep=yes"] if jobs else []

@@ -7,38 +7,59 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from podwright_training.config import sources
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
 from podwright_training.run_folder import alone, commit_folder
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-def write(options: TrainConfig, out: Path, *, sequences: int) -> int:
+BLOCK_ROWS = 256  # written at once
+
+
+def write(options: TrainConfig, out: Path, *, sequences: int, workers: int = 0) -> int:
     """Write at most ``sequences`` rows, of one pass over the data; return their number.
+
+    Args:
+        options: What is tokenised, and how.
+        out: Folder to write, the same bytes with any number of workers.
+        sequences: Largest number of rows.
+        workers: Processes that read and tokenise; 0: this one does.
 
     Raises:
         DataError: The dataset or tokenizer is unreadable.
     """
     import datasets  # seconds
+    from datasets.arrow_writer import ArrowWriter
+    from datasets.table import MemoryMappedTable
 
     partial = out.with_name(f"{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a job that was killed: the lock says that none writes it
+    partial.mkdir(parents=True)
     features = datasets.Features(
         {name: datasets.Sequence(datasets.Value(kind)) for name, kind in (("input_ids", "int32"), ("labels", "int32"))}
         | {"attention_mask": datasets.Sequence(datasets.Value("int8"))}
     )
-    rows = datasets.Dataset.from_generator(
-        _rows,
-        features=features,
-        gen_kwargs={"options": options, "sequences": sequences},
-        cache_dir=str(partial / "cache"),
-    )
+    tokens = _tokens(replace(options, data_workers=workers), sequences)
+    with ArrowWriter(path=str(partial / "rows.arrow"), features=features) as writer:
+        while block := list(islice(tokens, BLOCK_ROWS)):
+            writer.write_table(_table(np.stack(block)))
+        writer.finalize()
+    table = MemoryMappedTable.from_file(str(partial / "rows.arrow"))
+    rows = datasets.Dataset(table, info=datasets.DatasetInfo(features=features), fingerprint=out.name)
     rows.save_to_disk(str(partial / "rows"))
     commit_folder(partial / "rows", out)
     count = len(rows)
@@ -46,18 +67,33 @@ def write(options: TrainConfig, out: Path, *, sequences: int) -> int:
     return count
 
 
-def _rows(options: TrainConfig, sequences: int) -> Iterator[dict[str, list[int]]]:
+def _tokens(options: TrainConfig, sequences: int) -> Iterator[NDArray[np.int32]]:
+    """Yield the tokens of each row, in the order in which podwright-train would read them on one rank."""
     from podwright_training.data.stream import open_stream
     from podwright_training.data.tokenizer import load_tokenizer
 
     stream = open_stream(
         options, tokenizer=load_tokenizer(options.tokenizer), rank=0, world_size=1, split="train", local_batch_size=1
     )
-    for _ in range(sequences):
-        tokens = stream.next_batch().tokens_BT[0].tolist()
-        if min(stream.finished_epochs()) > 0:
-            return
-        yield {"input_ids": tokens, "labels": tokens, "attention_mask": [1] * len(tokens)}
+    try:
+        for _ in range(sequences):
+            row = stream.next_batch().tokens_BT[0].numpy().astype(np.int32)
+            if min(stream.finished_epochs()) > 0:
+                return
+            yield row
+    finally:
+        stream.close()
+
+
+def _table(tokens: NDArray[np.int32]) -> pa.Table:
+    """Return rows as Arrow has them, without a Python object for each token."""
+    import pyarrow as pa
+
+    rows, width = tokens.shape
+    offsets = pa.array(np.arange(0, rows * width + 1, width, dtype=np.int32))
+    ids = pa.ListArray.from_arrays(offsets, pa.array(tokens.reshape(-1)))
+    mask = pa.ListArray.from_arrays(offsets, pa.array(np.ones(rows * width, dtype=np.int8)))
+    return pa.table({"input_ids": ids, "labels": ids, "attention_mask": mask})
 
 
 def main(words: list[str]) -> int:
@@ -65,6 +101,10 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m podwright_training.nxdt.dataset", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--sequences", type=int, required=True, help="largest number of rows")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument(
+        "--workers", type=int, default=cores, help="processes that tokenise. Default: one for each core"
+    )
     sources.add_arguments(parser)
     args: Any = parser.parse_args(words)
     try:
@@ -72,9 +112,13 @@ def main(words: list[str]) -> int:
             if args.out.exists():
                 print(f"{args.out} is there already")
                 return 0
-            print(f"{args.out}: {write(sources.load(args), args.out, sequences=args.sequences):,} sequences")
+            count = write(sources.load(args), args.out, sequences=args.sequences, workers=max(0, args.workers))
+            print(f"{args.out}: {count:,} sequences")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # of the disk; those of the data are the user's
+        print(f"error: cannot write {error.filename or args.out}: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
 
