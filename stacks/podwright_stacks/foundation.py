@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from constructs import Construct
 
@@ -180,7 +180,7 @@ def _roles(stack: FoundationStack, settings: Settings) -> dict[str, Role]:
     # Users of other nodes may use the role there: controllers hand the directory's password on to root.
     secrets = [stack.accounting.secret_arn] if stack.accounting else []
     secrets += [ldap.bind_secret_arn] if ldap and ldap.bind_secret_arn else []
-    created = (
+    created: tuple[tuple[str, str, Callable[[str, str], str], list[str]], ...] = (
         ("controller", "controller_role", names.controller_role_name, secrets),
         ("login", "login_role", names.login_role_name, []),
         ("compute", "role", names.role_name, []),
