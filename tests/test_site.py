@@ -31,6 +31,30 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+def test_lists_are_lists(site: Path):
+    """Each item of a list in a page is one in the site: its generator takes other lists than GitHub does."""
+    wrong = {}
+    for page in ("README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))):
+        prose = re.sub(
+            r"^ *```.*?^ *```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+        )
+        written = len(re.findall(r"^ *(?:-|\d+\.) ", prose, re.MULTILINE))
+        name = "index.html" if page == "README.md" else page.replace(".md", ".html")
+        shown = (site / name).read_text(encoding="utf-8").count("<li>")
+        wrong |= {page: (written, shown)} if written != shown else {}
+    assert wrong == {}
+
+
+def test_pages_of_github_become_pages_of_the_generator():
+    """An empty line comes before a list, what is within an item has four spaces, and tests' comments go."""
+    page = ("Text:", "- one", "  more", "- two", "", "End.", "1. first", "   <!-- not run: a", "   reason -->")
+    page += ("   ```console", "   $ x", "   ```", "   more", "2. next")
+    wanted = ("Text:", "", "- one", "    more", "- two", "", "End.", "", "1. first", "")
+    wanted += ("    ```console", "    $ x", "    ```", "", "    more", "", "2. next")
+    assert runpy.run_path(str(BUILD))["for_generator"]("\n".join(page)).splitlines() == list(wanted)
+
+
+@pytest.mark.slow
 def test_no_link_is_broken(site: Path):
     """Each link within the site names a file that is there, and an anchor that the file has."""
     texts = {page.resolve(): page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
