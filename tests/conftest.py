@@ -79,7 +79,7 @@ ONE_BY_ONE = ("test_deployed_examples.py",)
 # Files that share this checkout's rehearsals, which `podwright rehearse --clean` ends, run one after the other.
 ONE_AFTER_ANOTHER = ("test_flat_rehearsal.py", "test_rehearsal.py")
 # Of a test without hosts and Terraform: seconds as a rule, but the machine may be busy. pyproject.toml has the others'.
-LIMIT_S = 600
+LIMIT_S = 1800
 
 
 def scope(nodeid: str) -> str:

@@ -278,9 +278,16 @@ class ElasticRun:
         return found() or 0.0
 
     def wait_for_end(self) -> None:
-        """Wait until the run is complete."""
-        self.wait(lambda: any(True for _ in self.folder.events("end")), "the end of the run")
+        """Wait until the run is complete, for as long as it takes steps."""
+        while not self._ended():
+            self._wait_after(max(self.steps(), default=0))
         self._cluster.cluster.wait_until_idle(timeout_s=WAITS_S)
+
+    def _ended(self) -> bool:
+        return any(True for _ in self.folder.events("end"))
+
+    def _wait_after(self, step: int) -> None:
+        self.wait(lambda: self._ended() or max(self.steps(), default=0) > step, f"a step after {step}, or the end")
 
 
 @contextmanager
