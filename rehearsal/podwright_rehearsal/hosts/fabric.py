@@ -257,7 +257,9 @@ class Fabric:
         line = process.stdout.readline().strip() if ready else ""
         if not line:
             self._keep_journal(hostname)
-            raise HostError(f"{hostname} did not boot:\n{self._tail(hostname)}")
+            status = process.poll()
+            how = "its processes still run" if status is None else f"its first process ended with status {status}"
+            raise HostError(f"{hostname} did not boot, {how}:\n{self._tail(hostname)}")
         return line
 
     def _keep_journal(self, hostname: str) -> None:
