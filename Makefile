@@ -11,7 +11,7 @@ SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 6)) --maxprocesses=8 --dist=loadfi
 # Tests start hundreds of Pythons; without bytecode on disk each would compile the checkout's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs schemas wheels release rehearse test collect tests setup setup-rehearsal setup-test lint types quick bench-smoke sbom lock clean
+.PHONY: docs schemas wheels bare release rehearse test collect tests setup setup-rehearsal setup-test lint types quick bench-smoke sbom lock clean
 
 rehearse: setup-rehearsal ## deploy, bootstrap, train, lose a host, resume, export, destroy
 	$(BIN)/podwright rehearse cluster.yaml
@@ -64,6 +64,10 @@ docs: setup ## build the documentation site, strictly: a broken link ends it
 
 wheels: setup ## build the wheels into dist/, and try them in an empty folder
 	$(BIN)/python tools/release.py dist --no-rehearsal --no-tag
+
+bare: setup ## build the wheels, and try them in an empty folder and in a bare Debian root; needs root
+	$(BIN)/python tools/bare_root.py --here
+	$(BIN)/python tools/bare_root.py
 
 sbom: setup ## list every pinned package with its hashes, in CycloneDX
 	$(BIN)/python tools/sbom.py sbom.json

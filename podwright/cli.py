@@ -22,7 +22,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from podwright.checkout import INSTALLED, TRAINING
-from podwright.config_file import add_file, config_path
+from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, add_file, config_path
 from podwright.errors import PodwrightError
 from podwright.parser import Parser, add_examples
 from podwright.terminal import fit_terminals, whole_lines
@@ -290,7 +290,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--job", action="store_true", help="of job.yaml instead of cluster.yaml")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="NAME.svg",
-        help="draw the file's cluster as .svg, .narrow.svg (400 px wide), .html or .md",
+        help="draw the file's cluster as .svg, .narrow.svg (400 px wide), .html, .md or .mmd (Mermaid)",
     )  # fmt: skip
     _add_json(parser)
     add_examples(
@@ -488,7 +488,11 @@ def _adopt(options: argparse.Namespace) -> int:
 
 
 def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
-    add_file(parser, f"or {SHELL}, for a shell on a node of a rehearsal that stays up. ")
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE",
+        help=f"or {SHELL}, for a shell on a node of a rehearsal that stays up. Default: ${CONFIG_VARIABLE}, else "
+        f"{DEFAULT_CONFIG}, else an example that comes with podwright",
+    )  # fmt: skip
     parser.add_argument("node", nargs="?", metavar="NODE", help=f"after {SHELL}: the node. Default: controller")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.add_argument("--keep", action="store_true", help="stay up instead of destroying, until Ctrl-C")
@@ -536,7 +540,7 @@ def _rehearse(options: argparse.Namespace) -> int:
     if options.node:
         raise ArgumentError(f"got {options.node}", f"name a node after {SHELL} only: podwright rehearse {SHELL} NODE")
     return command.rehearse(
-        options.file,
+        options.file or command.file_to_rehearse(),
         as_json=options.json,
         keep=options.keep,
         kind=options.hosts,

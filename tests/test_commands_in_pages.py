@@ -1,4 +1,7 @@
-"""Command lines and settings that pages show are real: parsers take them, and each block is run or says why not."""
+"""Command lines and settings that pages show are real: parsers take them, and each block is run or says why not.
+
+``podwright_testing.pages`` has the comments that say so.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,64 +20,18 @@ from podwright.check.report import check_document
 from podwright.check.schema_errors import CODES
 from podwright.checkout import ROOT
 from podwright.settings.root import Settings
+from podwright_testing.pages import COMMANDS, PAGES, blocks, without_comment
 from podwright_training import __main__ as trainer
 from podwright_training.spelling import as_shown
 
-PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 RUN = {"docs/tutorial.md": "tests/rehearsal/test_tutorial.py"}  # every command of the page, on a rehearsed cluster
-WHY_NOT = {  # a block's first word after `$`, or its language, and why no test runs it as it stands there
-    "podwright": "needs a deployed cluster of the reader's; its command line is parsed here",
-    "podwright-train": "trains for minutes on the reader's data; its command line is parsed here",
-    "make": "CI's own commands; test_documentation.py compares them with the Makefile",
-    "torchrun": "trains on the reader's data",
-    "git": "clones from the address of the project's metadata; test_release.py compares the two",
-    "cd": "goes into the clone",
-    "export": "changes the reader's shell",
-    "mkdir": "makes the reader's folder",
-    "cdktf": "deploys to the reader's account; rehearsals run the same command",
-    "jq": "needs the reader's Grafana",
-    "aws": "deploys to the reader's account",
-    "pip": "installs from a registry",
-    "ssh": "needs the reader's cluster",
-    "rsync": "needs the reader's cluster",
-    "sudo": "runs on a node",
-    "journalctl": "runs on a node",
-    "source": "changes the reader's shell; test_completion.py runs the completion",
-    "python3": "makes an environment for wheels, as tools/try_wheels.py does",
-    "python": "a benchmark, minutes long; test_benchmarks.py runs the smallest case",
-    "sh": "a script of the reader's",
-    "bash": "a script of the reader's",
-    "promql": "runs in Grafana",
-    "python-code": "an excerpt; tests run the examples in full",
-    "yaml": "settings: their shape is checked here",
-    "text": "no command",
-    "": "no command",
+RUNNERS = {  # the tests of blocks that say where they run
+    "alone": "tests/test_pages_alone.py",
+    "apart": "tests/test_pages_alone.py",
+    "cluster": RUN["docs/tutorial.md"],
 }
-_BLOCK = re.compile(r"^( *)```([\w-]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+OTHERS = {"yaml", "python", "text", "promql", ""}  # languages of blocks without commands
 _PROGRAMS = ("podwright", "podwright-train")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page."""
-
-    page: str
-    language: str
-    text: str
-
-    def commands(self) -> list[str]:
-        """Return the command lines that are typed, continued lines joined, without comments."""
-        if self.language == "console":
-            joined = re.sub(r"\\\n\s*", " ", self.text)
-            return [line.strip()[2:] for line in joined.splitlines() if line.strip().startswith("$ ")]
-        return self.text.splitlines() if self.language == "sh" else []
-
-
-def blocks() -> Iterator[Block]:
-    """Yield the fenced blocks of all pages."""
-    for page in PAGES:
-        for match in _BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
-            yield Block(page, match[2], re.sub(f"^{match[1]}", "", match[3], flags=re.MULTILINE))
 
 
 BLOCKS = list(blocks())
@@ -155,34 +111,40 @@ def test_a_command_in_a_sentence_exists(words):
     assert given <= known_flags(parser_of(words))
 
 
-def test_every_block_is_run_or_has_a_reason():
-    """Every block of commands is run by a test, or says by its program why not; the counts are printed."""
-    counts: Counter[str] = Counter()
-    unknown = []
-    for block in BLOCKS:
-        if block.page in RUN:
-            assert (ROOT / RUN[block.page]).exists()
-            counts[f"run by {RUN[block.page]}"] += 1
-            continue
-        names = [
-            line.split("=")[0] if "=" in line.split()[0] else line.split()[0]
-            for line in block.commands()
-            if line.split()
-        ]
-        kind = block.language if block.language != "python" else "python-code"
-        for name in names if block.language == "console" else [kind]:
-            word = "podwright" if name.isupper() else name
-            if word in WHY_NOT:
-                counts[f"not run: {word}"] += 1
-            else:
-                unknown.append((block.page, word))
-    print(*(f"{count:4} {what}" for what, count in sorted(counts.items())), sep="\n")
-    assert unknown == []
-    run = sum(count for what, count in counts.items() if what.startswith("run by"))
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_run_or_says_why_not(page):
+    """Before each block of commands a comment has the test that runs it, or the reason why none does."""
+    wrong = []
+    for block in (block for block in BLOCKS if block.page == page):
+        if block.language not in COMMANDS:
+            wrong += [f"no language {block.language}"] if block.language not in OTHERS else []
+        elif page in RUN:
+            wrong += [f"{RUN[page]} runs this page whole: {block.rest}"] if block.way else []
+        elif block.way == "run":
+            wrong += [f"no runner {block.where}"] if block.where not in RUNNERS else []
+        elif block.way == "run by":
+            source = (ROOT / block.rest).read_text(encoding="utf-8")
+            lines = map(without_comment, block.commands())
+            wrong += [f"not in {block.rest}: {line}" for line in lines if line not in source]
+        elif block.way != "not run" or not block.rest:
+            wrong.append(f"neither `run` nor `not run: REASON` before: {block.text}")
+        for named in re.findall(r"\b(?:tests|tools|bench|docs)/[\w/]+\.(?:py|md)", block.rest):
+            wrong += [f"no file {named}"] if not (ROOT / named).is_file() else []
+    assert wrong == []
+
+
+def test_the_counts_are_recorded():
+    """The numbers of blocks that are run and that are not are printed, and stand in docs/measured.md."""
+    typed = [block for block in BLOCKS if block.language in COMMANDS]
+    by: Counter[str] = Counter(
+        RUN.get(block.page) or RUNNERS.get(block.where) or (block.rest if block.way == "run by" else "not run")
+        for block in typed
+    )
+    print(*(f"{count:4} {what}" for what, count in sorted(by.items())), sep="\n")
     line = (
-        f"- **Blocks of commands and settings in the pages**: {run} are run as they stand, {counts.total() - run} are "
-        "marked with why not; "
-        f"{len(CALLS)} command lines of ours are parsed. `pytest tests/test_commands_in_pages.py -s`"
+        f"- **Blocks of commands in the pages**: {by.total() - by['not run']} are run as they stand, "
+        f"{by['not run']} are marked in the page with why not; {len(CALLS)} command lines of ours are parsed. "
+        "`pytest tests/test_commands_in_pages.py -s`"
     )
     recorded = " ".join((ROOT / "docs" / "measured.md").read_text(encoding="utf-8").split())
     assert line in recorded, f"docs/measured.md needs this line: {line}"

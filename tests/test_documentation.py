@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from podwright.checkout import ROOT
+from podwright.operations.account.failures import KNOWN
 
 GENERATED = {"docs/constructs.md"}
 PAGES = sorted({str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))} - GENERATED)
@@ -100,6 +101,14 @@ def test_the_recording_is_the_tutorials():
     """The recording shows what the tutorial's commands print now."""
     drawn = subprocess.run([sys.executable, ROOT / "tools" / "draw_recording.py", "--check"], check=False)
     assert drawn.returncode == 0, "python tools/draw_recording.py"
+
+
+def test_troubleshooting_has_each_known_failure():
+    """Each failure of a cluster whose cause podwright knows has an entry on the page."""
+    entries = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8").split("\n- **")[1:]
+    heads = [" ".join(entry.partition("→")[0].split()) for entry in entries]
+    absent = [known.pattern for known in KNOWN if not any(re.search(known.pattern, it, re.IGNORECASE) for it in heads)]
+    assert absent == []
 
 
 @pytest.mark.parametrize("page", PAGES)

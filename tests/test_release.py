@@ -33,8 +33,7 @@ def clone(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / name)
     text = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
-    if "## Unreleased\n" not in text:  # in the release's own commit
-        text = text.replace("# Changelog\n", "# Changelog\n\n## Unreleased\n- Something.\n", 1)
+    text = text.replace("## Unreleased\n", "## Unreleased\n- Something.\n", 1)
     (tmp_path / "CHANGELOG.md").write_text(text, encoding="utf-8")
     run(tmp_path, "git", "init", "--quiet", "--initial-branch=main")
     run(tmp_path, "git", "config", "user.name", "Ada")
@@ -63,6 +62,33 @@ def test_a_release_dates_the_changelog_and_tags(clone: Path) -> None:
     again = release(clone, ready)
     assert "v0.1.0 is tagged already" in again
     assert "CHANGELOG.md: has no entries" in again
+
+
+CHANGELOG = """# Changelog
+
+## Unreleased
+{entries}
+{prepared}## 0.0.9 (2026-01-01)
+- Older.
+"""
+
+
+@pytest.mark.parametrize("entries", ["", "- New.\n"])
+@pytest.mark.parametrize("prepared", ["", "## 0.1.0 (not released yet)\nThe first.\n\n### Added\n- Much.\n\n"])
+def test_a_prepared_section_is_dated(clone: Path, entries: str, prepared: str) -> None:
+    """A version's prepared section and what came later become one with a date, below an empty `Unreleased`."""
+    (clone / "CHANGELOG.md").write_text(CHANGELOG.format(entries=entries, prepared=prepared), encoding="utf-8")
+    run(clone, "git", "commit", "--quiet", "--all", "--message", "Describe")
+    said = release(clone, "print(*release._not_ready('v0.1.0'), sep='\\n')").strip()
+    assert said == ("" if entries or prepared else "CHANGELOG.md: has no entries below '## Unreleased'")
+    if said:
+        return
+    release(clone, "release._tag('v0.1.0')")
+    today = f"## 0.1.0 ({datetime.now(timezone.utc):%Y-%m-%d})\n"
+    body = "\n\n".join(filter(None, ["The first.\n\n### Added\n- Much." if prepared else "", entries.strip()]))
+    assert (clone / "CHANGELOG.md").read_text(encoding="utf-8") == (
+        f"# Changelog\n\n## Unreleased\n\n{today}{body}\n\n## 0.0.9 (2026-01-01)\n- Older.\n"
+    )
 
 
 def test_what_is_not_ready_is_said(clone: Path) -> None:

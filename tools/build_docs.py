@@ -35,6 +35,8 @@ LINKED = ("examples/**/*.yaml", "examples/**/*.py", "pyproject.toml", "cluster.y
 SCANNED = ("lifecycle_scripts/podwright_bootstrap/collectors",)  # for metrics
 GENERATOR = ROOT / ".cache" / "docs" / "bin" / "mkdocs"  # which `make docs` installs
 FOREIGN_SHIM, SHIM = "https://unpkg.com/iframe-worker/shim", "assets/javascripts/iframe-worker.js"
+_COMMENT = re.compile(r"^ *<!-- (?:run|run by|not run|rehearsal): [^>]*-->\n", re.MULTILINE)
+_ITEM = re.compile(r"(?:-|\d+\.) +")
 TABLES = ("FIELDS", "DIAGNOSTICS")  # of metrics, in collectors: something, name, meaning
 API = {  # what scripts may import, by module
     "podwright.check.load": ("load", "load_run"),
@@ -98,10 +100,41 @@ def write_pages(folder: Path) -> None:
         for source in ROOT.glob(pattern):
             copy = folder / source.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy)
+            if source.suffix == ".md":
+                copy.write_text(for_generator(source.read_text(encoding="utf-8")), encoding="utf-8")
+            else:
+                shutil.copyfile(source, copy)
     (folder / "reference").mkdir(exist_ok=True)
     for name, page in reference().items():
         (folder / "reference" / f"{name}.md").write_text(page, encoding="utf-8")
+
+
+def for_generator(text: str) -> str:
+    """Return a page for Python-Markdown, whose lists need an empty line before them and four spaces within.
+
+    GitHub needs neither. Comments, which are for tests, go.
+    """
+    lines: list[str] = []
+    item = 0  # columns of the list item's text, or 0 outside of a list
+    fence = is_loose = False  # loose: an item has paragraphs or blocks
+    for line in _COMMENT.sub("", text).splitlines():
+        is_fence = line.lstrip().startswith("```")
+        mark = None if fence else _ITEM.match(line)
+        if mark:
+            if (not item or is_loose) and lines and lines[-1]:
+                lines.append("")
+            item = len(mark[0])
+        elif not fence and line[:1].strip():
+            item, is_loose = 0, False
+        inner = item and not mark and line.startswith(" " * item)
+        if is_fence and not fence and inner and lines[-1]:
+            lines.append("")
+        lines.append(f"    {line[item:]}" if inner else line)
+        if is_fence and fence and inner:
+            is_loose = True
+            lines.append("")
+        fence ^= is_fence
+    return "\n".join(lines) + "\n"
 
 
 def reference() -> dict[str, str]:

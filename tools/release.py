@@ -2,8 +2,9 @@
 
 python tools/release.py [FOLDER] [--no-rehearsal] [--no-tag]      default: dist/. It pushes and uploads nothing.
 
-The version is that of pyproject.toml. When all has passed, CHANGELOG.md's section `Unreleased` gets version and date,
-which is committed as "Release X.Y.Z" and tagged vX.Y.Z, both signed off.
+The version is that of pyproject.toml. When all has passed, what CHANGELOG.md has below `Unreleased`, and its section
+`X.Y.Z (not released yet)`, become that version's section with a date, below an empty `Unreleased`. That is committed as
+"Release X.Y.Z" and tagged vX.Y.Z, both signed off.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ROOT = metadata.ROOT
 REPORT, SUMS = "rehearsal.html", "SHA256SUMS"
 PROJECTS = (".", *metadata.DISTRIBUTIONS)
 SEMANTIC = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")  # https://semver.org
-UNRELEASED = "## Unreleased\n"
+UNRELEASED, PENDING = "## Unreleased\n", "## {version} (not released yet)\n"
 
 
 def main() -> int:
@@ -70,9 +71,21 @@ def _not_ready(tag: str) -> Iterator[str]:
         yield f"uncommitted changes: commit them first\n{changed}"
     if _git("tag", "--list", tag):
         yield f"{tag} is tagged already: give pyproject.toml the next version"
-    _, section, entries = (ROOT / "CHANGELOG.md").read_text("utf-8").partition(UNRELEASED)
-    if not section or not entries.lstrip().startswith("- "):
+    _, entries, prepared, _ = _sections((ROOT / "CHANGELOG.md").read_text("utf-8"), tag.removeprefix("v"))
+    if not entries and not prepared:
         yield f"CHANGELOG.md: has no entries below {UNRELEASED.strip()!r}"
+
+
+def _sections(changelog: str, version: str) -> tuple[str, str, str, str]:
+    """Return the head of a changelog, what is unreleased, what is prepared for this version, and older versions."""
+    head, _, rest = changelog.partition(UNRELEASED)
+    entries, mark, older = rest.partition("\n## ")
+    older = mark.lstrip() + older
+    pending = PENDING.format(version=version)
+    if not older.startswith(pending):
+        return head, entries.strip(), "", older
+    prepared, mark, older = older.removeprefix(pending).partition("\n## ")
+    return head, entries.strip(), prepared.strip(), mark.lstrip() + older
 
 
 def _build(target: Path, folder: Path, *, rehearse: bool) -> None:
@@ -99,8 +112,11 @@ def _installed(python: Path) -> str:
 def _tag(tag: str) -> None:
     """Date the changelog's newest section, commit that, and tag the commit; both are signed off."""
     changelog = ROOT / "CHANGELOG.md"
-    dated = f"## {tag.removeprefix('v')} ({datetime.now(timezone.utc):%Y-%m-%d})\n"
-    _write(changelog, changelog.read_text("utf-8").replace(UNRELEASED, dated, 1))
+    version = tag.removeprefix("v")
+    head, entries, prepared, older = _sections(changelog.read_text("utf-8"), version)
+    text = "\n\n".join(filter(None, [prepared, entries]))
+    dated = f"## {version} ({datetime.now(timezone.utc):%Y-%m-%d})\n{text}\n"
+    _write(changelog, head + "\n".join(filter(None, [UNRELEASED, dated, older])))
     _git("commit", "--quiet", "--signoff", "--message", f"Release {tag.removeprefix('v')}", "--", changelog.name)
     by = f"{_git('config', 'user.name')} <{_git('config', 'user.email')}>"
     _git("tag", "--annotate", tag, "--message", f"podwright {tag.removeprefix('v')}\n\nSigned-off-by: {by}")

@@ -4,7 +4,7 @@
 #   tools/setup.sh            Python packages, cdktf-cli, Terraform; also cdktn-cli if PODWRIGHT_KIT=cdktn
 #   tools/setup.sh rehearsal  also a Debian root with Slurm, wheels and prose for the rehearsal's hosts
 #   tools/setup.sh docs       also the generator of the documentation site
-#   tools/setup.sh rehearsal browser  also a headless browser, for the tests of pages
+#   tools/setup.sh rehearsal browser  also what tests use: the generator, a headless browser, zsh, fish, jq
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=.cache/podwright
@@ -82,7 +82,7 @@ install_checkov() { # in an environment of its own: it pins a hundred packages, 
   .venv/bin/uv pip install -q --python .cache/checkov/bin/python --require-hashes -r tools/checkov.lock
 }
 
-install_docs() { # in an environment of its own: only `make docs` needs it
+install_docs() { # in an environment of its own: podwright does not need it
   .venv/bin/uv venv -q --clear --python .venv/bin/python .cache/docs
   .venv/bin/uv pip install -q --python .cache/docs/bin/python --require-hashes -r tools/docs.lock
 }
@@ -108,13 +108,19 @@ if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
 fi
 once python-packages requirements.lock training/requirements.lock pyproject.toml {constructs,lifecycle_scripts,rehearsal,training}/pyproject.toml \
   -- install_python_packages
-if [[ ${1:-} == docs ]]; then once docs tools/docs.lock -- install_docs; fi
+if [[ ${1:-} == docs || ${2:-} == browser ]]; then once docs tools/docs.lock -- install_docs; fi
 if [[ ${1:-} == rehearsal && $(id -u) == 0 ]]; then # else the hosts are plain processes
   need iproute2 ip -V
   need util-linux unshare --version
 fi
-if [[ ${2:-} == browser ]] && apt-cache show chromium-headless-shell >/dev/null 2>&1; then # else tests of pages say why they skip
+is_offered() { apt-cache show "$1" >/dev/null 2>&1; }
+if [[ ${2:-} == browser ]] && is_offered chromium-headless-shell; then # else tests of pages say why they skip
   need chromium-headless-shell chromium-headless-shell --version
+fi
+if [[ ${2:-} == browser && $(id -u) == 0 ]]; then # for the tests of completion and of pages, which skip without them
+  for program in zsh fish jq; do
+    if is_offered "$program"; then need "$program" "$program" --version; fi
+  done
 fi
 
 trap 'trap - INT; kill 0' INT # bash keeps Ctrl-C from the jobs below

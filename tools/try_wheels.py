@@ -1,6 +1,8 @@
 """Try built wheels as a user has them: a new environment, an empty folder, an empty cache, and no checkout in sight.
 
-python tools/try_wheels.py WHEELS FOLDER [--rehearse]      with --rehearse also a whole rehearsal, minutes long
+python tools/try_wheels.py WHEELS FOLDER [--rehearse] [--pip]      with --rehearse also a whole rehearsal, minutes long
+
+With --pip it needs Python's standard library alone, and WHEELS has all packages. tools/bare_root.py runs a copy.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = "torch==2.13.0"  # by its exact version: where a folder of wheels has a CPU build, no CUDA packages are fetched
@@ -22,26 +26,35 @@ KEPT_PREFIXES = ("NODE_EXTRA_CA_CERTS", "NPM_CONFIG_", "PIP_", "REQUESTS_CA_BUND
 KEPT_SUFFIXES = ("_PROXY", "_CA_BUNDLE")
 
 
+class Install(Protocol):
+    """A way to install wheels."""
+
+    def __call__(self, wheels: Path, folder: Path, *, rehearse: bool) -> Path:
+        """Install wheels into an environment below the folder, and return its Python."""
+
+
 def main() -> int:
     """Install the wheels and go the way from init to the report, or as far as synthesis."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheels", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--pip", action="store_true", help="install by pip, from the wheels alone")
     options = parser.parse_args()
-    report = try_wheels(options.wheels.resolve(), options.folder.resolve(), rehearse=options.rehearse)
+    install = _install_by_pip if options.pip else _install
+    report = try_wheels(options.wheels.resolve(), options.folder.resolve(), rehearse=options.rehearse, install=install)
     if report:
         print(report)
     return 0
 
 
-def try_wheels(wheels: Path, folder: Path, *, rehearse: bool) -> Path | None:
+def try_wheels(wheels: Path, folder: Path, *, rehearse: bool, install: Install | None = None) -> Path | None:
     """Run the commands of a first hour; return the rehearsed run's report.
 
     Raises:
         CalledProcessError: a command failed.
     """
-    python = _install(wheels, folder, rehearse=rehearse)
+    python = (install or _install)(wheels, folder, rehearse=rehearse)
     empty, environment = folder / "empty", _environment(folder)
     empty.mkdir()
 
@@ -55,7 +68,13 @@ def try_wheels(wheels: Path, folder: Path, *, rehearse: bool) -> Path | None:
     podwright("check", "--strict", "--run", "run.yaml")
     podwright("plan", "cluster.yaml", "--run", "run.yaml")
     podwright("schema", "-o", "schema.json")
-    _run([programs["cdktf"], "synth"], empty, environment | {"PATH": f"{python.parent}:{environment['PATH']}"})
+    lines = {"CI": "1", "CHECKPOINT_DISABLE": "1"}  # instead of a screen that is drawn again and again
+    with_ours = environment | lines | {"PATH": f"{python.parent}:{environment['PATH']}"}
+    _run([programs["cdktf"], "synth"], empty, with_ours)
+    own = folder / "own"
+    own.mkdir()
+    _run([str(python), "-I", "-m", "podwright", "init", "--yes", "--own-app"], own, environment)
+    _run([programs["cdktf"], "synth"], own, with_ours)
     if not rehearse:
         return None
     podwright("rehearse", "--compute-nodes", "2")
@@ -84,10 +103,24 @@ def _install(wheels: Path, folder: Path, *, rehearse: bool) -> Path:
     return python
 
 
+def _install_by_pip(wheels: Path, folder: Path, *, rehearse: bool) -> Path:
+    """Make an environment as docs/install.md does, from the folder of wheels alone; return its Python."""
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    wanted = ["podwright[node,rehearsal]", TORCH] if rehearse else ["podwright[node]"]
+    options = ["-q", "--disable-pip-version-check", "--no-index", "--find-links", str(wheels)]
+    _run([str(python), "-m", "pip", "install", *options, *wanted], folder, _environment(folder))
+    return python
+
+
+def kept_variables() -> dict[str, str]:
+    """Return the variables of this machine that a user has: home, language, and settings of registries."""
+    return {name: value for name, value in os.environ.items() if _is_kept(name)}
+
+
 def _environment(folder: Path) -> dict[str, str]:
     """Return the variables of a user with the system's programs, settings of registries, and an empty cache."""
-    kept = {name: value for name, value in os.environ.items() if _is_kept(name)}
-    return kept | {"PATH": _system_path(), "XDG_CACHE_HOME": str(folder / "cache")}
+    return kept_variables() | {"PATH": _system_path(), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
 def _is_kept(name: str) -> bool:
@@ -102,8 +135,9 @@ def _system_path() -> str:
 
 
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Show a command and what it prints; return what it printed to stdout."""
+    """Show a command, what it prints and how long it took; return what it printed to stdout."""
     print(f"$ {shlex.join(command)}", flush=True)
+    began = time.monotonic()
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         lines = []
         for line in process.stdout or ():
@@ -111,6 +145,7 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -
             lines.append(line)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
+    print(f"# {time.monotonic() - began:.1f} s", flush=True)
     return "".join(lines)
 
 

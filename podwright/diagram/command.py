@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from podwright.diagram.mermaid import mermaid
 from podwright.diagram.parts import Diagram, diagram
 from podwright.diagram.resources import read
 from podwright.diagram.svg import html, narrow_svg, svg
@@ -14,7 +15,13 @@ from podwright.errors import PodwrightError
 from podwright.output_file import write_output
 from podwright.settings.root import Settings
 
-FORMS: Mapping[str, Callable[[Diagram], str]] = {".svg": svg, ".narrow.svg": narrow_svg, ".html": html, ".md": markdown}
+FORMS: Mapping[str, Callable[[Diagram], str]] = {
+    ".svg": svg,
+    ".narrow.svg": narrow_svg,
+    ".html": html,
+    ".md": markdown,
+    ".mmd": mermaid,
+}
 
 
 class DrawingError(PodwrightError):

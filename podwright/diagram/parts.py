@@ -74,6 +74,15 @@ class Diagram:
         return tuple(part for box in self.boxes for part in box.parts)
 
     @property
+    def ways(self) -> dict[str, list[str]]:
+        """The connections from the compute nodes to each other target."""
+        ways: dict[str, list[str]] = {}
+        for flow in self.flows:
+            if flow.target != NODES:
+                ways.setdefault(flow.target, []).append(flow.label)
+        return ways
+
+    @property
     def usd_per_hour(self) -> float:
         """The sum of the known prices."""
         return sum(part.usd_per_hour or 0.0 for part in self.parts)

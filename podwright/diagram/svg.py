@@ -6,7 +6,7 @@ from html import escape
 from textwrap import wrap
 from typing import NamedTuple
 
-from podwright.diagram.parts import NODES, Box, Diagram, Part
+from podwright.diagram.parts import Box, Diagram, Part
 from podwright.diagram.text import cost, heading, total, words
 
 LINE, GAP, HEAD = 17, 12, 30
@@ -101,7 +101,7 @@ class _Canvas:
         self._boxes: list[str] = []
         self._content: list[str] = []
         self._layout, margin = layout, layout.margin
-        self._ways = _ways(diagram)
+        self._ways = diagram.ways
         column = layout.card + 4 * GAP
         bottom = self._heading(diagram.network, margin, margin)
         for box in diagram.subnets:
@@ -183,15 +183,6 @@ class _Canvas:
     def _text(self, x: float, y: float, text: str, style: str) -> None:
         if text:
             self._content.append(f'<text class="{style}" x="{x}" y="{y}">{escape(text)}</text>')
-
-
-def _ways(diagram: Diagram) -> dict[str, list[str]]:
-    """Return what goes from the compute nodes to each target."""
-    ways: dict[str, list[str]] = {}
-    for flow in diagram.flows:
-        if flow.target != NODES:
-            ways.setdefault(flow.target, []).append(flow.label)
-    return ways
 
 
 def _rectangle(frame: _Frame, style: str, *, is_existing: bool) -> str:

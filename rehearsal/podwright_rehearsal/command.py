@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from podwright import checkout
 from podwright.check.load import load
+from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
 from podwright.deploy.terraform import TerraformError
 from podwright.operations.deployment import setup
 from podwright.operations.errors import ArgumentError, OperationError
@@ -24,6 +26,16 @@ from podwright_rehearsal.run.resize import resized
 from podwright_rehearsal.run.supplies import CACHE, FAILURES, SuppliesError, available_release, supplies
 
 OK, FAILED, UNABLE = 0, 1, 2
+EXAMPLE = checkout.ROOT / DEFAULT_CONFIG  # for who has no file yet; it is in the wheel too
+
+
+def file_to_rehearse() -> Path:
+    """Return the user's settings file, or the bundled example where there is none; say so."""
+    own = config_path()
+    if os.environ.get(CONFIG_VARIABLE) or own.exists() or own.is_symlink():
+        return own
+    print(f"podwright: no {own} in this folder, so an example is rehearsed: {EXAMPLE}", file=sys.stderr)
+    return EXAMPLE
 
 
 def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_nodes: int | None = None) -> int:
@@ -65,7 +77,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
         print(f"podwright: {error}", file=sys.stderr)
         return UNABLE
     described = f"{hosts.description} ({why})" if why else hosts.description
-    afterwards = story.after(given, rehearsal.run, rehearsal.logs)
+    afterwards = story.after(given, rehearsal.run, rehearsal.logs, is_example=given == EXAMPLE)
     progress.summary([("hosts", described), *summary.rows(), *afterwards])
     return OK
 

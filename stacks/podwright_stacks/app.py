@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from podwright.errors import PodwrightError
@@ -20,12 +21,16 @@ class OutputFolderError(PodwrightError):
     """Making the folder for Terraform's JSON failed."""
 
 
-def synthesize(settings: Settings, folder: Path | None = None) -> None:
+AddOwn = Callable[[FoundationStack, ClusterStack], None]
+
+
+def synthesize(settings: Settings, folder: Path | None = None, *, add_own: AddOwn | None = None) -> None:
     """Write both stacks as Terraform's JSON, each with a lock of the AWS provider.
 
     Args:
         settings: what to deploy.
         folder: where to write. Default: cdktf's own, ``cdktf.out`` or ``$CDKTF_OUTDIR``.
+        add_own: adds resources of an app of the user's to the stacks.
 
     Raises:
         InvalidArgumentsError: a construct refuses its arguments.
@@ -36,7 +41,9 @@ def synthesize(settings: Settings, folder: Path | None = None) -> None:
     _make(output)
     app = App(outdir=str(folder)) if folder else App()
     foundation = FoundationStack(app, settings=settings)
-    ClusterStack(app, settings=settings, foundation=foundation)
+    cluster = ClusterStack(app, settings=settings, foundation=foundation)
+    if add_own:
+        add_own(foundation, cluster)
     app.synth()
     write_provider_lock(output)
 

@@ -69,12 +69,23 @@ def test_what_a_shell_offers(shell, script, environment, tmp_path):
     assert dict(zip(OFFERED, offered, strict=True)) == OFFERED, answer.stderr
 
 
-def test_tab_completes_a_line(environment, tmp_path):
-    """In an interactive bash, two letters and Tab become the command."""
-    with Terminal(["bash", "--norc", "-i"], cwd=tmp_path, environment=environment) as terminal:
-        terminal.type("source <(podwright completion bash); echo rea''dy\n")
-        terminal.wait_for("ready")
-        terminal.type("echo podwright; podwright dr\t--help\n")
+@pytest.mark.parametrize(
+    ("shell", "load"),
+    [
+        (["bash", "--norc", "-i"], "source <(podwright completion bash)"),
+        (["zsh", "-f", "-i"], "autoload -Uz compinit; compinit -u; source <(podwright completion zsh)"),
+        (["fish", "--no-config", "-i"], "podwright completion fish | source"),
+    ],
+    ids=["bash", "zsh", "fish"],
+)
+def test_tab_completes_a_line(shell, load, environment, tmp_path):
+    """In an interactive shell, two letters and Tab become the command."""
+    if not shutil.which(shell[0]):
+        pytest.skip(f"{shell[0]} is not installed")
+    with Terminal(shell, cwd=tmp_path, environment=environment) as terminal:
+        terminal.type(f"{load}; echo rea''dy\n")
+        terminal.wait_for("ready\n")
+        terminal.type("podwright dr\t--help\n")
         terminal.wait_for("usage: podwright drift")
 
 

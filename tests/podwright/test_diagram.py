@@ -167,6 +167,35 @@ def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str, end: str
     parsed(page.partition("\n")[2])  # the page is XML, too
 
 
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_mermaid_draws_each_part_once(drawn: Mapping[str, Drawn], example: str):
+    """Boxes are closed, each part is one node, and each arrow goes from the compute nodes to a node that exists."""
+    diagram = drawn[example][2]
+    lines = [line.strip() for line in FORMS[".mmd"](diagram).splitlines()]
+    assert lines[0] == lines[2] == "---"
+    assert total(diagram) in json.loads(lines[1].removeprefix("title: "))
+    assert lines[3] == "flowchart LR"
+    assert sum(line.startswith("subgraph ") for line in lines) == lines.count("end") == len(diagram.boxes)
+    nodes = [
+        found[1] for line in lines if (found := re.fullmatch(r'(part\d+)\["[^"\[\]`<>]*(?:<br/>[^"`<>]*)*"\]', line))
+    ]
+    assert nodes == [f"part{number}" for number in (sorted(int(node[4:]) for node in nodes))]
+    assert len(nodes) == len(diagram.parts)
+    arrows = [found.groups() for line in lines if (found := re.fullmatch(r'(part\d+) -->\|"[^"]+"\| (part\d+)', line))]
+    assert len(arrows) == len(diagram.ways)
+    assert {end for arrow in arrows for end in arrow} <= set(nodes)
+    assert sum(line.startswith("class ") for line in lines) == any(part.is_existing for part in diagram.parts)
+
+
+def test_mermaid_takes_any_name():
+    """Quotes and signs of a name are written as codes: they end no label and are no HTML."""
+    part = Part(kind="Compute", name='a "b" <c> #1')
+    account = Box("account", 'of "me"', parts=[part])
+    text = FORMS[".mmd"](Diagram("x", Box("vpc", ""), (), account, (), ""))
+    assert 'part1["Compute: a #quot;b#quot; #lt;c#gt; #35;1"]' in text
+    assert 'subgraph account["of #quot;me#quot;"]' in text
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

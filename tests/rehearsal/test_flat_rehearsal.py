@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from podwright import checkout
+from podwright.config_file import CONFIG_VARIABLE
+from podwright_rehearsal.command import EXAMPLE
 from podwright_rehearsal.run.hosting import Debian13Hosts, FlatHosts
 from podwright_rehearsal.run.rehearsal import MAX_STEPS, last_per_step, steps
 from podwright_training.run_folder import RunFolder
@@ -24,11 +26,15 @@ def test_only_the_preparation_differs() -> None:
 
 
 @pytest.fixture(scope="module")
-def summary() -> dict[str, Any]:
-    """The summary of a flat rehearsal that ran to its end."""
-    command = [sys.executable, "-m", "podwright.cli", "rehearse", "cluster.yaml", "--flat", "--json"]
-    done = subprocess.run(command, cwd=checkout.ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The summary of a newcomer's flat rehearsal, in an empty folder, that ran to its end."""
+    empty = tmp_path_factory.mktemp("empty")
+    command = [sys.executable, "-m", "podwright.cli", "rehearse", "--flat", "--json"]
+    environment = {name: value for name, value in os.environ.items() if name != CONFIG_VARIABLE}
+    done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"an example is rehearsed: {EXAMPLE}" in done.stderr
+    assert list(empty.iterdir()) == []
     lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
     return lines[-1]
 

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from podwright import cli
+from podwright.check.report import check
+from podwright.config_file import CONFIG_VARIABLE
 from podwright_rehearsal import command
 from podwright_rehearsal.run import operator, story
 from podwright_rehearsal.run.hosting import KINDS
 from podwright_rehearsal.run.progress import JsonProgress, Progress
 from podwright_rehearsal.run.rehearsal import steps
+from podwright_training.run_folder import RunFolder
 
 WIDTH = 120  # of a sentence
 
@@ -60,3 +63,31 @@ def test_a_shell_needs_a_rehearsal(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     )
     assert cli.main(["rehearse", "cluster.yaml", "controller"]) == 2
     assert "podwright rehearse shell NODE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", ["", "night.yaml"])
+def test_without_a_file_an_example_is_rehearsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str
+) -> None:
+    """In an empty folder the bundled example is rehearsed, which stderr names; a file that is named is the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(CONFIG_VARIABLE, variable)
+    found = command.file_to_rehearse()
+    assert found == (Path(variable) if variable else command.EXAMPLE)
+    assert (f"no cluster.yaml in this folder, so an example is rehearsed: {found}" in capsys.readouterr().err) is (
+        not variable
+    )
+    assert check(command.EXAMPLE).findings == ()
+    (tmp_path / "cluster.yaml").write_text("name: mine\n", encoding="utf-8")
+    monkeypatch.delenv(CONFIG_VARIABLE)
+    assert command.file_to_rehearse() == Path("cluster.yaml")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("is_example", "command_of_next"), [(True, "podwright init"), (False, "podwright check --live")]
+)
+def test_the_next_command_suits(tmp_path: Path, is_example: bool, command_of_next: str) -> None:  # noqa: FBT001
+    """After the example the next command writes a file of one's own; after one's own it asks the account."""
+    rows = dict(story.after(Path("cluster.yaml"), RunFolder(tmp_path), tmp_path, is_example=is_example))
+    assert rows["next"].splitlines()[1].startswith(command_of_next)

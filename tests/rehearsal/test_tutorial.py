@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from podwright_rehearsal.run.progress import Progress
 from podwright_rehearsal.run.rehearsal import MAX_STEPS, Rehearsal, steps
 from podwright_rehearsal.run.supplies import supplies
 from podwright_testing import transcript
+from podwright_testing.pages import to_run, without_comment
 from podwright_testing.provider import running_provider
 from podwright_testing.terminal import Terminal
 from podwright_testing.transcript import Command, Event
@@ -40,6 +42,10 @@ pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
 PAGE = checkout.ROOT / "docs" / "tutorial.md"
 RUN = "first"
 COMMAND_TIMEOUT_S = 900
+KEYS = {  # what a command waits for, and the words after which it is pressed
+    r"podwright connect": ("", "exit\n"),
+    r"podwright status --watch": ("InService", "q"),
+}
 
 
 @dataclass
@@ -70,12 +76,15 @@ class Newcomer:
         self.environment.pop("PODWRIGHT_CONFIG", None)
         self._make_key(home / ".ssh" / "id_ed25519")
 
-    def type(self, line: str) -> str:
-        """Run a command line on the terminal; return what it printed."""
+    def type(self, line: str, *, expected: int = 0, words: str = "", keys: str = "") -> str:
+        """Run a command line on the terminal, press keys after these words, and return what it printed."""
         with Terminal(["bash", "-c", line], columns=80, cwd=self.folder, environment=self.environment) as terminal:
+            if keys:
+                terminal.wait_for(words)
+                terminal.type(keys)
             status = terminal.wait(timeout_s=COMMAND_TIMEOUT_S)
             text = terminal.text.replace(self.environment["HOME"], "~")
-        assert status == 0, f"$ {line}\n{text}"
+        assert status == expected, f"$ {line}\n{text}"
         submitted = re.search(r"^job (\d+), run", text, re.MULTILINE)
         if submitted:
             self.rehearsal.job_id = int(submitted[1])
@@ -119,6 +128,21 @@ class Newcomer:
         self.environment["PATH"] = f"{self.rehearsal.hosts.cluster.session_plugin()}:{self.environment['PATH']}"
         stack = self.folder / "cdktf.out" / "stacks" / f"{self.rehearsal.settings.name}-cluster"
         self.environment |= self.stack.enter_context(running_provider(stack, self.environment))
+
+    def read_other_pages(self) -> None:
+        """Type the commands of other pages that need a cluster, as they stand there."""
+        wrong = []
+        for block in to_run("cluster"):
+            commands = [without_comment(line) for line in block.commands()]
+            for line in filter(can_run, commands):
+                print(f"=== {block.page}: $ {line}", flush=True)
+                words, keys = next((found for pattern, found in KEYS.items() if re.match(pattern, line)), ("", ""))
+                expected = block.status if line == commands[-1] else 0
+                try:
+                    print(self.type(line, expected=expected, words=words, keys=keys), flush=True)
+                except AssertionError as error:
+                    wrong.append(f"{block.page}: {error}")
+        assert wrong == []
 
     def wait_until_running(self) -> None:
         """Wait until Slurm has started the job."""
@@ -200,7 +224,13 @@ class Newcomer:
         subprocess.run(["ssh-add", "-q", key], env=self.environment, check=True)
 
 
+def can_run(line: str) -> bool:
+    """Return whether this machine has what a line needs beside podwright: jq."""
+    return "| jq " not in line or bool(shutil.which("jq"))
+
+
 EVENTS = {
+    "other pages": Newcomer.read_other_pages,
     "the nodes boot": Newcomer.boot,
     "the job runs": Newcomer.wait_until_running,
     "a worker loses its power": Newcomer.lose_a_worker,

@@ -23,8 +23,10 @@ from podwright_bootstrap.host.shell import write_file
 OK = 0
 SCHEMA = "podwright.init/1"
 KIT = checkout.ROOT / PROJECT_FILE
+OWN_APP = EXAMPLES / "own_app" / "main.py"
 RUN_FILE = "run.yaml"
 WHAT = {
+    OWN_APP.name: "the cdktf app, yours to edit",
     PROJECT_FILE: "lets podwright deploy from this folder",
     schema.CLUSTER_SCHEMA.name: "lets editors complete and explain the keys",
     schema.RUN_SCHEMA.name: "the same for the run",
@@ -34,10 +36,13 @@ WHAT = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the file to write and the answers."""
     add_file(parser, "the file to write. ")
-    parser.set_defaults(example=None)
+    parser.set_defaults(example=None, own_app=False)
     if names := example_names():  # a bare `pip install` of the checkout leaves them out
         words = f"copy this example instead: {', '.join(names)}"
         parser.add_argument("--example", choices=names, metavar="NAME", help=words)
+    if OWN_APP.exists():
+        words = f"also write the cdktf app, {OWN_APP.name}, for resources of yours beside podwright's"
+        parser.add_argument("--own-app", action="store_true", help=words)
     answers = parser.add_argument_group("answers", "asked for on a terminal unless given")
     for question in QUESTIONS:
         answers.add_argument(question.flag, metavar=question.metavar, choices=question.choices, help=question.help)
@@ -48,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "podwright init",
         "podwright init --region us-west-2 --instance-type ml.p5.48xlarge --nodes 4 --yes",
         "podwright init --model llama3_2_1b --tokens 5B --deadline 3d",
-        "podwright init --example production",
+        "podwright init --example production --own-app",
     )
 
 
@@ -65,7 +70,8 @@ def run(options: argparse.Namespace) -> int:
         OperationError: writing the file fails.
     """
     asker = Asker(QUESTIONS, options, asks=sys.stdin.isatty() and not (options.yes or options.json or options.example))
-    _refuse_to_overwrite([options.file, *([options.file.with_name(RUN_FILE)] if options.model else [])])
+    app = [Path(OWN_APP.name), Path(PROJECT_FILE)] if options.own_app else []
+    _refuse_to_overwrite([options.file, *([options.file.with_name(RUN_FILE)] if options.model else []), *app])
     if options.example:
         _refuse_answers(options)
         text = (EXAMPLES / options.example / DEFAULT_CONFIG).read_text(encoding="utf-8")
@@ -79,8 +85,10 @@ def run(options: argparse.Namespace) -> int:
         _refuse_to_overwrite(list(texts))
     texts |= _schemas(options.file.parent, with_run=bool(asker.model))
     kit = Path(PROJECT_FILE)  # in this folder, where the next command runs, wherever the file is
+    if options.own_app:
+        texts[Path(OWN_APP.name)] = OWN_APP.read_text(encoding="utf-8")
     if KIT.exists() and not kit.exists():
-        texts[kit] = _kit_file()
+        texts[kit] = _kit_file(owns_app=options.own_app)
     for file, text in texts.items():
         _write(file, text)
     _report(options, asker, {file: price if file.name == RUN_FILE else WHAT.get(file.name, "") for file in texts})
@@ -148,10 +156,11 @@ def _schemas(folder: Path, *, with_run: bool) -> dict[Path, str]:
     return {folder / path: texts[path]() for path in wanted if not (folder / path).exists()}
 
 
-def _kit_file() -> str:
-    """Return a cdktf.json that runs podwright's app from any folder, with this Python."""
+def _kit_file(*, owns_app: bool) -> str:
+    """Return a cdktf.json for any folder: for podwright's app with this Python, or for the folder's with PATH's."""
     kit = json.loads(KIT.read_text(encoding="utf-8"))
-    kit["app"] = shlex.join([sys.executable, str(checkout.ROOT / "main.py")])
+    ours = [sys.executable, str(checkout.ROOT / "main.py")]
+    kit["app"] = shlex.join(["python3", OWN_APP.name] if owns_app else ours)
     return json.dumps(kit, indent=2) + "\n"
 
 

@@ -44,9 +44,11 @@ def before(folder: Path) -> str:
     return f"about {last.read_text(encoding='utf-8')}, as the last one here" if last.exists() else f"about {USUAL}"
 
 
-def after(config: Path, run: RunFolder, logs: Path) -> Iterator[tuple[str, str]]:
-    """Yield what was seen, the files to open and the next commands."""
+def after(config: Path, run: RunFolder, logs: Path, *, is_example: bool) -> Iterator[tuple[str, str]]:
+    """Yield what was seen, the files to open and the next commands; after an example, to write a file of one's own."""
     yield "you saw", "a cluster deployed, set up, trained on, broken, repaired and destroyed"
     yield "open", "\n".join([f"{run.report / 'index.html'}  the report", f"{run.hf}  the model", f"{logs}  the logs"])
     drawing = f"podwright explain {config} -o cluster.svg"
-    yield "next", "\n".join([f"{drawing}  # a drawing of it", "podwright check --live  # ask your AWS account"])
+    own, live = "podwright init  # a cluster.yaml of your own", "podwright check --live  # ask your AWS account"
+    then = own if is_example else live
+    yield "next", "\n".join([f"{drawing}  # a drawing of it", then])

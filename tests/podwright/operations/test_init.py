@@ -16,6 +16,8 @@ import pytest
 from podwright import checkout
 from podwright.check.load import load, load_run
 from podwright.cli import main
+from podwright.operations.deployment.kit import Kit
+from podwright.operations.errors import OperationError
 from podwright.operations.first_file.init import EXAMPLES, example_names
 from podwright.operations.first_file.schema import cluster_text
 from podwright_testing.terminal import Terminal
@@ -54,6 +56,39 @@ def test_the_next_command_runs_in_this_folder(folder):
         "clusters/.podwright/cluster.schema.json",
         "clusters/night.yaml",
     ]
+
+
+def test_an_app_of_ones_own_has_no_path_of_this_machine(folder, capsys):
+    """--own-app writes main.py and a cdktf.json that runs it with PATH's Python; the app synthesizes both stacks."""
+    assert main(["init", "--yes", "--own-app"]) == 0
+    assert "main.py: the cdktf app, yours to edit" in capsys.readouterr().out
+    kit = json.loads((folder / "cdktf.json").read_text())
+    assert kit["app"] == "python3 main.py"
+    written = (folder / "cdktf.json").read_text() + (folder / "main.py").read_text()
+    assert str(checkout.ROOT) not in written
+    assert str(folder) not in written
+    assert sys.executable not in written
+    line = refused(capsys, "other.yaml", "--own-app")
+    assert "main.py and cdktf.json: exists already" in line
+    assert not (folder / "other.yaml").exists()
+
+
+@pytest.mark.slow
+def test_an_app_of_ones_own_adds_resources(folder, capsys):
+    """`podwright` and the shell run the same app: what add_own adds is in Terraform's JSON."""
+    assert main(["init", "--yes", "--own-app"]) == 0
+    own = (folder / "main.py").read_text()
+    statement = (
+        'foundation.roles["compute"].add_statement({"actions": ["ecr:GetAuthorizationToken"], "resources": ["*"]})'
+    )
+    assert own.count(statement) == 1, "the docstring's example is what this test adds"
+    (folder / "main.py").write_text(own.replace("\n\n\ndef main()", f"\n    {statement}\n\n\ndef main()", 1))
+    Kit(folder / "cluster.yaml", folder).synthesize()
+    stacks = folder / "cdktf.out" / "stacks"
+    assert "ecr:GetAuthorizationToken" in (stacks / "podwright-demo-foundation" / "cdk.tf.json").read_text()
+    (folder / "cluster.yaml").write_text("name: wrong\n")
+    with pytest.raises(OperationError, match=r"cluster\.yaml:1"):
+        Kit(folder / "cluster.yaml", folder).synthesize()
 
 
 def test_a_wheel_writes_the_settings_alone(folder, tmp_path_factory):
