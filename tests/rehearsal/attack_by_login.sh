@@ -123,7 +123,8 @@ SecretString
 PATTERNS
 grep --recursive --files-with-matches --exclude='*.py' --file="/tmp/secrets-$me" /opt/podwright /opt/slurm/etc /opt/ml \
   /etc/sssd /var/log/provision /var/spool /run 2>/dev/null | empty 'files with secrets'
-grep --text --files-with-matches --file="/tmp/secrets-$me" /proc/[0-9]*/cmdline 2>/dev/null | empty 'arguments with secrets'
+processes=(/proc/[0-9]*/cmdline)
+grep --text --files-with-matches --file="/tmp/secrets-$me" "${processes[@]}" 2>/dev/null | empty 'arguments with secrets'
 find /opt/podwright /opt/slurm /opt/ml /etc /usr/local /usr/lib/systemd /var/log /var/spool/slurmctld /run/podwright* \
   -writable ! -type l 2>/dev/null | empty 'writable for users'
 for file in node.json bootstrap.json .boot.lock metadata.nft lib/podwright_bootstrap/boot.py; do
