@@ -141,7 +141,8 @@ def test_stop_leaves_nothing_and_may_be_repeated(make_cluster: Callable[..., Nam
 def test_a_failed_start_leaves_nothing(make_cluster: Callable[..., NamespacedCluster], tmp_path: Path) -> None:
     """A host that cannot boot is named with its words, and nothing of the cluster is left."""
     cluster = make_cluster(binds=[(tmp_path / "missing", "/opt/missing")])
-    with pytest.raises(HostError, match=rf"(?s){CONTROLLER} did not boot:.*missing.*whole log: "):
+    why = "did not boot, its first process ended with status 1:"
+    with pytest.raises(HostError, match=rf"(?s){CONTROLLER} {why}.*missing.*whole log: "):
         cluster.start()
     assert leftovers(cluster.directory) == []
 

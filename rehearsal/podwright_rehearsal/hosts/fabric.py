@@ -21,6 +21,7 @@ from podwright_rehearsal.hosts.description import HostDescription
 from podwright_rehearsal.hosts.errors import HostError, tail
 from podwright_rehearsal.hosts.image import LAYER, ROOT, SOURCES
 
+_EXIT_TIMEOUT_S = 5.0  # of a process that has closed its output
 _START_TIMEOUT_S = 600.0  # of a busy machine
 _STOP_TIMEOUT_S = 60.0
 _CALLS = "/opt/rehearsal/log/calls"
@@ -257,9 +258,7 @@ class Fabric:
         line = process.stdout.readline().strip() if ready else ""
         if not line:
             self._keep_journal(hostname)
-            status = process.poll()
-            how = "its processes still run" if status is None else f"its first process ended with status {status}"
-            raise HostError(f"{hostname} did not boot, {how}:\n{self._tail(hostname)}")
+            raise HostError(f"{hostname} did not boot, {_how_it_ended(process)}:\n{self._tail(hostname)}")
         return line
 
     def _keep_journal(self, hostname: str) -> None:
@@ -402,6 +401,13 @@ class Fabric:
 
     def _tail(self, name: str) -> str:
         return tail(self._log_path(name))
+
+
+def _how_it_ended(process: subprocess.Popen[str]) -> str:
+    try:
+        return f"its first process ended with status {process.wait(_EXIT_TIMEOUT_S)}"
+    except subprocess.TimeoutExpired:
+        return "its first process still runs"
 
 
 def _script(name: str, *arguments: object) -> list[str]:
