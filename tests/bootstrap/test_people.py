@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-INSTALL_TIMEOUT_S = 500
+INSTALL_TIMEOUT_S = 1500
 
 pytestmark = [pytest.mark.hosts, pytest.mark.rehearsal]
 
@@ -19,6 +19,7 @@ sed -i 's/^\(session.*\)required\(.*pam_loginuid\)/\1optional\2/' /etc/pam.d/ssh
 mkdir -p /run/sshd && chmod 755 /mnt /mnt/fsx
 echo "$ADDRESS $(hostname)" >>/etc/hosts
 /usr/sbin/sshd -o UsePAM=yes -o PasswordAuthentication=no
+until (exec 3<>"/dev/tcp/$ADDRESS/22") 2>/dev/null; do sleep 0.1; done # it listens after it went into the background
 """
 
 
