@@ -29,7 +29,7 @@ from podwright_training.dry_run.recorder import Recorder
 from podwright_training.model import Experts, LlamaForCausalLM, configure
 from podwright_training.model.float8 import Float8Linear
 
-LIMIT_S = 2000  # of all dry runs: minutes of one core, and tests share two
+LIMIT_S = 4000  # of all dry runs: minutes of one core, and tests share two
 pytestmark = pytest.mark.timeout(LIMIT_S)
 
 SIZES = (
