@@ -39,7 +39,7 @@ def note(name, read):
     try:
         with contextlib.redirect_stdout(said):
             ended = read()
-    except BaseException:
+    except BaseException:  # of whichever kind: the test shows it, and SystemExit too
         print("ENDED BY", name, traceback.format_exc(), sep="\\n")
         ended = "traceback"
     counts.setdefault(name, {}).setdefault(ended, 0)

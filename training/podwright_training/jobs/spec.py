@@ -266,7 +266,7 @@ def _words(name: str, node: yaml.Node) -> tuple[str, ...]:
         texts = [text_of(item) for item in node.value if isinstance(item, yaml.ScalarNode)]
         if len(texts) == len(node.value) and None not in texts:
             return tuple(text for text in texts if text is not None)
-        raise ValueError(f"{name}: each word of the list is one value, and none is empty: quote it")
+        raise ValueError(f"{name}: each word of the list is one value; put an empty one in quotes")
     raise ValueError(f"{name}: got a mapping, need a text or a list of words")
 
 
