@@ -540,6 +540,7 @@ def validate(operator, python, *words, status=0):
     with operator.start(*operator.command("validate", *arguments)) as process:
         output, errors = process.communicate(timeout=COMMAND_TIMEOUT_S)
     assert process.returncode in {0, status}, output + errors
+    assert output, errors
     return json.loads(output)
 
 

@@ -18,6 +18,7 @@ from podwright_training.run_folder import RunFolder
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("elastic_host.py")
 STEPS, LIMIT_S = 30, 300
+ERROR = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(.*)", re.MULTILINE)  # what a stack ends with
 SAME = {"global_batch_size": 12, "data_streams": 12, "validation_sequences": 12, "max_steps": STEPS}
 SAME |= {"checkpoint_freq": 4, "train_batch_size": 4}
 
@@ -155,7 +156,8 @@ def test_four_hosts_three_two_and_four_again_train_the_same_model(elastic_run, a
     run.signal(leader, signal.SIGCONT)
     while (event := run.wait_for(event["generation"] + 1))["nodes"] < 4:
         assert event["lost_steps"] == 0, "a run grows at the end of a step, after a save"
-    assert not [path for path in run.folder.root.glob("host-*.log") if "Traceback" in path.read_text()]
+    errors = [error for path in run.folder.root.glob("host-*.log") for error in ERROR.findall(path.read_text())]
+    assert not [error for error in errors if "gloo/transport" not in error], "a rank may see first that a peer is lost"
     (run.folder.root / f"broken-host-{last}").touch()
     event = run.wait_for(event["generation"] + 3)
     assert event["cause"].endswith(

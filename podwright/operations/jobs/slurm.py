@@ -15,6 +15,7 @@ SEPARATOR, END = "\x1f", "\x1e"  # of fields and jobs: a name may have spaces, b
 SQUEUE = SEPARATOR.join(("%i", "%j", "%u", "%P", "%T", "%M", "%l", "%D", "%k", f"%R{END}"))
 # https://slurm.schedmd.com/sacct.html#SECTION_Job-Accounting-Fields, in the order of Job
 SACCT = "JobID,JobName,User,Partition,State,Elapsed,Timelimit,NNodes,Comment,NodeList"
+INVALID_JOB_ID = "Invalid job id"  # of a job that Slurm does not know, or no longer
 OF_RUN = "podwright:"  # the comment of podwright-train's jobs, before the name of their run
 JOB_ID = re.compile(r"\d+(_\d+)?(\+\d+)?")  # of a job, a task of an array, a part of a heterogeneous job
 _FIELD = re.compile(r"(?:^|\s)(\w[\w/:]*)=(.*?)(?=\s\w[\w/:]*=|\s*$)")
@@ -91,7 +92,7 @@ def job(node: Remote, job_id: str) -> dict[str, str]:
     try:
         output = node.run(quoted("scontrol", "show", "job", "--oneliner", job_id))
     except RemoteError as error:
-        if "Invalid job id" not in str(error):
+        if INVALID_JOB_ID not in str(error):
             raise
         raise ArgumentError(
             f"Slurm knows no job {job_id}: it forgets a job minutes after its end",

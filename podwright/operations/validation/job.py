@@ -28,6 +28,7 @@ SINFO = quoted("sinfo", "--Node", "--noheader", f"--format={SEPARATOR.join(('%N'
 USABLE = {"idle", "mixed", "allocated", "completing"}  # Slurm starts jobs there, now or later
 WAITS_OR_RUNS = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"}
 POLL_S = 3.0
+SILENCE_S = 300.0  # of a controller that does not answer: busy, or restarted
 _RECORD_END = "\x1e"
 _GPUS = re.compile(r"\bgpu(?::[^:(,]+)?:(\d+)")
 
@@ -159,20 +160,23 @@ def wait(node: Remote, folder: str, job_id: str) -> None:
     """Follow the job on stderr until it has ended; Ctrl-C cancels it.
 
     Raises:
-        OperationError: the node does not answer.
+        OperationError: the node does not answer, or Slurm for ``SILENCE_S``.
     """
-    queue = quoted("squeue", "--noheader", f"--jobs={job_id}", "--format=%T %r")
-    line = f"{queue} 2>/dev/null; printf '\\036'; tail -n 1 {quoted(f'{folder}/{LOG}')} 2>/dev/null; true"
     shown = ""
+    answered = time.monotonic()
     try:
         while True:
-            state, said = (part.strip() for part in node.run(line).split(_RECORD_END))
+            state, said, failure = _state(node, folder, job_id)
+            now = time.monotonic()
+            if failure and now - answered > SILENCE_S:
+                raise OperationError(f"job {job_id}: {failure}", "`podwright status` shows the controller")
+            answered = answered if failure else now
             word, _, reason = state.partition(" ")
-            news = said or (f"{word.lower()}: {reason}" if reason not in {"", "None"} else word.lower())
+            news = failure or said or (f"{word.lower()}: {reason}" if reason not in {"", "None"} else word.lower())
             if news and news != shown:
                 print(f"job {job_id}: {news}", file=sys.stderr, flush=True)
                 shown = news
-            if word not in WAITS_OR_RUNS:
+            if not failure and word not in WAITS_OR_RUNS:
                 return
             time.sleep(POLL_S)
     except KeyboardInterrupt:
@@ -180,18 +184,41 @@ def wait(node: Remote, folder: str, job_id: str) -> None:
         raise
 
 
-def measurements(node: Remote, folder: str) -> Measurements:
+def _state(node: Remote, folder: str, job_id: str) -> tuple[str, str, str]:
+    """Return the job's state with its reason, the last line of its log, and why Slurm does not know its state."""
+    queue = quoted("squeue", "--noheader", f"--jobs={job_id}", "--format=%T %r")
+    line = (
+        f"state=$({queue} 2>&1); printf '%s\\036%s\\036' \"$?\" \"$state\"; "
+        f"tail -n 1 {quoted(f'{folder}/{LOG}')} 2>/dev/null; true"
+    )
+    status, state, said = (part.strip() for part in node.run(line).split(_RECORD_END, 2))
+    if status == "0":
+        return state, said, ""
+    return "", said, "" if slurm.INVALID_JOB_ID in state else state.rpartition("\n")[2]
+
+
+def measurements(node: Remote, folder: str, job_id: str = "") -> Measurements:
     """Return what a job measured.
 
     Raises:
-        OperationError: it left nothing; the message has the last line of its log.
+        OperationError: it left nothing; the message has the last line of its log, or how Slurm ended the job.
     """
     result, log = quoted(f"{folder}/{FILE_NAME}"), quoted(f"{folder}/{LOG}")
     output = node.run(f"cat {result} 2>/dev/null; printf '\\036'; tail -n 1 {log} 2>/dev/null; true")
-    text, said = (part.strip() for part in output.split(_RECORD_END))
+    text, said = (part.strip() for part in output.split(_RECORD_END, 1))
     if not text:
-        raise OperationError(f"no {folder}/{FILE_NAME}: {said or 'and no log of a job'}", f"see {folder}/{LOG}")
+        why = said or (_end(node, job_id) if job_id else "and no log of a job")
+        raise OperationError(f"no {folder}/{FILE_NAME}: {why}", f"see {folder}/{LOG}")
     try:
         return Measurements.from_dict(json.loads(text))
     except ValueError as error:
         raise OperationError(f"{folder}/{FILE_NAME}: {error}", "measure again with this version") from error
+
+
+def _end(node: Remote, job_id: str) -> str:
+    """Return how a job ended that wrote no log."""
+    try:
+        found = slurm.job(node, job_id)
+    except OperationError as error:
+        return str(error)
+    return f"job {job_id} wrote no log; Slurm has {found.get('JobState')} ({found.get('Reason')})"

@@ -79,6 +79,7 @@ def run(options: argparse.Namespace) -> int:
     found = runs.find(node, options.runs, beside=job.SINFO)
     nodes = _wanted(wanted, node.cluster, options.group)
     left_out: Mapping[str, str] = {}
+    job_id = ""
     if options.of:
         name = runs.run_name(options.of)
     else:
@@ -95,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         )
         print(f"job {job_id}: `podwright validate --of {name}` reads its results later", file=sys.stderr)
         job.wait(node, found.path(name), job_id)
-    measured = job.measurements(node, found.path(name))
+    measured = job.measurements(node, found.path(name), job_id)
     instance_type = _type_of(measured, nodes)
     wrong = findings(measured, instance_type, left_out)
     document = _document(node, found.path(name), instance_type, measured, wrong)

@@ -1,6 +1,7 @@
 """Findings of ``podwright validate``, and its choice of nodes."""
 
 import itertools
+import subprocess
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -9,7 +10,9 @@ import pytest
 from podwright.operations.account.cluster import Node
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.validation.findings import findings
-from podwright.operations.validation.job import program, select
+from podwright.operations.validation import job
+from podwright.operations.validation.job import measurements as read_measurements
+from podwright.operations.validation.job import program, select, wait
 from podwright.planning.collectives import all_reduce
 from podwright_training.validation.measurements import Gpu, Measurements, NodeReport, Reduction
 
@@ -149,3 +152,47 @@ def test_nodes_that_cannot_be_compared_are_refused():
 def test_the_program_is_the_same_for_the_same_sources():
     """Only the sources decide its bytes."""
     assert program() == program()
+
+
+class Controller:
+    """A node whose ``squeue`` gives one answer after another."""
+
+    def __init__(self, folder, *answers):
+        for number, (status, text) in enumerate(answers, 1):
+            (folder / f"answer-{number}").write_text(f"echo {text!r}\nexit {status}\n")
+        (folder / "squeue").write_text(
+            f"#!/bin/bash\nprintf x >> {folder}/asked\n. {folder}/answer-$(stat -c %s {folder}/asked)\n"
+        )
+        (folder / "scontrol").write_text("#!/bin/bash\necho JobId=7 JobState=NODE_FAIL Reason=NonZeroExitCode\n")
+        for program_ in ("squeue", "scontrol"):
+            (folder / program_).chmod(0o755)
+        self.folder = folder
+
+    def run(self, line):
+        return subprocess.run(
+            ["bash", "-c", f"PATH={self.folder}:$PATH; {line}"], capture_output=True, text=True, check=True
+        ).stdout
+
+
+SILENT = (1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+GONE = (1, "slurm_load_jobs error: Invalid job id specified")
+
+
+@pytest.mark.parametrize("end", [GONE, (0, ""), (0, "FAILED NonZeroExitCode")])
+def test_a_controller_that_does_not_answer_ends_no_job(tmp_path, monkeypatch, capsys, end):
+    """The job is followed until Slurm says that it has ended; a job without a log is said with Slurm's state."""
+    monkeypatch.setattr(job, "POLL_S", 0.0)
+    controller = Controller(tmp_path, (0, "RUNNING None"), SILENT, SILENT, (0, "RUNNING None"), end)
+    wait(controller, str(tmp_path), "7")
+    assert (tmp_path / "asked").read_text() == "x" * 5
+    assert f"job 7: {SILENT[1]}\n" in capsys.readouterr().err
+    with pytest.raises(OperationError, match=r"job 7 wrote no log; Slurm has NODE_FAIL \(NonZeroExitCode\)"):
+        read_measurements(controller, str(tmp_path), "7")
+
+
+def test_a_controller_that_is_silent_for_long_is_an_error(tmp_path, monkeypatch):
+    """The message has Slurm's own words."""
+    monkeypatch.setattr(job, "POLL_S", 0.0)
+    monkeypatch.setattr(job, "SILENCE_S", 0.0)
+    with pytest.raises(OperationError, match="job 7: slurm_load_jobs error: Unable to contact slurm controller"):
+        wait(Controller(tmp_path, SILENT, SILENT), str(tmp_path), "7")
