@@ -188,7 +188,7 @@ def _state(node: Remote, folder: str, job_id: str) -> tuple[str, str, str]:
     """Return the job's state with its reason, the last line of its log, and why Slurm does not know its state."""
     queue = quoted("squeue", "--noheader", f"--jobs={job_id}", "--format=%T %r")
     line = (
-        f"state=$({queue} 2>&1); printf '%s\\036%s\\036' \"$?\" \"$state\"; "
+        f'state=$({queue} 2>&1); printf \'%s\\036%s\\036\' "$?" "$state"; '
         f"tail -n 1 {quoted(f'{folder}/{LOG}')} 2>/dev/null; true"
     )
     status, state, said = (part.strip() for part in node.run(line).split(_RECORD_END, 2))

@@ -9,8 +9,8 @@ import pytest
 
 from podwright.operations.account.cluster import Node
 from podwright.operations.errors import ArgumentError, OperationError
-from podwright.operations.validation.findings import findings
 from podwright.operations.validation import job
+from podwright.operations.validation.findings import findings
 from podwright.operations.validation.job import measurements as read_measurements
 from podwright.operations.validation.job import program, select, wait
 from podwright.planning.collectives import all_reduce
