@@ -22,6 +22,7 @@ from podwright.operations.jobs.runs import Runs
 from podwright.operations.jobs.submit import send
 from podwright_training.validation.measurements import FILE_NAME, Measurements
 
+SHARED = ("__init__.py", "errors.py", "run_folder.py")  # of podwright_training, beside its validation
 PROGRAM, SCRIPT, LOG = "validation.zip", "validate.sbatch", "job.log"
 SEPARATOR = "|"  # in no name of nodes and partitions
 SINFO = quoted("sinfo", "--Node", "--noheader", f"--format={SEPARATOR.join(('%N', '%P', '%T', '%G'))}")
@@ -143,7 +144,7 @@ def submit(
 def program() -> bytes:
     """Return the measuring program as a zip file that Python runs."""
     package = files(podwright_training)
-    modules = [package / "__init__.py", package / "run_folder.py"]
+    modules = [package / name for name in SHARED]
     found = (item for item in (package / "validation").iterdir() if item.name.endswith(".py"))
     modules += sorted(found, key=lambda item: item.name)
     content = io.BytesIO()
@@ -151,7 +152,7 @@ def program() -> bytes:
         main = "import sys\nfrom podwright_training.validation.__main__ import main\nsys.exit(main())\n"
         archive.writestr(zipfile.ZipInfo("__main__.py"), main)
         for module in modules:
-            folder = "podwright_training" if module in modules[:2] else "podwright_training/validation"
+            folder = "podwright_training" if module in modules[: len(SHARED)] else "podwright_training/validation"
             archive.writestr(zipfile.ZipInfo(f"{folder}/{module.name}"), module.read_bytes())  # without a time
     return content.getvalue()
 

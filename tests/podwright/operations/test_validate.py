@@ -2,6 +2,8 @@
 
 import itertools
 import subprocess
+import sys
+import zipfile
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -152,6 +154,26 @@ def test_nodes_that_cannot_be_compared_are_refused():
 def test_the_program_is_the_same_for_the_same_sources():
     """Only the sources decide its bytes."""
     assert program() == program()
+
+
+def test_the_program_has_every_module_that_it_imports(tmp_path):
+    """Its parts are imported from the file that goes to the nodes, which have no podwright-train on their path."""
+    path = tmp_path / "validation.zip"
+    path.write_bytes(program())
+    with zipfile.ZipFile(path) as archive:
+        names = [name.removesuffix(".py").replace("/", ".") for name in archive.namelist() if "/" in name]
+    modules = [name.removesuffix(".__init__") for name in names]
+    assert "podwright_training.validation.job" in modules
+    code = f"""
+import importlib, sys
+sys.path.insert(0, {str(path)!r})
+for name in {modules}:
+    importlib.import_module(name)
+own = [module for name, module in sys.modules.items() if name.startswith("podwright_training")]
+print([module.__name__ for module in own if not module.__file__.startswith({str(path)!r})])
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
 class Controller:
