@@ -189,13 +189,11 @@ def _state(node: Remote, folder: str, job_id: str) -> tuple[str, str, str]:
     """Return the job's state with its reason, the last line of its log, and why Slurm does not know its state."""
     queue = quoted("squeue", "--noheader", f"--jobs={job_id}", "--format=%T %r")
     line = (
-        f'state=$({queue} 2>&1); printf \'%s\\036%s\\036\' "$?" "$state"; '
+        f"{{ failure=$({queue} 2>&1 >&3) && failure=; }} 3>&1; printf '\\036%s\\036' \"$failure\"; "
         f"tail -n 1 {quoted(f'{folder}/{LOG}')} 2>/dev/null; true"
     )
-    status, state, said = (part.strip() for part in node.run(line).split(_RECORD_END, 2))
-    if status == "0":
-        return state, said, ""
-    return "", said, "" if slurm.INVALID_JOB_ID in state else state.rpartition("\n")[2]
+    state, failure, said = (part.strip() for part in node.run(line).split(_RECORD_END, 2))
+    return state, said, "" if slurm.INVALID_JOB_ID in failure else failure.rpartition("\n")[2]
 
 
 def measurements(node: Remote, folder: str, job_id: str = "") -> Measurements:

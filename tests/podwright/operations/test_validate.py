@@ -181,7 +181,9 @@ class Controller:
 
     def __init__(self, folder, *answers):
         for number, (status, text) in enumerate(answers, 1):
-            (folder / f"answer-{number}").write_text(f"echo {text!r}\nexit {status}\n")
+            (folder / f"answer-{number}").write_text(
+                f"echo {WARNING} >&2\necho {text!r} >&{1 + status}\nexit {status}\n"
+            )
         (folder / "squeue").write_text(
             f"#!/bin/bash\nprintf x >> {folder}/asked\n. {folder}/answer-$(stat -c %s {folder}/asked)\n"
         )
@@ -196,6 +198,7 @@ class Controller:
         ).stdout
 
 
+WARNING = "squeue: s_p_parse_file: file /etc/slurm/accounting.conf is empty"
 SILENT = (1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
 GONE = (1, "slurm_load_jobs error: Invalid job id specified")
 
