@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -102,8 +103,9 @@ def test_the_device_layer_asks_the_device_itself(environment, tmp_path):
 
 
 def train(environment, flags):
-    """Run the trainer in a process of its own; return its output."""
-    command = [sys.executable, "-m", "podwright_training", "train", *flags]
+    """Run the trainer in two processes of its own; return its output."""
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, "-m", *torchrun, "-m", "podwright_training", "train", *flags]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -121,11 +123,10 @@ def curve(folder):
 
 @pytest.mark.slow
 def test_a_run_on_the_device_has_the_losses_of_a_cpu(environment, tiny_flags, tmp_path):
-    """Weights, batches, optimizer and checkpoints of a rank are the device's, also after it resumes."""
-    options = {"attention": "sdpa", "loss_chunk_tokens": 64, "max_steps": 4, "checkpoint_freq": 2, "validation_freq": 4}
-    for kind in ("neuron", "cpu"):
-        train(environment, tiny_flags(tmp_path / kind, ranks=1, device=kind, **{**options, "max_steps": 2}))
-        train(environment, tiny_flags(tmp_path / kind, ranks=1, device=kind, **options))
+    """Shards, batches, optimizer and checkpoints of two ranks are their devices', also after they resume."""
+    options = {"attention": "sdpa", "loss_chunk_tokens": 64, "checkpoint_freq": 2, "validation_freq": 4}
+    for kind, steps in product(("neuron", "cpu"), (2, 4)):
+        train(environment, tiny_flags(tmp_path / kind, device=kind, max_steps=steps, **options))
     there, here = curve(tmp_path / "neuron"), curve(tmp_path / "cpu")
     assert len(there) == 6
     assert there == {step: pytest.approx(values, rel=1e-4) for step, values in here.items()}

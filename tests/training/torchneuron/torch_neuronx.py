@@ -74,6 +74,9 @@ for _name in dir(dist.ProcessGroupGloo):
     _calls = _name.startswith(("all", "_all", "broadcast", "reduce", "_reduce", "gather", "scatter", "send", "recv"))
     if _calls or _name in ("barrier", "monitored_barrier"):
         setattr(Group, _name, _collective(_name))
+_SINGLE = {"all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_to_all": "alltoall_base"}
+for _name, _of_gloo in _SINGLE.items():  # as process groups name them, and as their backends do
+    setattr(Group, f"{_name}_single", _collective(_of_gloo))
 
 torch.utils.rename_privateuse1_backend("neuron")
 torch._register_device_module("neuron", _device_module())
