@@ -224,9 +224,15 @@ def _print_search(args: argparse.Namespace, plan: Plan) -> None:
             precision=plan.layout.precision,
         )
     )
-    print(f"\nBest of {len(found)} layouts that fit with {to_spare()}\n{candidates_table(best(found)[:SHOWN])}")
-    supported = best(item for item in found if item.supported)
-    print(f"\nBest that podwright-train supports\n{candidates_table(supported[:SHOWN])}")
+    if not found:
+        print(f"\nNo layout on {hardware.gpus} GPUs fits with {to_spare()}\n  --minimum finds the fewest nodes")
+        return
+    fastest, supported = (best(items)[:SHOWN] for items in (found, [item for item in found if item.supported]))
+    print(f"\nBest of {len(found)} layouts that fit with {to_spare()}\n{candidates_table(fastest)}")
+    if supported and supported != fastest:
+        print(f"\nBest that podwright-train supports\n{candidates_table(supported)}")
+    else:
+        print(f"\npodwright-train supports {'all' if supported else 'none'} of these")
     print(f"\nFastest for its memory\n{candidates_table(pareto(found)[:SHOWN])}")
 
 

@@ -11,6 +11,7 @@ from podwright.planning.arguments import add_arguments
 from podwright.planning.command import DOES_NOT_FIT, OK, WRONG_INPUT, run
 from podwright.planning.report import COLUMNS
 
+P5 = ("--model", "llama3_2_1b", "--instance", "ml.p5.48xlarge", "--nodes", "2")
 G5 = ("--model", "llama3_2_1b", "--instance", "ml.g5.12xlarge", "--nodes", "4", "--seq-len", "8192")
 
 
@@ -88,12 +89,21 @@ def test_what_does_not_fit_has_another_status(plan):
     assert "No command to run it: this run needs" in out
 
 
-def test_a_search_lists_layouts(plan):
-    """``--search`` lists the best layouts, the best that podwright-train supports, and the Pareto front."""
-    _, out, _ = plan(*G5, "--search")
+@pytest.mark.parametrize(
+    ("words", "said", "tables"),
+    [
+        (G5, "podwright-train supports all of these", 2),
+        (P5, "Best that podwright-train supports", 3),
+        ([*P5, "--model", "gpt2"], "podwright-train supports none of these", 2),
+        ([*P5, "--model", "DeepSeek-V3"], "No layout on 16 GPUs fits with 13 % to spare", 0),
+    ],
+)
+def test_a_search_lists_layouts(plan, words, said, tables):
+    """``--search`` lists the best layouts, those that podwright-train supports if they are others, and the front."""
+    _, out, _ = plan(*words, "--search")
     assert max(map(len, out.splitlines())) <= COLUMNS
-    assert "Best that podwright-train supports" in out
-    assert out.count("tokens/s/GPU  MFU") == 3
+    assert said in out
+    assert out.count("tokens/s/GPU  MFU") == tables
 
 
 @pytest.mark.parametrize(
