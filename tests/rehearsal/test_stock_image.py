@@ -21,6 +21,7 @@ from podwright_rehearsal.clusters.stock_image import (
     KERNEL,
     STOCK,
     UPDATER,
+    WAITS_FOR_APT,
     metadata_service,
     updates,
 )
@@ -62,7 +63,6 @@ for file in /usr/bin/echo $(ldd /usr/bin/echo | grep --only-matching '/lib[^ ]*'
 tar -c . | docker import - tiny >/dev/null
 docker run --rm --network none --runtime nvidia tiny /usr/bin/echo hello
 """
-WAITS_FOR_APT = re.compile(r"Z waiting for apt, which works for unattended-upgr \(process \d+\)")
 TASK_PLUGIN = "task/cgroup,task/affinity" if cgroups.version_1() else CONFINING_TASK_PLUGIN
 CONTROLLER, LOGIN, WORKER = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16-6"
 PARAMETERS = ProvisioningParameters(

@@ -6,6 +6,7 @@ that `python3 -m venv` is not preinstalled.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ CONFINING_TASK_PLUGIN = "task/affinity"  # HyperPod resumes jobs with task/none 
 
 KERNEL = "linux-image-aws"  # a package that nodes hold
 UPDATER = "rehearsal-updates.service"  # stop it, and the update is over
+WAITS_FOR_APT = re.compile(r"Z waiting for apt, which works for unattended-upgr \(process \d+\)")  # a boot's line
 
 _PROGRAM = "/opt/rehearsal/metadata_service.py"
 _METADATA_UNIT = f"""\

@@ -27,7 +27,13 @@ from podwright_rehearsal.clusters.boots import BootResult
 from podwright_rehearsal.clusters.flat import FlatCluster
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import RehearsedCluster
-from podwright_rehearsal.clusters.stock_image import STOCK, metadata_service
+from podwright_rehearsal.clusters.stock_image import (
+    STOCK,
+    UPDATER,
+    WAITS_FOR_APT,
+    metadata_service,
+    updates,
+)
 from podwright_rehearsal.hosts import cgroups
 from podwright_rehearsal.hosts.debian_root import RELEASES, DebianRelease
 from podwright_rehearsal.hosts.image import WHEELS
@@ -152,7 +158,7 @@ class NamespacedHosts(Hosts):
             environment=self._host_variables(),
             binds=[(self.supplies.wheelhouse, WHEELS)],
             image_lacks=STOCK,
-            image_has=metadata_service(),
+            image_has={**metadata_service(), **updates(self.supplies.slurm)},
             by_api=self.deployment.mounts() if self.deployment.is_by_api else None,
         )
         self.cluster.start()
@@ -219,8 +225,10 @@ class NamespacedHosts(Hosts):
         return [asdict(result) for result in report.parse(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())]
 
     def _on_line(self, hostname: str, line: str) -> None:
-        """Show a line of a boot, and copy it to CloudWatch as HyperPod's agent does."""
+        """Show a line of a boot, and copy it to CloudWatch as HyperPod's agent does; end the update it waits for."""
         self.note(f"{hostname}: {line}")
+        if WAITS_FOR_APT.search(line):
+            self.cluster.run(f"systemctl stop {UPDATER}", host=hostname, user="root")
         node = self.cluster.nodes[hostname]
         self.logs.write(instance_group=node.instance_group, instance_id=node.instance_id, line=line)
 
