@@ -237,14 +237,17 @@ class RehearsedCluster(ABC):
         return Resumption(replaced=replaced, rebooted=tuple(rebooted), detected_s=detected_s, resumed_s=resumed_s)
 
     def _wait_for_fault(self, job_id: int, timeout_s: float) -> list[str]:
-        end = time.monotonic() + timeout_s
-        while not (faulty := self._faulty()):
-            state = self.job(job_id)["JobState"]
+        faulty: list[str] = []
+
+        def found() -> bool:
+            faulty[:] = self._faulty()
+            state = "" if faulty else self.job(job_id)["JobState"]
             if state in _ENDED:
                 raise HostError(f"job {job_id} is {state} and every node is healthy: its own error is not resumed")
-            if time.monotonic() > end:
-                raise HostError(f"no node failed within {timeout_s:g} s; job {job_id} is {state}")
-            time.sleep(_POLL_S)
+            return bool(faulty)
+
+        what = f"a node to fail; job {job_id} runs"
+        wait_for(found, timeout_s=timeout_s, what=lambda: what, pause_s=_POLL_S)
         return faulty
 
     def _faulty(self) -> list[str]:

@@ -7,17 +7,24 @@ from collections.abc import Callable
 
 from podwright_rehearsal.hosts.errors import HostError
 
+BUSY_SHARE = 0.25  # of the time: a question to a host starts processes, and hosts share this machine's cores
+MOST_PAUSE_S = 5.0
+
 
 def wait_for(
     condition: Callable[[], bool], *, timeout_s: float, what: Callable[[], str], pause_s: float = 0.05
 ) -> None:
-    """Return when the condition holds.
+    """Return when the condition holds; ask again after a pause, a longer one where the answer took long.
 
     Raises:
         HostError: it did not within `timeout_s`; `what` says what was waited for.
     """
     end = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end:
+    while True:
+        asked = time.monotonic()
+        if condition():
+            return
+        answered = time.monotonic()
+        if answered > end:
             raise HostError(f"after {timeout_s:g} s still waiting for {what()}")
-        time.sleep(pause_s)
+        time.sleep(max(pause_s, min(MOST_PAUSE_S, (answered - asked) * (1 / BUSY_SHARE - 1))))

@@ -22,6 +22,7 @@ from podwright_bootstrap.contract import RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
 from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run import cluster_status, operator, story
 from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.hosting import Debian13Hosts, Hosts
@@ -333,18 +334,20 @@ class Rehearsal:
         return answer.stdout
 
     def _wait_for(self, what: str, reached: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + TRAIN_TIMEOUT_S
-        while not reached():
-            state = self.hosts.cluster.job(self.job_id)["JobState"]
-            if state in {"FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}:
-                raise StepFailed(f"job {self.job_id} is {state} before {what}", host="compute", log=self.run.log)
-            if time.monotonic() > deadline:
-                raise StepFailed(
-                    f"{what} did not come within {TRAIN_TIMEOUT_S} s; job is {state}", host="compute", log=self.run.log
-                )
+        def there() -> bool:
+            if reached():
+                return True
+            if self._state() in {"FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}:
+                message = f"job {self.job_id} is {self._state()} before {what}"
+                raise StepFailed(message, host="compute", log=self.run.log)
             if self.run.log.exists() and (lines := self.run.log.read_text(errors="replace").splitlines()):
                 self.progress.note(lines[-1])
-            time.sleep(0.5)
+            return False
+
+        wait_for(there, timeout_s=TRAIN_TIMEOUT_S, what=lambda: f"{what}; the job is {self._state()}", pause_s=0.5)
+
+    def _state(self) -> str:
+        return self.hosts.cluster.job(self.job_id)["JobState"]
 
     def _last_step(self) -> int:
         return max((event["step"] for event in self.run.events("train")), default=0)
