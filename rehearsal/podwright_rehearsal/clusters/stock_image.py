@@ -43,7 +43,7 @@ Description=The packages of an image that updates itself at boot
 [Service]
 Type=notify
 NotifyAccess=all
-ExecStart={_UPDATER}
+ExecStart={_UPDATER} {{runtime_s}}
 """
 _KERNEL_STATUS = f"""
 Package: {KERNEL}
@@ -56,17 +56,18 @@ Description: kernel that apt knows and this host need not boot
 """
 
 
-def updates(image: Path) -> Mapping[str, File]:
+def updates(image: Path, *, runtime_s: float = 86_400) -> Mapping[str, File]:
     """Return the files of an image that updates itself: from each boot until somebody stops it, it has apt's locks.
 
     Args:
         image: the node image, whose list of packages gets a kernel.
+        runtime_s: the longest that an update takes. Default: a day.
     """
     status = "/var/lib/dpkg/status"
     return {
         status: File((image / ROOT / status[1:]).read_text().rstrip("\n") + "\n" + _KERNEL_STATUS),
         _UPDATER: File((SOURCES / "updates.py").read_text(), mode=0o755),
-        **_at_boot("updates", _UPDATES_UNIT),
+        **_at_boot("updates", _UPDATES_UNIT.format(runtime_s=runtime_s)),
     }
 
 

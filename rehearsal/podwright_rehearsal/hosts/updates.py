@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""Hold apt's locks as unattended-upgrades does at first boot, until systemd ends it. systemd runs it on a host."""
+"""Hold apt's locks as unattended-upgrades does at first boot, for some seconds. systemd runs it on a host."""
 
 import contextlib
 import fcntl
 import os
-import signal
 import subprocess
+import sys
+import time
 
 LOCKS = ("/var/lib/apt/lists/lock", "/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
 
@@ -17,7 +18,7 @@ def main() -> None:
             os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 (as small as can be)
             fcntl.lockf(stack.enter_context(open(path, "w")), fcntl.LOCK_EX)  # noqa: PTH123
         subprocess.run(["systemd-notify", "--ready"], check=True)
-        signal.pause()
+        time.sleep(float(sys.argv[1]))
 
 
 if __name__ == "__main__":

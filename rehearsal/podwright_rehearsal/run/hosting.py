@@ -51,6 +51,7 @@ HOST_VARIABLES = (
     "AWS_REGION",
 )
 BOOT_TIMEOUT_S = 900
+UPDATE_S = 20.0  # of a host at boot, where nobody ends it when the scripts wait for it
 
 
 @dataclass
@@ -158,7 +159,7 @@ class NamespacedHosts(Hosts):
             environment=self._host_variables(),
             binds=[(self.supplies.wheelhouse, WHEELS)],
             image_lacks=STOCK,
-            image_has={**metadata_service(), **updates(self.supplies.slurm)},
+            image_has={**metadata_service(), **updates(self.supplies.slurm, runtime_s=UPDATE_S)},
             by_api=self.deployment.mounts() if self.deployment.is_by_api else None,
         )
         self.cluster.start()
