@@ -106,7 +106,9 @@ def run(options: argparse.Namespace) -> int:
     found = runs.find(node, options.runs, beside=slurm.of_run(name))
     if found.rest:
         hint = f"`podwright cancel {name}`, or give this one another --name"
-        raise OperationError(f"run {name} has job {', '.join(found.rest.split())} already", hint)
+        numbers = sorted(found.rest.split(), key=lambda word: [int(part) for part in re.findall(r"\d+", word)])
+        jobs = "jobs" if len(numbers) > 1 else "job"
+        raise OperationError(f"run {name} has {jobs} {', '.join(numbers)} already", hint)
     folder = found.path(name)
     command = _trainer(options, found, folder) if _is_run(options.file) else _batch(options, name)
     record = _record(files, command)
