@@ -107,8 +107,8 @@ def run(options: argparse.Namespace) -> int:
     if found.rest:
         hint = f"`podwright cancel {name}`, or give this one another --name"
         numbers = sorted(found.rest.split(), key=lambda word: [int(part) for part in re.findall(r"\d+", word)])
-        jobs = "jobs" if len(numbers) > 1 else "job"
-        raise OperationError(f"run {name} has {jobs} {', '.join(numbers)} already", hint)
+        noun = "jobs" if len(numbers) > 1 else "job"
+        raise OperationError(f"run {name} has {noun} {', '.join(numbers)} already", hint)
     folder = found.path(name)
     command = _trainer(options, found, folder) if _is_run(options.file) else _batch(options, name)
     record = _record(files, command)
