@@ -490,10 +490,11 @@ def trainer(known):
 
 
 @pytest.mark.usefixtures("trainer")
-def test_a_chain_of_jobs_is_one_run(known):
+def test_a_chain_of_jobs_is_one_run(known, request):
     """All jobs of NxD Training bear their run's name: it blocks a second one, shows their logs, and cancels them."""
     all_nodes = "sbatch --parsable --partition=gpu --nodes=3 --exclusive --output=/dev/null"
     held = known.hosts.run(f"{all_nodes} --wrap='sleep 999'").stdout.strip()
+    request.addfinalizer(lambda: known.hosts.run(f"scancel {held}"))  # else the next test's jobs would wait for it
     run = known.home / "chain.yaml"
     run.write_text("preset: llama3_8b\ntrain_batch_size: 1\n")
     words = (run, "--nodes", 2, "--launch-arguments=--backend=nxdt --instance=ml.trn1.32xlarge", *known.key)
@@ -523,7 +524,6 @@ def test_a_chain_of_jobs_is_one_run(known):
         _, errors = process.communicate(timeout=COMMAND_TIMEOUT_S)
     assert process.returncode == 0, errors
     assert {finish(known, number)["JobState"] for number in jobs.values()} == {"CANCELLED"}
-    known.hosts.run(f"scancel {held}")
 
     events = [{"event": "start", "time": 0.0, "step": 0, "world_size": 2}]
     events += [{"event": "train", "time": 10.0 * step, "step": step, "loss": 2.0} for step in (1, 2, 3)]
