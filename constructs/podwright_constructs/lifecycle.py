@@ -88,7 +88,7 @@ class LifecycleBundle(Construct):
         accounting: slurmdbd's database. Default: no accounting.
         multi_head: what several controllers share. Required with more than one controller.
         auto_resume: ``True`` if HyperPod recovers nodes; Slurm does not confine tasks then.
-        nodes: optional features of nodes. Default: none of them.
+        nodes: optional features of nodes. Default: no features.
         hooks: the files of ``nodes.hooks``, by script. Required for each of them.
         prometheus: the workspace that nodes send metrics to. Default: no metrics.
         publishes_running_jobs: whether the controller publishes the number of running jobs in CloudWatch.

@@ -246,7 +246,7 @@ def test_log_names_the_operations(aws):
 
 
 def test_a_new_subnet_gives_no_public_addresses(aws):
-    """The first subnet in a zone is none of the zone's default: only a default VPC has those."""
+    """The first subnet in a zone is not the zone's default: only a default VPC has those."""
     ec2 = aws.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/20", AvailabilityZoneId="usw2-az1")["Subnet"]

@@ -90,7 +90,7 @@ def test_nodes_marked_by_an_operator_are_replaced_or_rebooted(cluster: Namespace
             job_id, lifecycle=lifecycle, new_instance_id=lambda host: f"i-marked-{host}", timeout_s=timeout_s
         )
 
-    with pytest.raises(HostError, match=r"after 1 s still waiting for a node to fail; job \d+ runs"):
+    with pytest.raises(HostError, match=r"after 1 s still waiting for a node to fail; job \d+ is RUNNING"):
         resume("Action:Replace please", "action:reboot", 1)
     cluster.run("touch /root/on-disk", host=SECOND, user="root")
     done = resume("Action:Replace", "Action:Reboot", 600)

@@ -231,7 +231,7 @@ def test_a_weight_that_is_declared_as_bytes_runs_no_code(copied, tiny_flags, tmp
 
 
 def test_tensors_that_cannot_be_read_end_the_run_in_one_line(copied, tiny_flags, capsys):
-    """A file that is none of PyTorch's, with a manifest made for it, is named; nothing of it runs."""
+    """A file that PyTorch has not written, with a manifest made for it, is named; nothing of it runs."""
     path = copied / "checkpoints" / "step-00000012"
     name = next(file.name for file in path.glob("*.distcp"))
     rewrite(path, name, b"x" * (path / name).stat().st_size)

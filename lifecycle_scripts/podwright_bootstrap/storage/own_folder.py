@@ -89,7 +89,7 @@ def _make(path: Path, parent: int, *, owner: int, group: int, mode: int) -> Iter
 
 
 def _put(name: str, parent: int, *, owner: int, group: int, mode: int) -> int:
-    """Make a folder under another name, and rename it: other hosts see none that is not its owner's yet."""
+    """Make a folder under another name, and rename it: other hosts never see it with another owner."""
     new = f".{name}.{secrets.token_hex(8)}"
     os.mkdir(new, 0o700, dir_fd=parent)
     folder = os.open(new, _NO_LINK, dir_fd=parent)

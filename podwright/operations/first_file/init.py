@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_of(asker: Asker) -> tuple[str, str]:
-    """Return run.yaml, and what it is: its tokens, time and price.
+    """Return run.yaml, and its tokens, time and price.
 
     Raises:
         ArgumentError: the model does not fit the nodes, or they take longer than ``--deadline``.
@@ -172,7 +172,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _report(options: argparse.Namespace, asker: Asker, written: dict[Path, str]) -> None:
-    """Print what was written, with what it is, the price of the nodes, and the next commands."""
+    """Print the written files, the price of the nodes, and the next commands."""
     from podwright.check.load import load
     from podwright.diagram import prices
 

@@ -189,7 +189,8 @@ def _state(node: Remote, folder: str, job_id: str) -> tuple[str, str, str]:
     """Return the job's state with its reason, the last line of its log, and why Slurm does not know its state."""
     queue = quoted("squeue", "--noheader", f"--jobs={job_id}", "--format=%T %r")
     line = (
-        f"{{ failure=$({queue} 2>&1 >&3) && failure=; }} 3>&1; printf '\\036%s\\036' \"$failure\"; "
+        f"{{ failure=$({queue} 2>&1 >&3) && failure= || failure=${{failure:-squeue failed without a word}}; }} 3>&1; "
+        "printf '\\036%s\\036' \"$failure\"; "
         f"tail -n 1 {quoted(f'{folder}/{LOG}')} 2>/dev/null; true"
     )
     state, failure, said = (part.strip() for part in node.run(line).split(_RECORD_END, 2))

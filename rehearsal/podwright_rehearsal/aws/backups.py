@@ -150,7 +150,7 @@ class Backups:
         """Return a backup.
 
         Raises:
-            AwsError: there is none of this id in the region.
+            AwsError: the region has no backup with this id.
         """
         if backup_id not in self._by_id:
             raise AwsError("BackupNotFound", f"Backup '{backup_id}' does not exist.")

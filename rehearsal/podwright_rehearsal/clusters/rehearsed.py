@@ -246,8 +246,10 @@ class RehearsedCluster(ABC):
                 raise HostError(f"job {job_id} is {state} and every node is healthy: its own error is not resumed")
             return bool(faulty)
 
-        what = f"a node to fail; job {job_id} runs"
-        wait_for(found, timeout_s=timeout_s, what=lambda: what, pause_s=_POLL_S)
+        def what() -> str:
+            return f"a node to fail; job {job_id} is {self.job(job_id)['JobState']}"
+
+        wait_for(found, timeout_s=timeout_s, what=what, pause_s=_POLL_S)
         return faulty
 
     def _faulty(self) -> list[str]:

@@ -337,9 +337,9 @@ class Rehearsal:
         def there() -> bool:
             if reached():
                 return True
-            if self._state() in {"FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}:
-                message = f"job {self.job_id} is {self._state()} before {what}"
-                raise StepFailed(message, host="compute", log=self.run.log)
+            state = self._state()
+            if state in {"FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}:
+                raise StepFailed(f"job {self.job_id} is {state} before {what}", host="compute", log=self.run.log)
             if self.run.log.exists() and (lines := self.run.log.read_text(errors="replace").splitlines()):
                 self.progress.note(lines[-1])
             return False

@@ -213,7 +213,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ],
 )
 def test_a_running_task_is_asked_alone(jobs: ModuleType, line: str, number: str) -> None:
-    """An array's last task has the number of the whole array, whose other tasks are none of its business."""
+    """An array's last task has the number of the whole array, whose other tasks it is not."""
     assert jobs.number_of(jobs.fields(line)) == number
 
 

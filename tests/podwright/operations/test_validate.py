@@ -177,13 +177,12 @@ print([module.__name__ for module in own if not module.__file__.startswith({str(
 
 
 class Controller:
-    """A node whose ``squeue`` gives one answer after another."""
+    """A node whose ``squeue`` gives one answer after another: a real controller takes minutes to give them."""
 
     def __init__(self, folder, *answers):
         for number, (status, text) in enumerate(answers, 1):
-            (folder / f"answer-{number}").write_text(
-                f"echo {WARNING} >&2\necho {text!r} >&{1 + status}\nexit {status}\n"
-            )
+            words = f"echo {WARNING} >&2\necho {text!r} >&{1 + bool(status)}\n" if (status, text) != KILLED else ""
+            (folder / f"answer-{number}").write_text(f"{words}exit {status}\n")
         (folder / "squeue").write_text(
             f"#!/bin/bash\nprintf x >> {folder}/asked\n. {folder}/answer-$(stat -c %s {folder}/asked)\n"
         )
@@ -200,6 +199,7 @@ class Controller:
 
 WARNING = "squeue: s_p_parse_file: file /etc/slurm/accounting.conf is empty"
 SILENT = (1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+KILLED = (137, "")  # squeue, by a node without memory
 GONE = (1, "slurm_load_jobs error: Invalid job id specified")
 
 
@@ -207,7 +207,7 @@ GONE = (1, "slurm_load_jobs error: Invalid job id specified")
 def test_a_controller_that_does_not_answer_ends_no_job(tmp_path, monkeypatch, capsys, end):
     """The job is followed until Slurm says that it has ended; a job without a log is said with Slurm's state."""
     monkeypatch.setattr(job, "POLL_S", 0.0)
-    controller = Controller(tmp_path, (0, "RUNNING None"), SILENT, SILENT, (0, "RUNNING None"), end)
+    controller = Controller(tmp_path, (0, "RUNNING None"), SILENT, KILLED, (0, "RUNNING None"), end)
     wait(controller, str(tmp_path), "7")
     assert (tmp_path / "asked").read_text() == "x" * 5
     assert f"job 7: {SILENT[1]}\n" in capsys.readouterr().err

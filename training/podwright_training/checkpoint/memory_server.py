@@ -56,7 +56,7 @@ class MemoryServer:
             timeout = TIMEOUT_S
 
             def handle(self) -> None:
-                with contextlib.suppress(OSError, ValueError):  # the other side is gone, or none of ours
+                with contextlib.suppress(OSError, ValueError):  # the other side is gone, or is not ours
                     if _prove(self.connection, self.rfile, secret, side=b"server"):
                         for line in iter(lambda: self.rfile.readline(LONGEST_REQUEST), b""):
                             _answer(self.connection, root, *json.loads(line))

@@ -172,7 +172,7 @@ def find(directory: Path, step: int | None = None) -> Path:
     """Return the checkpoint of a step, or the newest.
 
     Raises:
-        CheckpointError: There is none that is intact; the message names those that are.
+        CheckpointError: no checkpoint is intact, or that of the step is not; the message names those that are.
     """
     checkpoints = {step_of(path): path for path in intact(directory)}
     if not checkpoints:

@@ -205,7 +205,7 @@ def _documents(source: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
             dropped.unreadable.append(f"{name}: {error}")
             continue
         except DAMAGE as error:
-            reason = error.strerror if isinstance(error, OSError) else None  # none of gzip's own
+            reason = error.strerror if isinstance(error, OSError) else None  # gzip's own errors have no strerror
             dropped.unreadable.append(f"{name}: {reason or 'truncated or damaged'}")
             continue
         except RuntimeError as error:  # zipfile's, of an encrypted file

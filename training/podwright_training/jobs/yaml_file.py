@@ -88,7 +88,7 @@ def read(file: Path) -> tuple[dict[str, Value], Problems]:
 
 
 def keys_of(file: Path) -> set[str]:
-    """Return the top-level keys of a file; none of one that is unreadable, broken or no mapping."""
+    """Return the top-level keys of a file; an empty set if it is unreadable, broken or no mapping."""
     try:
         if not file.is_file():
             return set()
