@@ -27,7 +27,7 @@ from podwright.settings.root import Settings
 from podwright_stacks.app import synthesize
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ("minimal", "production", "bring_your_own")
+EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/cluster.yaml"))
 Drawn = tuple[Settings, Sequence[Resource], Diagram]
 SVG = "{http://www.w3.org/2000/svg}"
 
