@@ -2,7 +2,7 @@
 
 python tools/screens.py FOLDER [--report RUN/report/index.html]
 
-Each page is a PNG in light and in dark, 1200 and 400 pixels wide. `make docs` installs the generator of the site, and
+Each page is a PNG in light and in dark, 1280 and 400 pixels wide. `make docs` installs the generator of the site, and
 `tools/setup.sh rehearsal browser` the browser. Look at every picture after a change of what it shows.
 """
 
@@ -26,7 +26,7 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--
 LOOKS = {  # the end of a picture's name: the browser's flags; 0 is dark
     f"{scheme}-{width}": [f"--blink-settings=preferredColorScheme={number}", f"--window-size={width},{height}"]
     for number, scheme in enumerate(("dark", "light"))
-    for width, height in ((1200, 1600), (400, 2400))
+    for width, height in ((1280, 1600), (400, 2400))
 }
 SITE_PAGES = ("index.html", "docs/tutorial.html", "docs/first_rehearsal.html", "docs/deploy.html", "docs/glossary.html")
 PICTURES = ("docs/architecture.svg", "docs/recording.svg")
