@@ -32,6 +32,8 @@ SITE_PAGES = ("index.html", "docs/tutorial.html", "docs/first_rehearsal.html", "
 PICTURES = ("docs/architecture.svg", "docs/recording.svg")
 PLAN = ("plan", "--model", "llama3_1_8b", "--instance", "ml.p5.48xlarge", "--nodes", "4", "--tokens", "100B")
 DOES_NOT_FIT = ("plan", "--model", "llama3_1_405b", "--instance", "ml.g5.12xlarge", "--nodes", "1")
+PICTURE = """<!doctype html><meta name="color-scheme" content="light dark"><img src="{address}" style="max-width:100%">
+"""
 TERMINAL = """<!doctype html><meta charset="utf-8"><meta name="color-scheme" content="light dark">
 <pre style="font:14px monospace;width:80ch;border-right:1px dotted">{text}</pre>
 """
@@ -52,7 +54,7 @@ def main() -> int:
         for name, page in pages(Path(temporary), options.report):
             for end, look in LOOKS.items():
                 picture = options.folder / f"{name}-{end}.png"
-                profile = f"--user-data-dir={temporary}/browser"
+                profile = f"--user-data-dir={temporary}/browser-{end}"  # the site remembers light or dark
                 command = [browser, *FLAGS, profile, *look, f"--screenshot={picture}", page.as_uri()]
                 subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
                 print(picture, flush=True)
@@ -61,7 +63,10 @@ def main() -> int:
 
 def pages(folder: Path, report: Path | None) -> Iterator[tuple[str, Path]]:
     """Yield the pages with their names."""
-    yield from ((f"readme-{path.stem}", path) for path in (ROOT / name for name in PICTURES))
+    for path in (ROOT / name for name in PICTURES):
+        page = folder / f"readme-{path.stem}.html"
+        page.write_text(PICTURE.format(address=path.as_uri()), encoding="utf-8")
+        yield page.stem, page
     for settings in (ROOT / "cluster.yaml", *sorted((ROOT / "examples").glob("*/cluster.yaml"))):
         name = f"drawing-{settings.parent.name}" if settings.parent != ROOT else "drawing"
         drawing = folder / f"{name}.html"
