@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ from podwright_rehearsal.run.progress import StepFailed
 SKIP_SYNTH = "--skip-synth"  # the stacks in the output folder are up to date
 # `terraform init` locks the provider for this machine; hashes for others are of no use in a rehearsal's folder.
 SKIP_PROVIDER_LOCK = "--skip-provider-lock"
+# What cdktf prints of Terraform: ``STACK  aws_vpc.network_vpc_4E8F0223: Creation complete after 2s [id=vpc-1]``.
+_DONE = re.compile(
+    r"(?P<type>\w+)\.(?P<name>\w+?)(?:_[0-9A-F]{8})?(?: \([^)]*\))?: "
+    r"(?P<verb>Creation|Modifications|Destruction) complete after (?P<time>\w+)"
+)
+_WORDS = {"Creation": "created", "Modifications": "updated", "Destruction": "destroyed"}
 
 
 @dataclass
@@ -173,7 +180,8 @@ class Deployment:
 
         def keep(line: str) -> None:
             lines.append(line)
-            self.on_line(line)
+            if words := in_words(line):
+                self.on_line(words)
 
         code = processes.run_logged(
             [find_program(), verb, *arguments, SKIP_PROVIDER_LOCK],
@@ -194,3 +202,9 @@ class Deployment:
             processes.MARKER: str(self.project.parent),
         }
         return {**os.environ, **self.aws.environment(), **terraform_environment(self.project), **own}
+
+
+def in_words(line: str) -> str | None:
+    """Return what Terraform is done with, as ``created network_vpc (aws_vpc, 2s)``; None for all its other lines."""
+    done = _DONE.search(line)
+    return f"{_WORDS[done['verb']]} {done['name']} ({done['type']}, {done['time']})" if done else None

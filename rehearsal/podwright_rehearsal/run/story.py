@@ -8,7 +8,7 @@ from pathlib import Path
 from podwright_training.run_folder import RunFolder
 
 LAST = "wall_time"
-USUAL = "3 minutes on two cores, and some more the first time, for downloads"
+USUAL = "3 to 4 minutes on two cores, and some more the first time, for downloads"
 
 # What happens, and what it is on AWS.
 SENTENCES: Mapping[str, str] = {
