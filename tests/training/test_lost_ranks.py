@@ -56,7 +56,7 @@ def test_the_address_of_a_lost_rank_is_left(message):
     ],
 )
 def test_other_errors_keep_their_stack(error):
-    """What is no message of a lost rank is raised as it is."""
+    """They are raised as they are: of another part of gloo or NCCL, or of another kind."""
     with pytest.raises(type(error)) as raised, lost_ranks():
         raise error
     assert raised.value is error
