@@ -1,0 +1,67 @@
+"""A repository of Debian's packages for hosts, which reach no mirror, of the release that they boot."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from podwright_rehearsal.hosts import debian
+from podwright_rehearsal.hosts.image import ROOT
+from podwright_rehearsal.hosts.kept_folder import KEY, build_once
+from podwright_testing.debians import CACHE
+
+PLACE = "/opt/rehearsal/repository"  # bind it there
+SOURCE = f"deb [trusted=yes] file:{PLACE} ./\n"  # for apt on hosts: here it has checked the signatures
+LIMIT_S = 600
+
+
+def repository(name: str, image: Path, packages: Sequence[str]) -> Path:
+    """Return a folder with the packages, and those that a host of the image lacks for them; downloaded once.
+
+    The test is skipped where there is no apt.
+    """
+    if missing := debian.missing_programs():
+        pytest.skip(f"needs {', '.join(missing)}")
+    root = (image / ROOT).resolve()
+    key = f"{(root.parent / KEY).read_text()} {' '.join(packages)}"
+    folder = CACHE / f"{name}-of-{root.parent.name}"
+    build_once(folder, key, partial(_download, root, packages))
+    return folder
+
+
+def _download(root: Path, packages: Sequence[str], folder: Path) -> None:
+    """Let this machine's apt download what the root's own would, and write an index."""
+    with tempfile.TemporaryDirectory() as state:
+        for name in ("lists/partial", "archives/partial"):
+            (Path(state) / name).mkdir(parents=True)
+        settings = {
+            "Dir::Etc::sourcelist": "/dev/null",
+            "Dir::Etc::sourceparts": root / "etc/apt/sources.list.d",
+            "Dir::Etc::preferencesparts": root / "etc/apt/preferences.d",
+            "Dir::Etc::trustedparts": root / "etc/apt/trusted.gpg.d",
+            "Dir::State::lists": f"{state}/lists",
+            "Dir::State::status": root / "var/lib/dpkg/status",
+            "Dir::Cache": state,
+            "Dir::Cache::archives": f"{state}/archives",
+            "APT::Sandbox::User": "root",
+            "Acquire::Retries": 3,
+            "Debug::NoLocking": "true",  # nothing is installed; another worker may download at the same time
+        }
+        options = [f"-o{name}={value}" for name, value in settings.items()]
+        apt = ["apt-get", "-qq", "-y", "--no-install-recommends", *options]
+        for command in (["update"], ["install", "--download-only", *packages]):
+            subprocess.run([*apt, *command], check=True, timeout=LIMIT_S)
+        paths = [path.rename(folder / path.name) for path in sorted(Path(state, "archives").glob("*.deb"))]
+    (folder / "Packages").write_text("\n".join(map(_entry, paths)))
+
+
+def _entry(package: Path) -> str:
+    fields = subprocess.run(["dpkg-deb", "--field", package], check=True, capture_output=True, text=True).stdout
+    checksum = hashlib.sha256(package.read_bytes()).hexdigest()
+    return f"{fields.rstrip()}\nFilename: ./{package.name}\nSize: {package.stat().st_size}\nSHA256: {checksum}\n"
