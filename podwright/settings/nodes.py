@@ -205,10 +205,15 @@ class Observability(Section):
 class PamSlurmAdopt(Section):
     """Allow logins on compute nodes only to users with a job there, and to root.
 
-    Slurm's PAM module comes with the image, or is installed where Slurm is the distribution's.
+    Slurm's PAM module comes with the image, is installed where Slurm is the distribution's, or is built.
     """
 
     admins: tuple[str, ...] = Field(("ubuntu",), description="Users who may log in without a job.")
+    slurm_source_sha256: str | None = Field(
+        None,
+        description="SHA-256 of GitHub's archive of the release of Slurm that the image has, from which nodes build the "
+        "module, such as slurm-24-11-5-1.tar.gz. Default: podwright's, of Slurm 24.11.6 and 25.11.2.",
+    )
 
 
 class MetadataAccess(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -35,30 +36,61 @@ def repository(name: str, image: Path, packages: Sequence[str]) -> Path:
     return folder
 
 
+def source(image: Path, package: str) -> Path:
+    """Return the archive with the source of a package that hosts of the image have; downloaded once.
+
+    The test is skipped where there is no apt.
+    """
+    if missing := debian.missing_programs():
+        pytest.skip(f"needs {', '.join(missing)}")
+    root = (image / ROOT).resolve()
+    show = ["dpkg-query", f"--admindir={root}/var/lib/dpkg", "--show", "--showformat=${source:Package}=${source:Version}"]
+    wanted = subprocess.run([*show, package], check=True, capture_output=True, text=True).stdout
+    folder = CACHE / f"source-of-{package}-of-{root.parent.name}"
+    build_once(folder, wanted, partial(_download_source, root, wanted))
+    return next(folder.glob("*.orig.tar.*"))
+
+
 def _download(root: Path, packages: Sequence[str], folder: Path) -> None:
     """Let this machine's apt download what the root's own would, and write an index."""
     with tempfile.TemporaryDirectory() as state:
-        for name in ("lists/partial", "archives/partial"):
-            (Path(state) / name).mkdir(parents=True)
-        settings = {
-            "Dir::Etc::sourcelist": "/dev/null",
-            "Dir::Etc::sourceparts": root / "etc/apt/sources.list.d",
-            "Dir::Etc::preferencesparts": root / "etc/apt/preferences.d",
-            "Dir::Etc::trustedparts": root / "etc/apt/trusted.gpg.d",
-            "Dir::State::lists": f"{state}/lists",
-            "Dir::State::status": root / "var/lib/dpkg/status",
-            "Dir::Cache": state,
-            "Dir::Cache::archives": f"{state}/archives",
-            "APT::Sandbox::User": "root",
-            "Acquire::Retries": 3,
-            "Debug::NoLocking": "true",  # nothing is installed; another worker may download at the same time
-        }
-        options = [f"-o{name}={value}" for name, value in settings.items()]
-        apt = ["apt-get", "-qq", "-y", "--no-install-recommends", *options]
-        for command in (["update"], ["install", "--download-only", *packages]):
-            subprocess.run([*apt, *command], check=True, timeout=LIMIT_S)
-        paths = [path.rename(folder / path.name) for path in sorted(Path(state, "archives").glob("*.deb"))]
+        _apt(root, Path(state), "install", "--download-only", *packages)
+        archives = sorted(Path(state, "archives").glob("*.deb"))
+        paths = [Path(shutil.move(path, folder / path.name)) for path in archives]
     (folder / "Packages").write_text("\n".join(map(_entry, paths)))
+
+
+def _download_source(root: Path, wanted: str, folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as state:
+        sources = Path(state) / "sources"
+        sources.mkdir()
+        for path in (root / "etc/apt/sources.list.d").glob("*.list"):
+            text = path.read_text()
+            (sources / path.name).write_text(text + text.replace("deb ", "deb-src "))
+        _apt(root, Path(state), "source", "--download-only", "--tar-only", wanted, sources=sources, cwd=folder)
+
+
+def _apt(root: Path, state: Path, *command: str, sources: Path | None = None, cwd: Path | None = None) -> None:
+    """Run apt on the root's sources, after an update."""
+    for name in ("lists/partial", "archives/partial"):
+        (state / name).mkdir(parents=True)
+    settings = {
+        "Dir::Etc::sourcelist": "/dev/null",
+        "Dir::Etc::sourceparts": sources or root / "etc/apt/sources.list.d",
+        "Dir::Etc::preferencesparts": root / "etc/apt/preferences.d",
+        "Dir::Etc::trustedparts": root / "etc/apt/trusted.gpg.d",
+        "Dir::State::lists": state / "lists",
+        "Dir::State::status": root / "var/lib/dpkg/status",
+        "Dir::Cache": state,
+        "Dir::Cache::archives": state / "archives",
+        "APT::Sandbox::User": "root",
+        "Acquire::Retries": 3,
+        "Debug::NoLocking": "true",  # nothing is installed; another worker may download at the same time
+    }
+    options = [f"-o{name}={value}" for name, value in settings.items()]
+    for words in (("update",), command):
+        apt = ["apt-get", "-qq", "-y", "--no-install-recommends", *options, *words]
+        subprocess.run(apt, check=True, timeout=LIMIT_S, cwd=cwd)
 
 
 def _entry(package: Path) -> str:
