@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,7 @@ from podwright_rehearsal.run.left_out import OWN_DATABASE, without
 from podwright_testing.unreachable import NODES
 
 EXAMPLES = sorted(checkout.ROOT.glob("examples/*/cluster.yaml"))
-
-
-def parameters(**changes: object) -> ProvisioningParameters:
-    """Return parameters of a small cluster."""
-    groups = [WorkerGroup("workers", "gpu")]
-    return ProvisioningParameters(
-        **{"cluster_name": "demo", "controller_group": "controller", "worker_groups": groups, **changes}
-    )
+PARAMETERS = ProvisioningParameters("demo", "controller", [WorkerGroup("workers", "gpu")])
 
 
 def test_each_part_that_is_left_out_has_a_line(tmp_path: Path) -> None:
@@ -51,7 +45,7 @@ def test_a_line_is_there_if_hosts_get_other_parameters(path: Path) -> None:
     settings = load(path)
     database = Accounting(endpoint="db.test", port=3306, secret_arn="arn")  # noqa: S106
     created = settings.accounting.source in {"create", "existing"}
-    given = parameters(nodes=settings.nodes.features(), accounting=database if created else None)
+    given = replace(PARAMETERS, nodes=settings.nodes.features(), accounting=database if created else None)
     assert (without(given) != given) is bool(Debian13Hosts.left_out(settings))
     assert without(without(given)) == without(given)
 
@@ -60,5 +54,5 @@ def test_all_else_stays_as_it_is() -> None:
     """Features that hosts can have, and accounting on the controller, are those of the cluster."""
     nodes = NodeFeatures(motd=True, prolog=Prolog(), skip=("striping",))
     for accounting in (None, OWN_DATABASE):
-        given = parameters(nodes=nodes, accounting=accounting)
+        given = replace(PARAMETERS, nodes=nodes, accounting=accounting)
         assert without(given) == given
