@@ -229,10 +229,12 @@ def test_a_login_is_part_of_the_users_job(
     cluster.run(f"{own}; {apt}", host=WORKER, user="root")
     features = replace(PARAMETERS.nodes, pam_slurm_adopt=PamSlurmAdopt((), slurm_source_sha256=sha256(archive)))
     shutil.copytree(bundle(replace(PARAMETERS, nodes=features)), cluster.directory / "fsx" / "adopts")
+    said = []
     for host, step in ((CONTROLLER, "slurm_conf"), (WORKER, "pam_slurm_adopt"), (WORKER, "pam_slurm_adopt")):
-        for name in ("parameters", step):
-            said = cluster.run(f"/fsx/adopts/on_create.sh --only {name}", host=host, user="root").stdout
-    assert "1 steps, 0 changes" in said
+        cluster.run("/fsx/adopts/on_create.sh --only parameters", host=host, user="root")
+        said.append(cluster.run(f"/fsx/adopts/on_create.sh --only {step}", host=host, user="root").stdout)
+    assert "built /opt/slurm/lib/security/pam_slurm_adopt.so" in said[1], said[1]
+    assert "1 steps, 0 changes" in said[2]
     cluster.wait_until_idle(timeout_s=600)
     ssh = f"ssh -o BatchMode=yes {WORKER}"
     refused = cluster.run(f"{ssh} true", host=LOGIN, check=False)
