@@ -211,8 +211,8 @@ class PamSlurmAdopt(Section):
     admins: tuple[str, ...] = Field(("ubuntu",), description="Users who may log in without a job.")
     slurm_source_sha256: str | None = Field(
         None,
-        description="SHA-256 of GitHub's archive of the release of Slurm that the image has, from which nodes build the "
-        "module, such as slurm-24-11-5-1.tar.gz. Default: podwright's, of Slurm 24.11.6 and 25.11.2.",
+        description="SHA-256 of GitHub's archive of the image's Slurm, such as slurm-24-11-5-1.tar.gz, from which "
+        "nodes build the module. Default: podwright's, of Slurm 24.11.6 and 25.11.2.",
     )
 
 
@@ -403,5 +403,5 @@ class Nodes(Section):
         from podwright_bootstrap.features import NodeFeatures  # noqa: PLC0415 — `check` does not need it
 
         return NodeFeatures.from_dict(
-            self.model_dump(exclude_none=True, exclude={"s3_mounts": {"__all__": {"key_arn"}}})
+            self.model_dump(mode="json", exclude_none=True, exclude={"s3_mounts": {"__all__": {"key_arn"}}})
         )

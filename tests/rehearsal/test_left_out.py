@@ -43,7 +43,7 @@ def test_each_part_that_is_left_out_has_a_line(tmp_path: Path) -> None:
 def test_a_line_is_there_if_hosts_get_other_parameters(path: Path) -> None:
     """Of each example that hosts cannot have as it is, the rehearsal says what it leaves out; of others nothing."""
     settings = load(path)
-    database = Accounting(endpoint="db.test", port=3306, secret_arn="arn")  # noqa: S106
+    database = Accounting(endpoint="db.test", port=3306, secret_arn="arn")
     created = settings.accounting.source in {"create", "existing"}
     given = replace(PARAMETERS, nodes=settings.nodes.features(), accounting=database if created else None)
     assert (without(given) != given) is bool(Debian13Hosts.left_out(settings))

@@ -81,7 +81,7 @@ class Received:
         """Return the hosts that sent a metric."""
         found: set[str] = set()
         for content in self.writes:
-            for series in content.split(b"\x0a\x08__name__\x12")[1:]:  # a label: its name, its value's length, its value
+            for series in content.split(b"\x0a\x08__name__\x12")[1:]:  # then a label's length and value
                 if series[1 : 1 + series[0]] == metric.encode():
                     host = series.partition(b"\x0a\x08instance\x12")[2]
                     found.add(host[1 : 1 + host[0]].decode())
@@ -200,7 +200,7 @@ def output(cluster: NamespacedCluster, line: str, *, host: str = CONTROLLER, use
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_second_boot_changes_nothing(cluster: NamespacedCluster, host: str) -> None:
-    """SSSD came by the host's own apt; every unit runs, none has failed, and a second boot finds all as it should be."""
+    """SSSD came by the host's own apt, every unit runs, none has failed; a second boot finds all as it should be."""
     first, second = ((cluster.directory / f"{host}-boot-{number}.log").read_text() for number in (1, 2))
     assert "installed sssd-ldap, libnss-sss, libpam-sss" in first
     assert ", 0 changes, " in second

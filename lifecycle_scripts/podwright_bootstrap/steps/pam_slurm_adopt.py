@@ -108,9 +108,7 @@ def _build(node: Node) -> Iterator[str]:
         shell.run(*here, "./configure", "--quiet", prefix, timeout_s=CONFIGURE_LIMIT_S)  # writes config.h
         sources = [f"contribs/pam_slurm_adopt/{name}" for name in SOURCES]
         options = ("-shared", "-fPIC", "-O2", "-DHAVE_CONFIG_H", "-I.", f"-Wl,-rpath,{library.parent}")
-        shell.run(
-            *here, COMPILER, *options, *sources, "-o", MODULE, library, "-lpam", timeout_s=COMPILE_LIMIT_S
-        )
+        shell.run(*here, COMPILER, *options, *sources, "-o", MODULE, library, "-lpam", timeout_s=COMPILE_LIMIT_S)
         built = Path(folder) / MODULE
         shell.run(sys.executable, "-I", "-c", LOADS, built, timeout_s=60)  # each symbol is there
         shell.write_file(module, built.read_bytes(), mode=0o644)

@@ -13,7 +13,7 @@ from podwright.settings.root import Settings
 from podwright_bootstrap.contract import Accounting, ProvisioningParameters
 from podwright_bootstrap.features import NodeFeatures
 
-OWN_DATABASE = Accounting(endpoint="", port=3306, secret_arn="")  # noqa: S106 (the controller's needs none)
+OWN_DATABASE = Accounting(endpoint="", port=3306, secret_arn="")
 
 
 def parts(settings: Settings) -> list[str]:

@@ -44,7 +44,12 @@ def source(image: Path, package: str) -> Path:
     if missing := debian.missing_programs():
         pytest.skip(f"needs {', '.join(missing)}")
     root = (image / ROOT).resolve()
-    show = ["dpkg-query", f"--admindir={root}/var/lib/dpkg", "--show", "--showformat=${source:Package}=${source:Version}"]
+    show = [
+        "dpkg-query",
+        f"--admindir={root}/var/lib/dpkg",
+        "--show",
+        "--showformat=${source:Package}=${source:Version}",
+    ]
     wanted = subprocess.run([*show, package], check=True, capture_output=True, text=True).stdout
     folder = CACHE / f"source-of-{package}-of-{root.parent.name}"
     build_once(folder, wanted, partial(_download_source, root, wanted))
