@@ -211,8 +211,8 @@ class PamSlurmAdopt(Section):
     admins: tuple[str, ...] = Field(("ubuntu",), description="Users who may log in without a job.")
     slurm_source_sha256: str | None = Field(
         None,
-        description="SHA-256 of GitHub's archive of the image's Slurm, such as slurm-24-11-5-1.tar.gz, from which "
-        "nodes build the module. Default: podwright's, of Slurm 24.11.6 and 25.11.2.",
+        description="SHA-256 of GitHub's archive of the image's Slurm, such as slurm-24-11-4-1.tar.gz, from which "
+        "nodes build the module. Default: podwright's, of 24.11.5, 24.11.6 and 25.11.2.",
     )
 
 

@@ -42,7 +42,7 @@ set -e
 export DEBIAN_FRONTEND=noninteractive
 apt-get -q update
 apt-get -q -y --no-install-recommends install "$@"
-systemctl disable --now slapd # the package's own directory
+systemctl stop slapd # the package's own directory
 """
 # Who asks without the key of the directory's ada has no other way in.
 SSH = (

@@ -227,7 +227,7 @@ def test_a_login_is_part_of_the_users_job(
     own = "ln -s /usr/lib/*-linux-gnu/libslurm.so.?? /opt/slurm/lib/libslurm.so"  # where Slurm's own build puts it
     apt = f"rm /etc/apt/sources.list.d/*; echo '{SOURCE.strip()}' >/etc/apt/sources.list"
     cluster.run(f"{own}; {apt}", host=WORKER, user="root")
-    features = replace(PARAMETERS.nodes, pam_slurm_adopt=PamSlurmAdopt((), slurm_source_sha256=sha256(archive)))
+    features = replace(PARAMETERS.nodes, pam_slurm_adopt=PamSlurmAdopt(admins=()))
     shutil.copytree(bundle(replace(PARAMETERS, nodes=features)), cluster.directory / "fsx" / "adopts")
     said = []
     for host, step in ((CONTROLLER, "slurm_conf"), (WORKER, "pam_slurm_adopt"), (WORKER, "pam_slurm_adopt")):

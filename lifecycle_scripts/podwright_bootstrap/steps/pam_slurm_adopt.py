@@ -29,6 +29,8 @@ SOURCES = ("pam_slurm_adopt.c", "helper.c")  # below contribs/pam_slurm_adopt
 LIBRARY = "lib*/libslurm.so"  # of the image's Slurm
 COMPILER, PAM_HEADER = "gcc", Path("/usr/include/security/pam_modules.h")
 BUILD_PACKAGES = ("gcc", "libc6-dev", "libpam0g-dev")
+# The image's library knows how to authenticate, and no Makefile is used.
+CONFIGURE = ("--quiet", "--without-munge", "--disable-dependency-tracking")
 CONFIGURE_LIMIT_S, COMPILE_LIMIT_S = 600, 300
 LOADS = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 # Who joins no job stays outside; the module's default lets them in.
@@ -101,18 +103,23 @@ def _build(node: Node) -> Iterator[str]:
         packages.install(*BUILD_PACKAGES, node=node)
         yield f"installed {', '.join(BUILD_PACKAGES)}"
     module = library.parent / "security" / MODULE
+    shell.write_file(module, _compiled(archive, library))
+    yield f"built {module}"
+
+
+def _compiled(archive: Path, library: Path) -> bytes:
+    """Return the module, which finds each of its symbols in the library."""
     with tempfile.TemporaryDirectory() as folder:
         shell.run("tar", "-xf", archive, "-C", folder, "--strip-components=1", timeout_s=60)
         here = ("env", f"--chdir={folder}")
         prefix = f"--prefix={contract.SLURM_ROOT}"
-        shell.run(*here, "./configure", "--quiet", prefix, timeout_s=CONFIGURE_LIMIT_S)  # writes config.h
+        shell.run(*here, "./configure", prefix, *CONFIGURE, timeout_s=CONFIGURE_LIMIT_S, quiet=True)  # for config.h
         sources = [f"contribs/pam_slurm_adopt/{name}" for name in SOURCES]
         options = ("-shared", "-fPIC", "-O2", "-DHAVE_CONFIG_H", "-I.", f"-Wl,-rpath,{library.parent}")
         shell.run(*here, COMPILER, *options, *sources, "-o", MODULE, library, "-lpam", timeout_s=COMPILE_LIMIT_S)
         built = Path(folder) / MODULE
-        shell.run(sys.executable, "-I", "-c", LOADS, built, timeout_s=60)  # each symbol is there
-        shell.write_file(module, built.read_bytes(), mode=0o644)
-    yield f"built {module}"
+        shell.run(sys.executable, "-I", "-c", LOADS, built, timeout_s=60)
+        return built.read_bytes()
 
 
 def _restrict(node: Node) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -44,15 +45,11 @@ def source(image: Path, package: str) -> Path:
     if missing := debian.missing_programs():
         pytest.skip(f"needs {', '.join(missing)}")
     root = (image / ROOT).resolve()
-    show = [
-        "dpkg-query",
-        f"--admindir={root}/var/lib/dpkg",
-        "--show",
-        "--showformat=${source:Package}=${source:Version}",
-    ]
+    show = ["dpkg-query", f"--admindir={root}/var/lib/dpkg", "--show", "--showformat=${source:Package}"]
     wanted = subprocess.run([*show, package], check=True, capture_output=True, text=True).stdout
     folder = CACHE / f"source-of-{package}-of-{root.parent.name}"
-    build_once(folder, wanted, partial(_download_source, root, wanted))
+    key = f"{(root.parent / KEY).read_text()} {wanted}"
+    build_once(folder, key, partial(_download_source, root, wanted))
     return next(folder.glob("*.orig.tar.*"))
 
 
@@ -69,9 +66,15 @@ def _download_source(root: Path, wanted: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as state:
         sources = Path(state) / "sources"
         sources.mkdir()
-        for path in (root / "etc/apt/sources.list.d").glob("*.list"):
-            text = path.read_text()
-            (sources / path.name).write_text(text + text.replace("deb ", "deb-src "))
+        lines = [
+            line.replace("deb ", "deb-src ")
+            for path in (root / "etc/apt/sources.list.d").glob("*.list")
+            for line in path.read_text().splitlines()
+            if not re.search(
+                r"-(security|updates) ", line
+            )  # which may lack the archive that they share with the release
+        ]
+        (sources / "sources.list").write_text("\n".join(lines) + "\n")
         _apt(root, Path(state), "source", "--download-only", "--tar-only", wanted, sources=sources, cwd=folder)
 
 
