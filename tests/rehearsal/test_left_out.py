@@ -1,4 +1,4 @@
-"""What a rehearsal leaves out of a cluster, because its hosts reach nothing outside it."""
+"""A rehearsal leaves parts of a cluster out, because its hosts reach nothing outside it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ LDAP = Ldap(
 
 @dataclasses.dataclass
 class Received:
-    """What hosts sent to the workspace for metrics."""
+    """The metrics that hosts sent to the workspace."""
 
     writes: list[bytes] = dataclasses.field(default_factory=list)  # protocol buffers
 
@@ -111,7 +111,7 @@ def uncompressed(data: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def received() -> Received:
-    """What the workspace has got so far."""
+    """The content of the workspace so far."""
     return Received()
 
 
