@@ -15,7 +15,7 @@ import csv
 import math
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +72,7 @@ def main() -> None:
         _print_errors(title, errors[kind])
     fits = _print_fits(predictions)
     held = _print_range(errors["speed"])
+    _print_far(predictions)
     _print_conventions(rows)
     _print_contradictions(rows)
     _print_refused(predictions)
@@ -187,6 +188,19 @@ def _print_range(errors: Mapping[str, Sequence[float]]) -> float:
         f"with all sources a range is from rate / {1 + spread(errors):.2f} to rate x {1 + spread(errors):.2f}"
     )
     return sum(inside) / len(inside)
+
+
+def _print_far(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:
+    """Print how many speeds are off by more than the goal, by source, mixtures of experts apart."""
+    ((_, _, goal),) = (item for item in GOALS if item[1] == "speed")
+    far: Counter[str] = Counter()
+    for row, predicted in predictions:
+        if row["tok_s_gpu"] and predicted["pred_tok_s_gpu"]:
+            error = float(predicted["pred_tok_s_gpu"]) / float(row["tok_s_gpu"]) - 1
+            kind = "mixtures" if parse_row(row).model.experts else "dense models"
+            far[f"{kind} of {row['group']}"] += abs(error) > goal
+    counts = ", ".join(f"{count} {name}" for name, count in far.most_common() if count)
+    print(f"\noff by more than {100 * goal:.0f} %: {far.total()} speeds: {counts}")
 
 
 def spread(errors: Mapping[str, Sequence[float]]) -> float:

@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from podwright.planning.measured import MeasuredError, MeasuredNetwork
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.on_demand import BASE_REGION, source_of
 from podwright.planning.plan import Plan, make_plan
-from podwright.planning.report import candidates_table, offers_table, render, to_spare
+from podwright.planning.report import candidates_table, how_to_run, offers_table, render, to_spare
 from podwright.planning.roofline import roofline, to_svg, to_text
 from podwright.planning.scaling import cheapest_with_serving, forecast, read_curve
 from podwright.planning.search import (
+    Candidate,
     best,
     cheapest_cluster,
     default_batch,
@@ -129,9 +131,10 @@ def _forecast(args: argparse.Namespace, run: TrainConfig | None) -> int:
     tokens = parse_count(args.tokens, what="--tokens")
     sequence = _sequence(args, run)
     try:
-        curve = read_curve(args.curve.read_text(encoding="utf-8").splitlines(), sequence=sequence)
+        text = args.curve.read_text(encoding="utf-8", errors="replace")
+        curve = read_curve(text.splitlines(), sequence=sequence)
         found = forecast(curve, tokens)
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise PlanInputError(f"{args.curve}: {error}") from error
     if args.json:
         print(json.dumps(asdict(found), indent=2))
@@ -163,11 +166,17 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     submit, reasons = command(plan, source), obstacles(plan, source)
     if args.json:
         print(json.dumps({**plan.to_dict(), "command": None if reasons else submit, "obstacles": reasons}, indent=2))
-    else:
-        print(render(plan, submit=submit, obstacles=reasons))
-        print(f"\n{to_text(roofline(plan))}")
-        _print_serving(args, plan)
-        _print_search(args, plan)
+        return OK if plan.fits else DOES_NOT_FIT
+    found = list(_searched(args, plan, source)) if args.search else []
+    trained = best(item for item in found if item.supported)
+    print(render(plan, how="" if trained else how_to_run(submit, reasons)))
+    print(f"\n{to_text(roofline(plan))}")
+    _print_serving(args, plan)
+    if args.search:
+        _print_search(plan, found, trained)
+    if trained:
+        chosen = plan.laid_out_as(trained[0])
+        print(f"\n{how_to_run(command(chosen, source), obstacles(chosen, source), what='the best of these')}")
     return OK if plan.fits else DOES_NOT_FIT
 
 
@@ -209,25 +218,29 @@ def _print_serving(args: argparse.Namespace, plan: Plan) -> None:
     )
 
 
-def _print_search(args: argparse.Namespace, plan: Plan) -> None:
-    if not args.search:
-        return
-    hardware = plan.hardware
-    found = list(
-        layouts(
-            plan.model,
-            hardware.accelerator,
-            Software.named(OUR_SOFTWARE),
-            gpus=hardware.gpus,
-            sequence=plan.layout.sequence,
-            global_batch=default_batch(hardware.gpus, plan.layout.sequence),
-            precision=plan.layout.precision,
-        )
+def _searched(args: argparse.Namespace, plan: Plan, source: Source) -> Iterator[Candidate]:
+    """Yield the layouts of ``--search``; a run, and a batch that flags give, keep their sequences per step."""
+    hardware, layout = plan.hardware, plan.layout
+    given = source.run or args.micro_batch or args.accumulate
+    yield from layouts(
+        plan.model,
+        hardware.accelerator,
+        Software.named(OUR_SOFTWARE),
+        gpus=hardware.gpus,
+        sequence=layout.sequence,
+        global_batch=layout.global_batch if given else default_batch(hardware.gpus, layout.sequence),
+        precision=layout.precision,
+        optimizer=layout.optimizer,
+        run=source.run[1] if source.run else None,
     )
+
+
+def _print_search(plan: Plan, found: Sequence[Candidate], trained: Sequence[Candidate]) -> None:
+    """Print the layouts found; ``trained`` are those that podwright-train supports, fastest first."""
     if not found:
-        print(f"\nNo layout on {hardware.gpus} GPUs fits with {to_spare()}\n  --minimum finds the fewest nodes")
+        print(f"\nNo layout on {plan.hardware.gpus} GPUs fits with {to_spare()}\n  --minimum finds the fewest nodes")
         return
-    fastest, supported = (best(items)[:SHOWN] for items in (found, [item for item in found if item.supported]))
+    fastest, supported = best(found)[:SHOWN], list(trained[:SHOWN])
     print(f"\nBest of {len(found)} layouts that fit with {to_spare()}\n{candidates_table(fastest)}")
     if supported and supported != fastest:
         print(f"\nBest that podwright-train supports\n{candidates_table(supported)}")

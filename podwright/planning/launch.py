@@ -62,9 +62,7 @@ def obstacles(plan: Plan, source: Source) -> list[str]:
     """Return why no command can be given; empty if ``command`` runs."""
     if not plan.fits:
         return [plan.sentence()]
-    lacking = plan.unsupported_options()
-    if source.run and source.run[1].cpu_offload:
-        lacking = [item for item in lacking if item != trainer_options.OFFLOADED_OPTIMIZER]
+    lacking = plan.unsupported_options(source.run[1] if source.run else None)
     if lacking:
         return [f"podwright-train does not support {item}" for item in lacking]
     if not (source.run or source.tokenizer) and plan.model.vocab < DEFAULT_TOKENIZER_TOKENS:

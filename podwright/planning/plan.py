@@ -14,10 +14,11 @@ from podwright.planning.memory import Memory, error_share, largest_micro_batch, 
 from podwright.planning.memory_tier import MemoryTier
 from podwright.planning.model import Model
 from podwright.planning.scaling import EPOCH
-from podwright.planning.search import MOST_NODES, default_batch
+from podwright.planning.search import MOST_NODES, Candidate, default_batch
 from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, OUR_RECOMPUTES, OUR_SOFTWARE
+from podwright_training.config.train_config import TrainConfig
 
 SHORTEST = 128  # tokens: what does not fit with sequences as short fits with none
 
@@ -87,9 +88,13 @@ class Plan:
             return "shorten the sequence or use accelerators with more memory"
         return "use accelerators with more memory: `podwright plan --minimum` lists clusters"
 
-    def unsupported_options(self) -> list[str]:
-        """Return the parts of the layout that ``podwright-train`` does not support."""
-        return trainer_options.unsupported(self.layout, self.model)
+    def unsupported_options(self, run: TrainConfig | None = None) -> list[str]:
+        """Return the parts of the layout that ``podwright-train`` does not support; ``run`` is what was planned."""
+        return trainer_options.unsupported(self.layout, self.model, run)
+
+    def laid_out_as(self, candidate: Candidate) -> Plan:
+        """Return the same run in another layout, with its memory and speed; time and cost stay as they were."""
+        return replace(self, layout=candidate.layout, memory=candidate.memory, speed=candidate.speed)
 
     def settings(self) -> str:
         """Return the instance group for ``cluster.yaml``."""

@@ -20,20 +20,14 @@ MARGINS = 3  # of the bar: two spaces, and the mark of the capacity
 _FILLS = "█▓▒░▚▞▤▥▧▨"
 
 
-def render(plan: Plan, *, submit: Sequence[str], obstacles: Sequence[str]) -> str:
-    """Return all sections of a plan.
-
-    Args:
-        plan: The plan.
-        submit: Words of the command that submits it.
-        obstacles: Reasons against submitting it; then the command is left out.
-    """
+def render(plan: Plan, *, how: str = "") -> str:
+    """Return all sections of a plan; ``how`` says how to run it (``how_to_run``), empty if that is said elsewhere."""
     sections = [*_answer(plan), _heading(plan), _memory(plan), _speed(plan)]
     if plan.fits:
         sections.append(_checkpoints_in_memory(plan))
     if plan.cost and plan.tokens:
         sections += [_time_and_cost(plan.tokens, plan.cost), _loss(plan)]
-    sections.append(_realise(plan, submit, obstacles))
+    sections.append("\n".join([*([how] if how else []), "cluster.yaml:", plan.settings()]).rstrip())
     return "\n\n".join("\n".join(map(_within_columns, section.splitlines())) for section in sections)
 
 
@@ -45,6 +39,18 @@ def _answer(plan: Plan) -> Iterator[str]:
         tokens, took = format_count(plan.tokens), format_duration(plan.cost.hours * 3600)
         price = "" if plan.cost.total_usd is None else f" and {plan.cost.total_usd:,.0f} USD"
         yield f"Fits: {tokens} tokens take {took}{price}, as predicted below"
+
+
+def how_to_run(submit: Sequence[str], obstacles: Sequence[str], *, what: str = "it") -> str:
+    """Return the command that runs a plan.
+
+    Args:
+        submit: Words of the command.
+        obstacles: Reasons against it; then they are returned instead.
+        what: The plan, in words.
+    """
+    refused = "\n".join(_within_columns(f"No command to run {what}: {reason}") for reason in obstacles)
+    return refused or _folded(f"To run {what}:", submit)
 
 
 def to_spare() -> str:
@@ -185,11 +191,6 @@ def _loss(plan: Plan) -> str:
         f"{format_count(plan.optimal_parameters or 0)} parameters "
         f"on {format_count(plan.optimal_tokens or 0)} tokens"
     )
-
-
-def _realise(plan: Plan, submit: Sequence[str], obstacles: Sequence[str]) -> str:
-    lines = [f"No command to run it: {reason}" for reason in obstacles] or [_folded("To run it:", submit)]
-    return "\n".join([*lines, "cluster.yaml:", plan.settings()]).rstrip()
 
 
 def _folded(title: str, command: Sequence[str]) -> str:

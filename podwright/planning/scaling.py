@@ -141,6 +141,8 @@ def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
         raise ValueError(f"a forecast needs at least 5 points of a falling loss, got {len(points)}")
     fits = [_least_squares(points, exponent / 100) for exponent in range(5, 101)]
     fits = [fit for fit in fits if fit[1] > 0]
+    if not fits:
+        raise ValueError(f"the {len(points)} points end lower than they begin, but as a whole they do not fall")
     closest = _refined(points, min(fits, key=lambda fit: fit[3]))
     limit = 2 * closest[3]
     near = [fit for fit in (closest, *fits) if fit[0] >= 0 and fit[3] <= limit]
@@ -166,18 +168,27 @@ def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
 def read_curve(lines: Iterable[str], *, sequence: int) -> list[tuple[float, float]]:
     """Read ``(tokens, loss)`` from a run's ``metrics.jsonl``, averaged to at most 50 points.
 
-    After a resume steps occur twice; the last one counts. The first tenth, the warm-up, is left out.
+    After a resume steps occur twice; the last one counts. The first tenth, the warm-up, is left out. Damaged lines, as
+    of a job that was killed, and steps whose loss is no number are skipped.
     """
-    steps = {}
-    for line in lines:
-        event = json.loads(line)
-        if event["event"] == "train":
-            steps[event["step"]] = (float(event["sequences"] * sequence), float(event["loss"]))
+    steps = dict(point for point in (_step(line, sequence) for line in lines) if point)
     points = [steps[step] for step in sorted(steps)]
     points = points[len(points) // 10 :]
     size = max(1, len(points) // 50)
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     return [(_mean([seen for seen, _ in group]), _mean([loss for _, loss in group])) for group in groups]
+
+
+def _step(line: str, sequence: int) -> tuple[int, tuple[float, float]] | None:
+    """Return the step in a line of metrics, with its tokens so far and its loss; ``None`` if it has none."""
+    try:
+        event = json.loads(line)
+        if event["event"] != "train":
+            return None
+        step, seen, loss = int(event["step"]), float(event["sequences"] * sequence), float(event["loss"])
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None
+    return (step, (seen, loss)) if math.isfinite(seen) and math.isfinite(loss) else None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.cost import Cost, cost, text_gb
 from podwright.planning.hardware import Hardware, accelerated_types
-from podwright.planning.layout import Layout, LayoutError, Precision, Recompute, check
+from podwright.planning.layout import Layout, LayoutError, Optimizer, Precision, Recompute, check
 from podwright.planning.memory import Memory, largest_micro_batch, memory
 from podwright.planning.model import Model, model_names
 from podwright.planning.on_demand import BASE_REGION
@@ -18,6 +18,7 @@ from podwright.planning.throughput import Speed, speed
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, is_trained_dense, unsupported
 from podwright.planning.units import HOUR_S
 from podwright_constructs.catalog import InstanceType
+from podwright_training.config.train_config import TrainConfig
 
 MOST_NODES = 64  # of a cluster that is proposed
 _TRIED: tuple[tuple[Recompute, bool], ...] = (("none", False), ("selective", False), ("full", False), ("full", True))
@@ -31,21 +32,30 @@ class Candidate:
     layout: Layout
     memory: Memory
     speed: Speed
+    run: TrainConfig | None = None  # what it is for
 
     @classmethod
-    def of(cls, model: Model, layout: Layout, accelerator: Accelerator, software: Software) -> Candidate:
+    def of(
+        cls,
+        model: Model,
+        layout: Layout,
+        accelerator: Accelerator,
+        software: Software,
+        run: TrainConfig | None = None,
+    ) -> Candidate:
         """Predict memory and speed of a layout."""
         return cls(
             model=model,
             layout=layout,
             memory=memory(model, layout, accelerator, software),
             speed=speed(model, layout, accelerator, software),
+            run=run,
         )
 
     @property
     def supported(self) -> bool:
         """True if podwright-train supports the layout."""
-        return not unsupported(self.layout, self.model)
+        return not unsupported(self.layout, self.model, self.run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +90,17 @@ def layouts(
     sequence: int,
     global_batch: int,
     precision: Precision = "bf16",
+    optimizer: Optimizer = "adamw",
+    run: TrainConfig | None = None,
 ) -> Iterator[Candidate]:
-    """Yield the layouts that surely fit, unsorted.
+    """Yield the layouts that surely fit, unsorted; ``run`` is what they are for.
 
     For each split into tensor, pipeline, context and expert parallelism and each way to shard, the least
     recomputation with which the micro-batches of 1, 2, 4, … up to the largest that fits are tried: more recomputation
     only pays where it makes room.
     """
-    for base in _splits(model, accelerator, gpus=gpus, sequence=sequence, precision=precision):
+    for split in _splits(model, accelerator, gpus=gpus, sequence=sequence, precision=precision):
+        base = replace(split, optimizer=optimizer)
         data = base.data
         if global_batch % data:
             continue
@@ -102,7 +115,7 @@ def layouts(
                     continue
                 sized = replace(layout, micro_batch=micro_batch, micro_batches=per_rank // micro_batch)
                 if memory(model, sized, accelerator, software).fits_surely:
-                    yield Candidate.of(model, sized, accelerator, software)
+                    yield Candidate.of(model, sized, accelerator, software, run)
             if largest >= min(per_rank, 8):
                 break
 

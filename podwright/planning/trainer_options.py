@@ -51,8 +51,8 @@ def options(layout: Layout) -> dict[str, Any]:
         "optimizer": "muon" if layout.optimizer == "muon" else "adamw",
         **PRECISIONS.get(layout.precision, {}),
     }
-    if layout.recompute == "selective":
-        given["activation_checkpointing_mode"] = "selective"
+    if layout.recompute != "none":
+        given["activation_checkpointing_mode"] = "selective" if layout.recompute == "selective" else "full"
     if layout.shards:
         given["data_replicas"] = layout.data * layout.context // layout.shards
     if layout.pipeline > 1:
@@ -73,15 +73,37 @@ def flags(layout: Layout, base: TrainConfig = DEFAULTS) -> list[str]:
 
     From the defaults, batch, sequence, recomputation and sharding are always given.
     """
+    return as_flags(options_from(layout, base), base, always=ALWAYS if base is DEFAULTS else ())
+
+
+def options_from(layout: Layout, base: TrainConfig) -> dict[str, Any]:
+    """Return the options that make ``base`` the run of a layout; some may be as they are."""
     given = options(layout)
     if base.global_batch_size is not None:
         del given["gradient_accumulation_steps"]
         given["global_batch_size"] = batch_sequences(layout, base)
     if base.data_streams % layout.data == 0:
         del given["data_streams"]
-    if given.setdefault("precision", "bf16") == base.compute_precision:
+    planned = "bf16" if base.compute_precision == "fp16" else base.compute_precision  # of the same size and speed
+    if given.setdefault("precision", "bf16") == planned:
         del given["precision"]
-    return as_flags(given, base, always=ALWAYS if base is DEFAULTS else ())
+    if base.activation_checkpointing_mode == "budget" and layout.recompute == "none":
+        del given["activation_checkpointing"]  # a plan counts a budget as nothing recomputed: what it keeps at most
+    return {**given, **_taken_back(layout, base)}
+
+
+def _taken_back(layout: Layout, base: TrainConfig) -> dict[str, Any]:
+    """Return options that a run sets, and that are others in a layout which was not planned from it."""
+    kept: dict[str, Any] = {
+        "float8": layout.precision == "fp8",
+        "cpu_offload": layout.offload_optimizer and base.cpu_offload,
+        "async_tensor_parallel": layout.tensor > 1 and base.async_tensor_parallel,
+        "data_replicas": base.data_replicas if layout.shards else None,
+        "pipeline_stages_per_rank": layout.virtual_stages if layout.pipeline > 1 else base.pipeline_stages_per_rank,
+    }
+    taken = {name: value for name, value in kept.items() if getattr(base, name) and value != getattr(base, name)}
+    chunk = OUR_CHUNK_TOKENS if base.loss_chunk_tokens is None else base.loss_chunk_tokens
+    return taken if layout.loss_chunk_tokens == chunk else {**taken, "loss_chunk_tokens": layout.loss_chunk_tokens}
 
 
 def batch_sequences(layout: Layout, base: TrainConfig = DEFAULTS) -> int:
@@ -97,23 +119,31 @@ def as_flags(given: Mapping[str, Any], base: TrainConfig, *, always: Collection[
     return [as_flag(name, value) for name, value in given.items() if name in always or value != getattr(base, name)]
 
 
-def unsupported(layout: Layout, model: Model) -> list[str]:
-    """Return what the trainer does not support in a layout, with the trainer's own messages."""
-    config = TrainConfig(**options(layout), **shape(model, layout))
+def unsupported(layout: Layout, model: Model, run: TrainConfig | None = None) -> list[str]:
+    """Return what the trainer does not support in a layout, with the trainer's own messages.
+
+    Args:
+        layout: The layout.
+        model: The model, which the trainer has if it is of a run.
+        run: The run that the layout is for.
+    """
+    config = (
+        replace(run, **options_from(layout, run)) if run else TrainConfig(**options(layout), **shape(model, layout))
+    )
     problems = [message for _, message in conflicts(config)]
     # Replicas are given, not derived from nodes.
     problems += parallel_dims.problems(config, world_size=layout.gpus, nodes=1)
-    return [*_unknown(layout, model), *problems]
+    return [*_unknown(layout, model, run), *problems]
 
 
-def _unknown(layout: Layout, model: Model) -> Iterator[str]:
+def _unknown(layout: Layout, model: Model, run: TrainConfig | None) -> Iterator[str]:
     """Yield the parts of a layout that the trainer has no option for."""
     asked = {
-        f"a model like {model.name}": _other_family(model),
+        f"a model like {model.name}": run is None and _other_family(model),
         f"recomputation of {layout.recompute}": layout.recompute not in OUR_RECOMPUTES,
         # a pipeline's weights stay gathered from one piece to the next: on the GPU that is like ZeRO-1
         f"{layout.sharding} sharding": layout.sharding != "full" and layout.pipeline == 1 and layout.data > 1,
-        OFFLOADED_OPTIMIZER: layout.offload_optimizer,
+        OFFLOADED_OPTIMIZER: layout.offload_optimizer and not (run and run.cpu_offload),
         f"precision {layout.precision}": layout.precision not in PRECISIONS,
         f"optimizer {layout.optimizer}": layout.optimizer not in ("adamw", "muon"),
         f"{layout.training} training": layout.training != "full",

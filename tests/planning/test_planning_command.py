@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import shlex
 import sys
 from xml.etree import ElementTree as ET
 
@@ -114,6 +115,26 @@ def test_a_search_lists_layouts(plan, words, said, tables):
     assert max(map(len, out.splitlines())) <= COLUMNS
     assert said in out
     assert out.count("tokens/s/GPU  MFU") == tables
+
+
+@pytest.mark.parametrize("words", [P5, (*P5[:-1], "8", "--model", "llama3_1_70b", "--seq-len", "8192")])
+def test_a_search_says_how_to_run_its_best_layout(plan, words):
+    """The one command that is printed is that of the first layout which podwright-train supports."""
+    _, out, _ = plan(*words, "--search")
+    tables, _, printed = out.partition("To run the best of these: ")
+    assert "To run it" not in out
+    options = shlex.split(printed.replace("\\\n", ""))
+    table = tables.split("Best that podwright-train supports")[-1].split("Best of")[-1].splitlines()
+    best = next(line.split() for line in table if line.endswith(" yes"))
+    tensor, pipeline, context, expert, _, micro_batch, _, micro_batches, recompute, _ = best[3:]
+    pieces = int(micro_batches) if int(pipeline) > 1 else 1
+    wanted = {f"--train-batch-size={int(micro_batch) * pieces}"}
+    degrees = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
+    wanted |= {f"--{name}-parallel={degree}" for name, degree in degrees.items() if degree != "1"}
+    assert wanted <= set(options)
+    assert ("--no-activation-checkpointing" in options) == (recompute == "none")
+    no_command = plan(*words[2:], "--model", "llama2_7b", "--search")[1]
+    assert "No command to run the best of these: the model has 32,000 tokens" in no_command
 
 
 @pytest.mark.parametrize(
@@ -228,6 +249,10 @@ def test_a_runs_own_curve_is_continued(plan, tmp_path):
     status, _, err = plan("--curve", curve, "--tokens", "10B")
     assert status == WRONG_INPUT
     assert "--seq-len" in err
+    with curve.open("ab") as file:
+        file.write(b'[1]\nnull\n{}\n\xff\n{"event": "train", "step": 7, "sequences": 448, "loss": NaN}\n')
+        file.write(b'{"event": "train", "step": 2001, "sequences": null, "loss": 2.4}\n{"event": "tra')
+    assert plan("--curve", curve, "--seq-len", "1024", "--tokens", "10B")[:2] == (OK, out)
 
 
 def test_money_and_time_find_a_model(plan):

@@ -1,6 +1,7 @@
 """The command that a plan prints is the run that was planned."""
 
 import argparse
+from dataclasses import replace
 
 import pytest
 
@@ -9,8 +10,10 @@ from podwright.planning.launch import Source, command, obstacles
 from podwright.planning.layout import Layout, LayoutError, check
 from podwright.planning.model import Model, model_names
 from podwright.planning.plan import make_plan
+from podwright.planning.search import layouts
+from podwright.planning.software import Software
 from podwright.planning.trainer_run import arguments, model_of, plan_run, total_tokens
-from podwright_training.config import sources
+from podwright_training.config import parallel_dims, sources
 
 NODES = Hardware(instance_type="ml.p5.48xlarge", nodes=4)
 DATA = Source(dataset="data", tokenizer="data/tokenizer")
@@ -85,6 +88,63 @@ def test_a_schedule_that_splits_the_backward_pass_is_kept(tmp_path, schedule):
     assert plan.layout.schedule == schedule
     assert command(plan, Source(run=(path, run)))[6:] == ["--pipeline-micro-batches=4"]
     assert f"--pipeline-schedule={schedule}" in command(plan, Source())
+
+
+@pytest.mark.parametrize(
+    ("own", "changed", "words"),
+    [
+        ("precision: fp16", {}, []),
+        ("float8: true", {}, []),
+        ("float8: true", {"precision": "bf16"}, ["--no-float8"]),
+        ("activation_checkpointing_mode: budget\ncompile: true", {}, []),
+        ("activation_checkpointing_mode: selective", {}, []),
+        ("activation_checkpointing_mode: selective", {"recompute": "full"}, ["--activation-checkpointing-mode=full"]),
+        ("cpu_offload: true", {}, []),
+        ("loss_chunk_tokens: 0", {}, []),
+        ("model_type: glm4_moe\nnum_local_experts: 8\nn_shared_experts: 1", {}, []),
+    ],
+)
+def test_what_a_plan_does_not_change_stays_as_the_run_has_it(tmp_path, own, changed, words):
+    """A run that is planned as it is gets no flag, also of what a plan counts as something like it."""
+    path = tmp_path / "run.yaml"
+    shape = "vocab_size: 51200\nhidden_size: 1024\nintermediate_size: 2816\nnum_heads: 16\n"
+    path.write_text(f"{shape}max_steps: 9\nrun_dir: a\n{own}\n")
+    run = sources.load_file(path)
+    plan = make_plan(model_of(run), NODES, **{"tokens": total_tokens(run, NODES), **arguments(run, NODES), **changed})
+    assert obstacles(plan, Source(run=(path, run))) == []
+    assert command(plan, Source(run=(path, run)))[6:] == words
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "tensor_parallel: 2\nasync_tensor_parallel: true\ncompile: true\nactivation_checkpointing_mode: selective",
+        "sharding_strategy: hybrid\ndata_replicas: 4\nloss_chunk_tokens: 0\noffload_activations: true",
+        "pipeline_parallel: 4\npipeline_schedule: interleaved_1f1b\npipeline_stages_per_rank: 4\ntrain_batch_size: 8",
+        "global_batch_size: 128\ncpu_offload: true\nprecision: fp16\noptimizer: muon",
+    ],
+)
+def test_any_layout_of_a_search_can_be_made_of_a_run(tmp_path, own):
+    """Whatever the run sets, its file and the flags of the command give each layout, the step's batch and the rest."""
+    path = tmp_path / "run.yaml"
+    path.write_text(f"preset: llama3_2_1b\nmax_steps: 70\nrun_dir: a\n{own}\n")
+    run = sources.load_file(path)
+    plan = plan_run(run, NODES)
+    found = layouts(
+        plan.model, NODES.accelerator, Software.named("podwright"), gpus=NODES.gpus, sequence=plan.layout.sequence,
+        global_batch=plan.layout.global_batch, optimizer=plan.layout.optimizer, run=run,
+    )  # fmt: skip
+    supported = [item for item in found if item.supported]
+    assert len({(item.layout.tensor, item.layout.pipeline, item.layout.recompute) for item in supported}) > 3
+    for item in supported:
+        laid_out = plan.laid_out_as(item)
+        config = configured(command(laid_out, Source(run=(path, run))))
+        assert list(parallel_dims.problems(config, world_size=NODES.gpus, nodes=NODES.nodes)) == []
+        again = plan_run(config, NODES)
+        sharding = {"sharding": item.layout.sharding, "whole_gradients": item.layout.whole_gradients}
+        assert replace(again.layout, **sharding) == item.layout
+        assert config.batch_sequences(again.layout.data) == run.batch_sequences(plan.layout.data)
+        assert (config.compute_precision, config.optimizer) == (run.compute_precision, run.optimizer)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,13 @@ def test_a_forecast_needs_a_falling_curve(curve):
         forecast(curve, 1e12)
 
 
+def test_a_curve_that_only_ends_lower_is_refused():
+    """A loss that rises but for its last point has no power law."""
+    curve = [(1e9 * step, 3.0 + step / 10) for step in range(1, 9)]
+    with pytest.raises(ValueError, match="9 points end lower than they begin, but as a whole they do not fall"):
+        forecast([*curve, (9e9, 3.0)], 1e12)
+
+
 def test_a_floor_below_zero_is_no_forecast():
     """A curve that only a negative floor fits is refused: no cross-entropy is below zero."""
     curve = [(1e8 * step, 40 / (1e8 * step) ** 0.05 - 8) for step in range(1, 30)]

@@ -468,15 +468,18 @@ def test_what_needs_values_waits_for_the_device(ask: Callable[[], object], waits
     ("copy", "waits"),
     [
         (lambda there, here: there.copy_(here), 1),
-        (lambda there, here: there.copy_(here, non_blocking=True), 0),
+        (lambda there, here: there.copy_(here, non_blocking=True), 1),
+        (lambda there, here: there.copy_(here.pin_memory().view(3), non_blocking=True), 0),
+        (lambda there, here: there.copy_(here.pin_memory()), 1),
         (lambda there, _: there.copy_(there + 1), 0),
         (lambda _, here: here.copy_(here + 1), 0),
         (lambda _, here: here.to("meta"), 1),
-        (lambda _, here: here.to("meta", non_blocking=True), 0),
+        (lambda _, here: here.to("meta", non_blocking=True), 1),
+        (lambda _, here: here.pin_memory().to("meta", non_blocking=True), 0),
     ],
 )
 def test_a_copy_between_devices_waits_unless_it_need_not(copy: Callable[..., object], waits: int) -> None:
-    """Copies into a tensor that exists count as those into a new one."""
+    """Copies into a tensor that exists count as those into a new one; only from pinned memory the host need not."""
     recorder = Recorder("meta", {}, words=7)
     there, here = torch.empty(3, device="meta"), torch.ones(3)
     with recorder.watching(), recorder.recording():

@@ -9,6 +9,7 @@ from podwright_training import job_store
 from podwright_training.data import remote
 from podwright_training.data.faults import DataError
 from podwright_training.data.storage import list_files, shared_listings
+from podwright_training.errors import LostRanksError
 from podwright_training.job_store import JobStore
 from podwright_training.ranks import Ranks
 
@@ -29,7 +30,7 @@ def test_a_first_rank_that_is_gone_is_no_error_of_the_user(run_ranks, tmp_path):
     """Others fail as ranks do that lost a peer: an elastic run would end for good with an error of the user."""
     run_ranks(__file__, tmp_path, "gone", ranks=RANKS)
     assert {path.read_text() for path in tmp_path.glob("lost-*")} == {
-        "RuntimeError: the first rank is gone, and did not say: contents; see its error"
+        "LostRanksError: the first rank is gone, and did not say: contents; see its error"
     }
     assert len(list(tmp_path.glob("lost-*"))) == RANKS - 1
 
@@ -46,7 +47,7 @@ def _gone(folder):
         os._exit(0)
     try:
         store.of_first_rank("contents", dict)
-    except RuntimeError as error:
+    except LostRanksError as error:
         (folder / f"lost-{ranks.rank}").write_text(f"{type(error).__name__}: {error}")
 
 

@@ -27,6 +27,7 @@ from podwright_training.loop.trainer import Trainer
 from podwright_training.model import llama
 from podwright_training.optim import Optimizers, clip_adaptively
 from podwright_training.parallel import ParallelModel
+from podwright_training.parallel.pipeline import Pipeline
 from podwright_training.ranks import Ranks
 
 RANKS = 8
@@ -119,6 +120,18 @@ def test_gradients_between_micro_batches_of_a_pipeline(first_rank, monkeypatch, 
     model.forward_backward([batch(), batch()], tokens=128)
     assert max(found) == pytest.approx(share * own, rel=0.02)
     assert kept_elements(model) == pytest.approx(own * 2 / RANKS, rel=0.02)
+
+
+def test_a_schedule_is_built_once(first_rank, monkeypatch):
+    """Steps of the same sizes share the first one's stages and schedule, whose ranks need not connect again."""
+    _, model = first_rank(pipeline_parallel=2, pipeline_micro_batches=2, train_batch_size=2)
+    built, build = [], Pipeline._make_schedule
+    monkeypatch.setattr(Pipeline, "_make_schedule", lambda *arguments: built.append(1) or build(*arguments))
+    agreed = torch.ones(1, dtype=torch.int32)  # that all stages know the shapes of what they receive
+    monkeypatch.setattr(PipelineStage, "_warmup_backward_result", lambda *_, **_options: agreed)
+    for batches in ([batch()], [batch()], [batch(), batch()]):
+        model.forward_backward(batches, tokens=32 * len(batches))
+    assert len(built) == 2
 
 
 class Waits(TorchDispatchMode):

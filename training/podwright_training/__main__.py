@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from podwright_training.errors import UserError
+from podwright_training.errors import LostRanksError, UserError
 from podwright_training.spelling import Help, Parser, as_shown, known
 from podwright_training.terminal import fit_terminals, whole_lines
 
@@ -24,6 +24,7 @@ GROUPS = {"tokenizer"}  # commands that have commands of their own: alone, they 
 WHOLE = {"schema"}  # commands that print JSON
 USER_ERROR_STATUS = 2  # what argparse exits with too
 UNREAD_STATUS = 1  # of output that nobody reads to its end
+LOST_STATUS = 1  # of a rank that lost another one: as of any error that is not the user's, an elastic run starts again
 
 COMMANDS = {  # name: (module, summary)
     "train": ("train", "train a model; start it with torchrun for more than one process"),
@@ -69,7 +70,7 @@ EXAMPLES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, or 2 for an error the user can fix."""
+    """Run one command and return its exit status: 0, 2 for an error the user can fix, or 1 if another rank is gone."""
     gc.set_threshold(*GARBAGE)
     arguments = list(sys.argv[1:] if argv is None else argv)
     fit_terminals()
@@ -97,6 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         _report(error)
         return USER_ERROR_STATUS
+    except LostRanksError as error:
+        _report(error)
+        return LOST_STATUS
     except BrokenPipeError:  # of `podwright-train prepare … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD_STATUS
@@ -157,7 +161,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _report(error: UserError) -> None:
+def _report(error: Exception) -> None:
     """Print one line per problem; what several ranks of a host report alike, only once."""
     host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""
     for line in str(error).splitlines():

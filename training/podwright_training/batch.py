@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from podwright_training.hardware import GPUS
+
 IGNORED = -100  # a label that does not count, as in PyTorch's cross_entropy
 
 
@@ -49,6 +51,6 @@ class Batch:
 
 
 def _to(values: Tensor, device: torch.device) -> Tensor:
-    if device.type == "cuda" and not values.is_cuda:
+    if device.type in GPUS and values.device.type == "cpu":
         values = values.pin_memory()  # a copy from pageable memory waits for all earlier work of the GPU
     return values.to(device, non_blocking=True)

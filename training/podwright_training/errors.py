@@ -15,3 +15,7 @@ class ConfigError(UserError):
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
         super().__init__("\n".join(self.problems))
+
+
+class LostRanksError(RuntimeError):
+    """Another rank of the job is gone or late, and has its own error. A new start may go well. Exit status 1."""

@@ -6,6 +6,8 @@ import re
 
 from podwright_training.neuron import ranks_per_device
 
+GPUS = ("cuda", "gpu")  # types of devices; gpu: of a dry run
+
 # Looked up in order: the first name that occurs in the device's name, as whole words, wins.
 PEAK_FLOPS = {
     "B200": 2.25e15,  # https://www.nvidia.com/en-us/data-center/hgx/

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from podwright_training.data.faults import DataError
-from podwright_training.errors import UserError
+from podwright_training.errors import LostRanksError, UserError
 from podwright_training.ranks import Ranks
 
 GRACE_S = 30.0  # much more than agents need to hear of a rank that ended
@@ -47,7 +47,7 @@ class JobStore:
 
         Raises:
             DataError: That of the action, the same on all ranks.
-            RuntimeError: The first rank is gone. It is no error of the user: an elastic run starts again.
+            LostRanksError: The first rank is gone. It is no error of the user: an elastic run starts again.
         """
         if name not in self._known:
             self._known[name] = self._act(name, action) if self._ranks.rank == 0 else self._receive(name)
@@ -79,7 +79,7 @@ class JobStore:
             answer = json.loads(zlib.decompress(self.store.get(name)))
         except RuntimeError as error:
             time.sleep(GRACE_S)  # if the first ended with an error of the user, that is why its agent ends this one
-            raise RuntimeError(f"the first rank is gone, and did not say: {name}; see its error") from error
+            raise LostRanksError(f"the first rank is gone, and did not say: {name}; see its error") from error
         if "problem" in answer:
             raise DataError(answer["problem"])
         return answer["result"]

@@ -101,6 +101,7 @@ class Rehearsal:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)  # Terraform's states, keys and the hosts' disks are nobody else's
         self.progress.foretell(story.before(self.directory))
+        self._say_what_is_left_out()
         with ExitStack() as stack, self.progress.shown():
             beside = stack.enter_context(ThreadPoolExecutor(1))
             stack.callback(self._end_everything)
@@ -277,6 +278,13 @@ class Rehearsal:
             raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self.deployment.log("destroy"))
         self.summary.resources_left = "0"
         return "0 resources left"
+
+    def _say_what_is_left_out(self) -> None:
+        lines = self.kind_of_hosts.left_out(self.settings)
+        for line in lines:
+            self.progress.show(f"not rehearsed: {line}")
+        if lines:
+            self.summary.preparation["not rehearsed"] = "\n".join(lines)
 
     def _end_everything(self) -> None:
         """End every process; a plan that still runs may start another until it has failed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
 
 from podwright_training.dry_run import memory
 from podwright_training.dry_run.memory import Memory
@@ -92,6 +93,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._device_type = device_type
         self._groups = groups
         self._words = words
+        self._pinned: Any = WeakIdKeyDictionary()  # storages: they have no hash
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -114,6 +116,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def wait(self) -> None:
         """Count a wait of the host for the device, by the line of the trainer that asks for it."""
         self.waits[_line()] += 1
+
+    def pin(self, values: Tensor) -> Tensor:
+        """Return a tensor of the host, which the device can read from now on while the host goes on."""
+        self._pinned[values.untyped_storage()] = True
+        return values
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -156,12 +163,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.flops += count(*args, **kwargs, out_val=result)
 
     def _see_copies(self, packet: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Count copies between host and device that the host waits for."""
-        non_blocking = kwargs.get("non_blocking") or (packet is aten.copy_ and any(args[2:]))
-        if packet not in COPIES or non_blocking:
+        """Count copies between host and device that the host waits for.
+
+        Memory that is not pinned is copied by the host, after all that the device was asked before:
+        https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html
+        """
+        if packet not in COPIES:
             return
         source = args[1] if packet is aten.copy_ else args[0]
-        if (source.device.type == self._device_type) != (result.device.type == self._device_type):
+        was_there, is_there = (item.device.type == self._device_type for item in (source, result))
+        if was_there == is_there:
+            return
+        non_blocking = kwargs.get("non_blocking") or (packet is aten.copy_ and any(args[2:]))
+        if not non_blocking or (is_there and source.untyped_storage() not in self._pinned):
             self.wait()
 
     def _see_collective(self, packet: Any, args: Any, result: Any) -> None:
@@ -234,9 +248,18 @@ def _without_kernels(recorder: Recorder, device_type: str) -> Iterator[None]:
         mock.patch.object(attention_of_model, "causal_lower_right", return_value=None),  # fake tensors lack it
         mock.patch.object(torch, "softmax", softmax_in_fp32),
         mock.patch.object(torch, "tensor", tensor_on),
-        mock.patch.object(Tensor, "pin_memory", lambda values: values),
+        mock.patch.object(Tensor, "pin_memory", _pinning(recorder)),
     ):
         yield
+
+
+def _pinning(recorder: Recorder) -> Callable[[Tensor], Tensor]:
+    """Return a method of tensors, which a recorder's is not."""
+
+    def pin_memory(values: Tensor) -> Tensor:
+        return recorder.pin(values)
+
+    return pin_memory
 
 
 def _attention(

@@ -1,20 +1,23 @@
-"""Leave evidence of a stall or of exhausted memory: stacks of every rank, a snapshot of the allocator."""
+"""Say what ended a rank or holds it up: stacks of a stall, a snapshot of exhausted memory, a line for a lost rank."""
 
 from __future__ import annotations
 
 import faulthandler
 import logging
+import re
 import signal
 import socket
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 
 from podwright_training.data.faults import first_line
-from podwright_training.errors import UserError
+from podwright_training.errors import LostRanksError, UserError
 from podwright_training.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -23,6 +26,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_ALLOCATIONS = 100_000  # in a snapshot
+PACKAGE = Path(__file__).parents[1]
+GLOO = re.compile(r"\[\S*gloo/\S*\] ")  # how its errors begin: with its own file and line
+LOST = re.compile(
+    r"(closed|reset) by peer|broken pipe|connection refused|no route to host|timed out|timeout|likely closed"
+    r"|remote process exited|was aborted",
+    re.IGNORECASE,
+)
+PORT = re.compile(r"(?<=\]):\d+")
 
 
 class StallWatch:
@@ -77,6 +88,34 @@ def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[
             f"rank {ranks.rank} on {socket.gethostname()} is out of memory: {first} Lower train_batch_size, keep less "
             f"(activation_checkpointing), or use more ranks; podwright plan --run shows what fits{snapshot}"
         ) from error
+
+
+@contextmanager
+def lost_ranks() -> Iterator[None]:
+    """Turn the error of a rank that waited for another one, which is gone or late, into one line.
+
+    Raises:
+        LostRanksError: With the address of the other, if that is known, and where this rank waited.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        reason = first_line(error)
+        of_messages = GLOO.search(reason) or isinstance(error, dist.DistError)
+        if not of_messages or not LOST.search(reason):
+            raise
+        reason, _, _ = PORT.sub("", GLOO.sub("", reason)).strip().rstrip(".").partition(". ")  # not its advice
+        raise LostRanksError(
+            f"another rank is gone or late ({reason}), where this one was at {_own_line(error)}; the rank that failed "
+            "first says why"
+        ) from error
+
+
+def _own_line(error: BaseException) -> str:
+    """Return the innermost line of the trainer in an error's stack."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)]
+    return f"{Path(own[-1].filename).relative_to(PACKAGE)}:{own[-1].lineno}"
 
 
 def _dump(path: Path) -> bool:

@@ -31,7 +31,8 @@
 | ``validation`` | ``step``, ``loss``, ``perplexity``, ``tokens``; with ``validation_datasets`` ``losses``, by name |
 | ``sample`` | ``step``, ``texts`` (each prompt with what the model adds) |
 | ``checkpoint`` | ``step``, ``path``, ``seconds`` (until complete), ``paused_s`` (of these, training waited) |
-| ``end`` | ``step``, ``reason`` (max_steps, max_epochs or signal), ``saving_s``, ``validating_s`` |
+| ``end`` | ``step``, ``reason`` (max_steps, max_epochs, range or signal), ``saving_s``, ``validating_s``, |
+| | of ``lr_schedule`` range ``lr_of_lowest_loss`` |
 
 Lines are only appended, and whole: a line for which the disk has no room is dropped with a warning. After a resume,
 steps that the previous job had done occur twice: the last event of a step counts.

@@ -45,7 +45,7 @@ from podwright_training.device_rules import rules_of
 from podwright_training.errors import UserError
 from podwright_training.job_store import JobStore
 from podwright_training.loop import garbage, guard, initial_weights, preflight
-from podwright_training.loop.faults import StallWatch, memory_snapshot
+from podwright_training.loop.faults import StallWatch, lost_ranks, memory_snapshot
 from podwright_training.loop.garbage import manual_collection
 from podwright_training.loop.guard import Guard
 from podwright_training.loop.loss_scale import LossScale
@@ -72,7 +72,7 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
     """Train, or resume training, until ``max_steps`` or a signal."""
     store = JobStore(ranks, timeout_s=options.start_timeout_s)
     folder = RunFolder(Path(options.run_dir))
-    with shared_listings(store.of_first_rank):
+    with lost_ranks(), shared_listings(store.of_first_rank):
         with store.answering():
             tokenizer = preflight.check(options, ranks, of_first_rank=store.of_first_rank)
         device = device_of(ranks, options.device)

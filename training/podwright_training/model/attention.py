@@ -14,12 +14,12 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.hardware import GPUS
 from podwright_training.model.blockwise import Rows, blockwise_attention, rows_of
 from podwright_training.model.rotary import rotate
 
 Mask = list[Rows] | BlockMask | Tensor | None  # None: every token attends to itself and all before it
 
-GPUS = ("cuda", "gpu")  # gpu: of a dry run
 MOST_PAIRS = 2**30  # in a mask: 1 GiB, and 2 more when a kernel adds it in bf16
 MASK_BLOCK = 128  # tokens of a block of flex_attention
 

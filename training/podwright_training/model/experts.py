@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.families import ARCHITECTURES
-from podwright_training.model.attention import GPUS
+from podwright_training.hardware import GPUS
 
 
 class MixtureOfExperts(nn.Module):

@@ -54,6 +54,10 @@ def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
     5. Embedding and head are large and used at the ends alone, so each is gathered by itself: the embedding not again
        in backward, which needs its size only; the head, whose backward follows its forward, is kept until then. What
        is left is the last norm, and the embedding if it is the head too.
+    6. No group has orders of what to prefetch: FSDP overlaps enough. While a GPU computes a block, the host, which
+       waits for nothing, has asked for the next one's weights; in backward it asks at the start of a block for those
+       of the block before. So two blocks are gathered at a time, as the planner counts, and each further one would
+       take its weights.
     """
     configure(stage.model, options, meshes.ranks.device_type)
     blocks = [block for block in stage.model.model.layers if isinstance(block, Block)]
