@@ -183,7 +183,8 @@ class Rehearsal:
     def submit(self, _: ExitStack) -> str:
         """Run ``podwright-train launch`` on the login node, if there is one, or else the controller."""
         data = self.hosts.mount_path / "data"
-        hosts, ranks_per_host = job_size(len(self._compute()))
+        nodes = self.hosts.cluster.nodes.values()
+        hosts, ranks_per_host = job_size(sum(node.partition == self._partition() for node in nodes))
         answer = self._trainer(
             "launch",
             *(
