@@ -10,8 +10,11 @@ import yaml
 
 from podwright import checkout
 from podwright.check.load import load
+from podwright.settings.operations import S3State
 from podwright_bootstrap.contract import Accounting, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import NodeFeatures, Prolog
+from podwright_rehearsal.aws import AwsStandIn
+from podwright_rehearsal.run import state_bucket
 from podwright_rehearsal.run.hosting import Debian13Hosts, FlatHosts
 from podwright_rehearsal.run.left_out import OWN_DATABASE, without
 from podwright_testing.unreachable import NODES
@@ -56,3 +59,16 @@ def test_all_else_stays_as_it_is() -> None:
     for accounting in (None, OWN_DATABASE):
         given = replace(PARAMETERS, nodes=nodes, accounting=accounting)
         assert without(given) == given
+
+
+@pytest.mark.slow
+def test_the_bucket_of_the_states_is_there_before_and_gone_after(tmp_path: Path) -> None:
+    """Terraform finds the bucket that the settings name, and nothing of it is left in the account."""
+    settings = load(checkout.ROOT / "examples/production/cluster.yaml")
+    assert isinstance(settings.state, S3State)
+    with AwsStandIn(directory=tmp_path, region=settings.region) as aws:
+        s3 = aws.client("s3")
+        state_bucket.make(s3, settings)
+        s3.put_object(Bucket=settings.state.bucket, Key="llm-production/terraform.tfstate", Body=b"{}")
+        state_bucket.remove(s3, settings)
+        assert aws.inventory() == []

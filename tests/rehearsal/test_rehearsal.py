@@ -35,11 +35,12 @@ def lines_until(process: subprocess.Popen[str], **wanted: str) -> list[dict[str,
 
 
 def settings_file(folder: Path) -> Path:
-    """Write a file of two controllers with a database, and with all that hosts cannot reach."""
+    """Write a file with a state in S3, two controllers with a database, and all that hosts cannot reach."""
     content = yaml.safe_load((checkout.ROOT / "examples/minimal/cluster.yaml").read_text())
     content["cluster"]["instance_groups"][0]["count"] = 2
     subnets = {"use2-az1": "10.0.1.0/28", "use2-az2": "10.0.1.16/28"}
     content |= {"accounting": {"source": "create", "subnet_cidrs": subnets}, "training": {"source": "none"}}
+    content["state"] = {"source": "s3", "bucket": "podwright-states-of-a-test"}
     path = folder / "cluster.yaml"
     path.write_text(yaml.safe_dump({**content, "nodes": NODES}))
     return path
