@@ -35,6 +35,13 @@ class Parser(argparse.ArgumentParser):
 class Help(argparse.HelpFormatter):
     """Wraps paragraphs and keeps lines; a command of the examples goes on after a backslash."""
 
+    def add_argument(self, action: argparse.Action) -> None:
+        """Leave room for the longest command too, whose indentation argparse forgets."""
+        super().add_argument(action)
+        lengths = (len(self._format_action_invocation(each)) for each in self._iter_indented_subactions(action))
+        longest = max(lengths, default=0) + self._current_indent + self._indent_increment
+        self._action_max_length = max(self._action_max_length, longest)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = (_wrapped(f"{indent}{line}", width) for line in text.splitlines())
         return "\n".join(lines)

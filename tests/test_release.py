@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import runpy
 import shutil
@@ -76,7 +78,7 @@ CHANGELOG = """# Changelog
 @pytest.mark.parametrize("entries", ["", "- New.\n"])
 @pytest.mark.parametrize("prepared", ["", "## 0.1.0 (not released yet)\nThe first.\n\n### Added\n- Much.\n\n"])
 def test_a_prepared_section_is_dated(clone: Path, entries: str, prepared: str) -> None:
-    """A version's prepared section and what came later become one with a date, below an empty `Unreleased`."""
+    """A prepared section and what came later, under a heading of its own, get one date, below an empty `Unreleased`."""
     (clone / "CHANGELOG.md").write_text(CHANGELOG.format(entries=entries, prepared=prepared), encoding="utf-8")
     run(clone, "git", "commit", "--quiet", "--all", "--message", "Describe")
     said = release(clone, "print(*release._not_ready('v0.1.0'), sep='\\n')").strip()
@@ -85,10 +87,33 @@ def test_a_prepared_section_is_dated(clone: Path, entries: str, prepared: str) -
         return
     release(clone, "release._tag('v0.1.0')")
     today = f"## 0.1.0 ({datetime.now(timezone.utc):%Y-%m-%d})\n"
-    body = "\n\n".join(filter(None, ["The first.\n\n### Added\n- Much." if prepared else "", entries.strip()]))
+    later = f"### Also\n{entries.strip()}" if prepared and entries else entries.strip()
+    body = "\n\n".join(filter(None, ["The first.\n\n### Added\n- Much." if prepared else "", later]))
     assert (clone / "CHANGELOG.md").read_text(encoding="utf-8") == (
         f"# Changelog\n\n## Unreleased\n\n{today}{body}\n\n## 0.0.9 (2026-01-01)\n- Older.\n"
     )
+
+
+@pytest.mark.slow
+def test_wheels_are_alike_wherever_they_are_built(tmp_path: Path) -> None:
+    """A copy of the sources at another place, with other times and rights, gives the wheels of this one, each twice."""
+    copy = tmp_path / "a copy"
+    for name in run(ROOT, "git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+            (copy / name).chmod(0o600)
+            os.utime(copy / name, (0, 0))
+    call = "print(*(release._built_twice(name, pathlib.Path({!r})) for name in release.PROJECTS), sep='\\n')"
+    roots = ["tools", "stacks", ".", "constructs", "lifecycle_scripts"]
+    code = f"import pathlib, sys; sys.path[:0] = {roots}; import release; "
+    built = []
+    for sources in (ROOT, copy):
+        folder = tmp_path / f"built-{len(built)}"
+        wheels = run(sources, sys.executable, "-B", "-c", code + call.format(str(folder))).splitlines()
+        built.append({Path(wheel).name: hashlib.sha256(Path(wheel).read_bytes()).hexdigest() for wheel in wheels})
+    assert len(built[0]) == 5
+    assert built[0] == built[1]
 
 
 def test_what_is_not_ready_is_said(clone: Path) -> None:

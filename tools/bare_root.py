@@ -3,14 +3,16 @@
 python tools/bare_root.py [--here] [--rehearse] [--with-terraform]      as root, unless --here; `make bare` runs both
 
 Builds the wheels into a folder with all that they need, and then, with Debian's Python alone, installs from that folder
-by pip and goes from `podwright init` to synthesis; with --rehearse through a whole rehearsal to its report. Programs of
-`podwright setup` are downloaded, unless --with-terraform lends this machine's Terraform and mirror of the AWS provider.
+by pip and goes from `podwright init` to synthesis; with --rehearse through a whole rehearsal to its report. Hosts are
+flat in the root, as in a container: it has no `ip`. Programs of `podwright setup` are downloaded, unless
+--with-terraform lends this machine's Terraform and mirror of the AWS provider.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -37,17 +39,22 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PLACE = "opt/try"  # in the root: the index, and the script that tries it
 SETTINGS = ("/etc/pip.conf", "~/.config/pip/pip.conf", "/etc/npmrc", "~/.npmrc", "/etc/ssl/certs/ca-certificates.crt")
 MIRROR = "usr/local/share/terraform/plugins"  # where Terraform looks by itself
-# In namespaces of its own: FOLDER has upper, work and merged; LOWER is the root, relative to it.
+APT_SETTINGS = "etc/apt/apt.conf.d/99machine"  # its proxies, without which the root's apt reaches no mirror
+# In namespaces of its own: FOLDER has upper, work and merged; LOWER is the root, relative to it. bash stays process 1:
+# it reaps what a rehearsal's programs leave, which Python in its place would not.
 ENTER = """set -euo pipefail
 cd "$1"
 mount -t overlay overlay -o "lowerdir=$2,upperdir=upper,workdir=work" merged
 mount -t proc proc merged/proc
+mount -t sysfs -o ro sysfs merged/sys
 mount --rbind /dev merged/dev
-mount -t tmpfs tmpfs merged/tmp
+for scratch in tmp run; do mount -t tmpfs tmpfs "merged/$scratch"; done
 mount --bind "$3" merged/opt/try/index
 if [[ -n $4 ]]; then mount --bind "$4" merged/usr/local/share/terraform/plugins; fi
-cp -L --remove-destination /etc/resolv.conf merged/etc/resolv.conf
-exec chroot merged /usr/bin/env -i "${@:5}"
+cp -L --remove-destination /etc/resolv.conf /etc/hosts merged/etc/
+status=0
+chroot merged /usr/bin/env -i "${@:5}" || status=$?
+exit "$status"
 """
 
 
@@ -112,8 +119,11 @@ def try_in_root(index: Path, folder: Path, rehearse: list[str], *, lends_terrafo
     if mirror:
         (layer / MIRROR).mkdir(parents=True)
     variables = {**kept_variables(), "PATH": PATH, "HOME": "/root", "PIP_FIND_LINKS": f"/{PLACE}/index"}
+    variables.pop("TMPDIR", None)  # a folder of this machine
     for source in _settings(variables):
         _copy(source, layer / _in_root(source).lstrip("/"))
+    (layer / APT_SETTINGS).parent.mkdir(parents=True)
+    (layer / APT_SETTINGS).write_text(_proxies_of_apt(), encoding="utf-8")
     lower = os.path.relpath(kept / ROOT_FOLDER, folder)
     script = [f"/{PLACE}/tools/try_wheels.py", f"/{PLACE}/index", "/root/newcomer", "--pip", *rehearse]
     command = ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--propagation", "private", "--"]
@@ -148,6 +158,12 @@ def _settings(variables: Mapping[str, str]) -> Iterator[Path]:
     for path in dict.fromkeys([*(Path(name).expanduser() for name in SETTINGS), *named]):
         if path.is_file():
             yield path
+
+
+def _proxies_of_apt() -> str:
+    """Return the lines of this machine's apt settings that say how mirrors are reached."""
+    shown = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
+    return "".join(f"{line}\n" for line in shown.splitlines() if re.match(r"Acquire::https?::", line))
 
 
 def _in_root(path: Path) -> str:

@@ -161,6 +161,7 @@ class PamSlurmAdopt:
     """Logins on compute nodes for who has a job there."""
 
     admins: Tuple[str, ...] = ("ubuntu",)  # who may log in without
+    slurm_source_sha256: Optional[str] = None  # of the image's release, where the module is built
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def html(diagram: Diagram) -> str:
         ";max-width:79em}svg{max-width:100%;height:auto}table{overflow-wrap:anywhere}"
         "td,th{padding:2px 12px 2px 0;text-align:left}td:last-child,th:last-child{text-align:right}"
         f"</style></head>\n<body><h1>{escape(diagram.name)}</h1>\n{svg(diagram)}{narrow_svg(diagram)}"
-        f"<table><tr><th>where</th><th>what</th><th>USD/h, {diagram.price_label}</th></tr>\n{rows}</table>\n"
+        f"<table><tr><th>where</th><th>what</th><th>USD/h</th></tr>\n{rows}</table>\n"
         f"<p>{escape(total(diagram))}</p></body></html>\n"
     )
 

@@ -9,6 +9,7 @@ from podwright.planning.on_demand import BASE_REGION
 from podwright.terminal import columns
 
 COLUMNS, PRICE_WIDTH = 80, 10  # at most
+LEAST = 0.01  # USD/h that are shown
 OTHER_PRICES = f"All but nodes has the prices of {BASE_REGION}."
 
 
@@ -46,6 +47,8 @@ def cost(part: Part) -> str:
     """A part's dollars by the hour; nothing where only use is paid."""
     if part.usd_per_hour is None:
         return "unknown"
+    if 0 < part.usd_per_hour < LEAST:
+        return f"below {LEAST}"
     return f"{part.usd_per_hour:,.2f}" if part.usd_per_hour else ""
 
 

@@ -20,6 +20,8 @@ from podwright.planning.throughput import Speed, speed
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, OUR_RECOMPUTES, OUR_SOFTWARE
 from podwright_training.config.train_config import TrainConfig
 
+SHORTEST = 128  # tokens: what does not fit with sequences as short fits with none
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -81,7 +83,10 @@ class Plan:
             larger = replace(offloaded, gpus=gpus)
             if memory(self.model, larger, self.hardware.accelerator, software).fits_surely:
                 return f"use {nodes} nodes, with --activation-checkpointing --offload-activations --train-batch-size=1"
-        return "shorten the sequence or use accelerators with more memory"
+        shortest = replace(offloaded, sequence=SHORTEST * offloaded.context)
+        if memory(self.model, shortest, self.hardware.accelerator, software).fits_surely:
+            return "shorten the sequence or use accelerators with more memory"
+        return "use accelerators with more memory: `podwright plan --minimum` lists clusters"
 
     def unsupported_options(self, run: TrainConfig | None = None) -> list[str]:
         """Return the parts of the layout that ``podwright-train`` does not support; ``run`` is what was planned."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from podwright.planning.cost import Cost
@@ -22,14 +22,23 @@ _FILLS = "█▓▒░▚▞▤▥▧▨"
 
 def render(plan: Plan, *, how: str = "") -> str:
     """Return all sections of a plan; ``how`` says how to run it (``how_to_run``), empty if that is said elsewhere."""
-    sections = [] if plan.fits else [f"DOES NOT FIT: {plan.sentence()}"]
-    sections += [_heading(plan), _memory(plan), _speed(plan)]
+    sections = [*_answer(plan), _heading(plan), _memory(plan), _speed(plan)]
     if plan.fits:
         sections.append(_checkpoints_in_memory(plan))
     if plan.cost and plan.tokens:
         sections += [_time_and_cost(plan.tokens, plan.cost), _loss(plan)]
     sections.append("\n".join([*([how] if how else []), "cluster.yaml:", plan.settings()]).rstrip())
     return "\n\n".join("\n".join(map(_within_columns, section.splitlines())) for section in sections)
+
+
+def _answer(plan: Plan) -> Iterator[str]:
+    """Yield what most people ask first: why it does not fit, or how long it takes and what it costs."""
+    if not plan.fits:
+        yield f"DOES NOT FIT: {plan.sentence()}"
+    elif plan.cost and plan.tokens:
+        tokens, took = format_count(plan.tokens), format_duration(plan.cost.hours * 3600)
+        price = "" if plan.cost.total_usd is None else f" and {plan.cost.total_usd:,.0f} USD"
+        yield f"Fits: {tokens} tokens take {took}{price}, as predicted below"
 
 
 def how_to_run(submit: Sequence[str], obstacles: Sequence[str], *, what: str = "it") -> str:
@@ -116,7 +125,7 @@ def _memory(plan: Plan) -> str:
     verdict = f"{abs(needed.headroom_gb):.1f} GB {'free' if plan.fits else 'too much'}"
     if plan.fits and not needed.fits_surely:
         verdict += f", and it may need {needed.error_gb:.1f} GB more"
-    largest = f"largest micro-batch: {plan.largest_micro_batch}" if plan.largest_micro_batch else "no micro-batch does"
+    largest = f"largest micro-batch: {plan.largest_micro_batch}" if plan.largest_micro_batch else "no micro-batch fits"
     more = f"with {to_spare()}, {largest}"
     return (
         f"Memory per GPU: {needed.peak_gb:.1f} of {needed.capacity_gb:.1f} GB, {verdict}; {more}\n"

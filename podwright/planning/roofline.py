@@ -68,7 +68,7 @@ def roofline(plan: Plan) -> Roofline:
         ("head", model.vocab, model.hidden_size),
     ]
     return Roofline(
-        title=f"{model.name} on {plan.hardware.accelerator.name}, {layout.precision}, {tokens:.0f} tokens",
+        title=f"{model.name} on {plan.hardware.accelerator.name}, {layout.precision}, {tokens:,.0f} tokens",
         peak_flops=plan.hardware.accelerator.peak_flops(layout.precision),
         sustained_flops=kernels.sustained_flops,
         bytes_per_s=kernels.memory_bytes_s,
@@ -122,7 +122,7 @@ class _Drawing:
             _text(MARGIN, MARGIN - 12, "TFLOP/s", anchor="end"),
             _text(WIDTH / 2, HEIGHT - 12, "FLOPs per byte of memory traffic", anchor="middle"),
         ]
-        for index, point in enumerate(chart.points):
+        for index, point in enumerate(sorted(chart.points, key=lambda point: point.intensity)):  # from left to right
             parts += self._point(index, point)
         return "\n".join([*parts, "</svg>", ""])
 

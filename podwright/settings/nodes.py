@@ -205,10 +205,15 @@ class Observability(Section):
 class PamSlurmAdopt(Section):
     """Allow logins on compute nodes only to users with a job there, and to root.
 
-    Slurm's PAM module comes with the image, or is installed where Slurm is the distribution's.
+    Slurm's PAM module comes with the image, is installed where Slurm is the distribution's, or is built.
     """
 
     admins: tuple[str, ...] = Field(("ubuntu",), description="Users who may log in without a job.")
+    slurm_source_sha256: str | None = Field(
+        None,
+        description="SHA-256 of GitHub's archive of the image's Slurm, such as slurm-24-11-4-1.tar.gz, from which "
+        "nodes build the module. Default: podwright's, of 24.11.5, 24.11.6 and 25.11.2.",
+    )
 
 
 class MetadataAccess(Section):
@@ -398,5 +403,5 @@ class Nodes(Section):
         from podwright_bootstrap.features import NodeFeatures  # noqa: PLC0415 — `check` does not need it
 
         return NodeFeatures.from_dict(
-            self.model_dump(exclude_none=True, exclude={"s3_mounts": {"__all__": {"key_arn"}}})
+            self.model_dump(mode="json", exclude_none=True, exclude={"s3_mounts": {"__all__": {"key_arn"}}})
         )

@@ -21,7 +21,7 @@ from podwright_rehearsal.hosts import leftovers
 from podwright_rehearsal.run import operator, story
 from podwright_rehearsal.run.hosting import KINDS, FlatHosts, Hosts
 from podwright_rehearsal.run.progress import StepFailed, progress_for
-from podwright_rehearsal.run.rehearsal import Rehearsal, steps
+from podwright_rehearsal.run.rehearsal import Rehearsal, steps, trains
 from podwright_rehearsal.run.resize import resized
 from podwright_rehearsal.run.supplies import CACHE, FAILURES, SuppliesError, available_release, supplies
 
@@ -58,7 +58,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
     if why:
         flat = ", their boot is not rehearsed" if hosts is FlatHosts else ""
         print(f"podwright: hosts {hosts.description}{flat}: {why}", file=sys.stderr)
-    progress = progress_for(list(steps(hosts)), as_json=as_json)
+    progress = progress_for(list(steps(hosts, trains=trains(wanted))), as_json=as_json)
     try:
         with _locked(hosts.folder):
             materials = supplies(hosts.release)
@@ -77,7 +77,8 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
         print(f"podwright: {error}", file=sys.stderr)
         return UNABLE
     described = f"{hosts.description} ({why})" if why else hosts.description
-    afterwards = story.after(given, rehearsal.run, rehearsal.logs, is_example=given == EXAMPLE)
+    run = rehearsal.run if trains(wanted) else None
+    afterwards = story.after(given, run, rehearsal.logs, is_example=given == EXAMPLE)
     progress.summary([("hosts", described), *summary.rows(), *afterwards])
     return OK
 

@@ -290,6 +290,18 @@ def test_a_run_that_has_ended_does_not_run(tmp_path, monkeypatch):
     assert running.samples == {'{run="ended"}': 0, '{run="resumed"}': 1, '{run="young"}': 1}
 
 
+def test_a_number_that_no_double_holds_is_left_out(tmp_path, monkeypatch):
+    """A run that writes numbers of 400 or 9,000 digits takes nothing from its other values, nor from other runs."""
+    for name, digits in (("large", 400), ("endless", 9000), ("sound", 1)):
+        (tmp_path / name).mkdir()
+        event = f'{{"event": "train", "step": {"9" * digits}, "loss": 2.5}}\n'
+        (tmp_path / name / "metrics.jsonl").write_text(event)
+    monkeypatch.setattr(training, "RUNS", tmp_path)
+    families = {family.name: family.samples for family in training.collect()}
+    assert families["podwright_training_step"] == {'{run="sound"}': 9}
+    assert families["podwright_training_loss"] == {'{run="large"}': 2.5, '{run="sound"}': 2.5}
+
+
 def test_alerts_fire_when_they_should(debians, tmp_path):
     """Prometheus's own tool reads the rules, and each fires for what it is about and for nothing else."""
     rules = DASHBOARD.with_name("alerts.yaml")

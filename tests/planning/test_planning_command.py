@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from xml.etree import ElementTree as ET
@@ -34,6 +35,7 @@ def test_a_plan_explains_itself(plan):
     status, out, _ = plan(*G5, "--tokens", "78e9")
     assert status == OK
     assert max(map(len, out.splitlines())) <= COLUMNS
+    assert re.match(r"Fits: 78B tokens take \S+ days and [\d,]+ USD, as predicted below\n\n", out)
     for words in (
         "1,235,814,400 parameters",
         "Memory per GPU",
@@ -88,6 +90,14 @@ def test_what_does_not_fit_has_another_status(plan):
     assert "GB per GPU, an A10G has 23.1: use" in out
     assert "To run it" not in out
     assert "No command to run it: this run needs" in out
+
+
+def test_what_fits_with_no_sequence_needs_other_accelerators(plan):
+    """Shorter sequences are advised only where they help; where the weights are too large, other machines are."""
+    _, out, _ = plan("--model", "llama3_1_405b", "--instance", "ml.g5.12xlarge", "--nodes", "1")
+    assert "use accelerators with more memory: `podwright plan --minimum` lists" in " ".join(out.split())
+    _, out, _ = plan(*G5[:-1], str(2**20))
+    assert "shorten the sequence or use accelerators with more memory" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

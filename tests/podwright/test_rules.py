@@ -368,6 +368,11 @@ BROKEN = [
         {"nodes": {"controller_logins": {"admins": ["nobody-knows"]}}},
         "nodes.controller_logins.admins[0]",
     ),
+    (
+        "source-of-slurm",
+        {"nodes": {"pam_slurm_adopt": {"slurm_source_sha256": "24.11.5"}}},
+        "nodes.pam_slurm_adopt.slurm_source_sha256",
+    ),
     ("role-of-login-nodes", {**groups(CONTROLLER, LOGIN, WORKERS), **users({})}, "nodes.users"),
     ("role-of-login-nodes", {**groups(CONTROLLER, LOGIN, WORKERS), **ldap()}, "nodes.ldap"),
     (

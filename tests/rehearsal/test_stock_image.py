@@ -13,6 +13,7 @@ import pytest
 
 from podwright_bootstrap.contract import ProvisioningParameters, TrainingPayload, WorkerGroup
 from podwright_bootstrap.features import Containers, NodeFeatures, PamSlurmAdopt, Prolog
+from podwright_bootstrap.steps import pam_slurm_adopt
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
@@ -33,6 +34,7 @@ from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import supplies
 from podwright_testing.boots import require_booted
 from podwright_testing.debians import unpacked
+from podwright_testing.repository import PLACE, SOURCE, repository, source
 from tests.bootstrap.conftest import make_wheel, sha256
 
 pytestmark = pytest.mark.hosts
@@ -115,7 +117,11 @@ def cluster(
         image=debian_13,
         nodes=[make_node(CONTROLLER, role="controller"), make_node(LOGIN, role="login"), make_node(WORKER)],
         relay=("127.0.0.1", int(aws.endpoint_url.rpartition(":")[2])),
-        binds=[(supplies(RELEASES["debian-13"]).wheelhouse, WHEELS), (docker, DOCKER)],
+        binds=[
+            (supplies(RELEASES["debian-13"]).wheelhouse, WHEELS),
+            (docker, DOCKER),
+            (repository("compiler", debian_13, pam_slurm_adopt.BUILD_PACKAGES), PLACE),
+        ],
         image_lacks=STOCK,
         image_has={**metadata_service(), **updates(debian_13)},
         task_plugin=TASK_PLUGIN,
@@ -175,7 +181,7 @@ def test_an_image_without_the_pam_module_is_a_warning(
         said = cluster.run(f"/fsx/asks/on_create.sh --only {name}", host=WORKER, user="root").stdout
         warned = [line for line in said.splitlines() if " WARNING on " in line]
         assert len(warned) == warnings, said
-    assert "this image has no pam_slurm_adopt.so, and a Slurm of its own" in warned[0]
+    assert "this image has no pam_slurm_adopt.so, and no /opt/slurm/lib*/libslurm.so" in warned[0]
     assert "users without a job may log in to this node" in warned[0]
 
 
@@ -208,16 +214,27 @@ def test_a_job_keeps_to_its_cores_and_memory(cluster: NamespacedCluster) -> None
 def test_a_login_is_part_of_the_users_job(
     cluster: NamespacedCluster, debian_13: Path, bundle: Callable[[ProvisioningParameters], Path]
 ) -> None:
-    """With pam_slurm_adopt a login needs a job, has its cores and memory alone, and ends with it."""
-    (module,) = (debian_13 / "root").glob("usr/lib/*/security/pam_slurm_adopt.so")
-    folder = cluster.path(WORKER, "/opt/slurm/lib/security")  # where Slurm's own build puts it
-    folder.mkdir()
-    shutil.copy(module, folder)
+    """With pam_slurm_adopt a login needs a job, has its cores and memory alone, and ends with it.
+
+    The boot builds the module from Slurm's own source, which nodes of the cluster have fetched, for a Slurm that no
+    package has.
+    """
+    archive = source(debian_13, "slurmd")
+    release = cluster.run("/opt/slurm/sbin/slurmd -V", host=WORKER).stdout.split()[-1].replace(".", "-")
+    fetched = cluster.directory / "fsx" / ".cache" / "podwright"
+    fetched.mkdir(parents=True, exist_ok=True)
+    shutil.copy(archive, fetched / f"slurm-{release}-1.tar.gz")
+    own = "ln -s /usr/lib/*-linux-gnu/libslurm.so.?? /opt/slurm/lib/libslurm.so"  # where Slurm's own build puts it
+    apt = f"rm /etc/apt/sources.list.d/*; echo '{SOURCE.strip()}' >/etc/apt/sources.list"
+    cluster.run(f"{own}; {apt}", host=WORKER, user="root")
     features = replace(PARAMETERS.nodes, pam_slurm_adopt=PamSlurmAdopt(admins=()))
     shutil.copytree(bundle(replace(PARAMETERS, nodes=features)), cluster.directory / "fsx" / "adopts")
-    for host, step in ((CONTROLLER, "slurm_conf"), (WORKER, "pam_slurm_adopt")):
-        for name in ("parameters", step):
-            cluster.run(f"/fsx/adopts/on_create.sh --only {name}", host=host, user="root")
+    said = []
+    for host, step in ((CONTROLLER, "slurm_conf"), (WORKER, "pam_slurm_adopt"), (WORKER, "pam_slurm_adopt")):
+        cluster.run("/fsx/adopts/on_create.sh --only parameters", host=host, user="root")
+        said.append(cluster.run(f"/fsx/adopts/on_create.sh --only {step}", host=host, user="root").stdout)
+    assert "built /opt/slurm/lib/security/pam_slurm_adopt.so" in said[1], said[1]
+    assert "1 steps, 0 changes" in said[2]
     cluster.wait_until_idle(timeout_s=600)
     ssh = f"ssh -o BatchMode=yes {WORKER}"
     refused = cluster.run(f"{ssh} true", host=LOGIN, check=False)

@@ -14,7 +14,7 @@ from podwright_rehearsal import command
 from podwright_rehearsal.run import operator, story
 from podwright_rehearsal.run.hosting import KINDS
 from podwright_rehearsal.run.progress import JsonProgress, Progress
-from podwright_rehearsal.run.rehearsal import steps
+from podwright_rehearsal.run.rehearsal import TRAINING_STEPS, steps
 from podwright_training.run_folder import RunFolder
 
 WIDTH = 120  # of a sentence
@@ -37,6 +37,16 @@ def test_the_sentence_comes_before_the_step(kind: type[Progress]) -> None:
     assert "1 steps; this takes about 4 minutes" in first
     assert story.SENTENCES["submit"] in began
     assert "submit" in ended
+
+
+def test_without_a_training_program_no_job_is_rehearsed(tmp_path: Path) -> None:
+    """The steps about a job and its model are left out for all hosts, and nobody is sent to a report."""
+    for hosts in KINDS.values():
+        assert set(steps(hosts)) - set(steps(hosts, trains=False)) == set(TRAINING_STEPS) & set(steps(hosts))
+        assert {"deploy", "look back", "destroy"} < set(steps(hosts, trains=False))
+    rows = dict(story.after(Path("cluster.yaml"), None, tmp_path, is_example=False))
+    assert rows["open"] == f"{tmp_path}  the logs"
+    assert "trained" not in rows["you saw"]
 
 
 def test_the_time_is_that_of_the_last_rehearsal(tmp_path: Path) -> None:

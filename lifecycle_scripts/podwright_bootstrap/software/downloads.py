@@ -79,7 +79,15 @@ def fetch(name: str, node: Node) -> Path:
     Raises:
         BootstrapError: there is no file for this machine, the download failed, or the checksum differs.
     """
-    wanted = find(name)
+    return fetch_file(find(name), node)
+
+
+def fetch_file(wanted: Download, node: Node) -> Path:
+    """The file, which has its checksum.
+
+    Raises:
+        BootstrapError: the download failed, or the checksum differs.
+    """
     path = _folder(node) / wanted.filename
     earlier = _identity(path)
     if _is(path, wanted):
@@ -92,7 +100,7 @@ def fetch(name: str, node: Node) -> Path:
     with locked(lock, limit_s=FETCH_LIMIT_S, every_s=node.poll_s, unless=fetched) as mine:
         if mine and not _is(path, wanted):
             if path.exists():
-                shell.say(f"{path} does not match the manifest: downloading it again")
+                shell.say(f"{path} has another checksum: downloading it again")
             _download(wanted, path, node)
     if not _is(path, wanted):
         raise BootstrapError(f"{path} changed after it was fetched", hint="who writes there besides root?")
@@ -193,7 +201,7 @@ def _download(wanted: Download, path: Path, node: Node) -> None:
     if found != wanted.sha256:
         part.unlink()
         raise BootstrapError(
-            f"{source} has sha256 {found}, the manifest says {wanted.sha256}: the file was removed",
+            f"{source} has sha256 {found}, need {wanted.sha256}: the file was removed",
             hint=BUNDLE_HINT if bundled else "does a proxy answer in its place?",
         )
     _sync(part)

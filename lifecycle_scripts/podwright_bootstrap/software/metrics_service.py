@@ -33,6 +33,13 @@ WantedBy=multi-user.target
 """
 
 
+def make_user() -> Iterator[str]:
+    """Add the user that measures, unless it is there."""
+    if shell.run("id", USER, timeout_s=30, check=False, quiet=True).exit_code:
+        shell.run("useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", USER, timeout_s=30)
+        yield f"added user {USER}"
+
+
 def keep(
     unit: str,
     description: str,

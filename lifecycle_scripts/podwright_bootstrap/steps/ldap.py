@@ -7,6 +7,7 @@ verifies by their repository's signature.
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 from typing import Iterator, List, Optional
 
@@ -17,13 +18,14 @@ from podwright_bootstrap.features import Ldap as Settings
 from podwright_bootstrap.host import ldap, shell, units
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.software import packages
+from podwright_bootstrap.software import metrics_service, packages
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import shared_secret
 
 PACKAGES = ("sssd-ldap", "libnss-sss", "libpam-sss")
 LIBRARIES, INSTALLED = Path("/usr/lib"), ("*/sssd/libsss_ldap.so", "*/libnss_sss.so.2", "*/security/pam_sss.so")
 CONFIGURATION = Path("/etc/sssd/sssd.conf")
+FOR_GROUP = 0o640
 OURS = "# Written by podwright's bootstrap."
 CERTIFICATE = Path("/etc/ssl/podwright-ldap.pem")
 IMAGE_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -67,7 +69,9 @@ class Ldap(Step):
         bind = (wanted.bind_dn, password) if wanted.bind_dn and password else None
         ldap.greet(wanted.uri, certificate=_certificate(wanted), bind=bind, timeout_s=ANSWER_LIMIT_S * shell.PATIENCE)
         yield from _install(node)
-        changed = shell.write_file(CONFIGURATION, _configuration(wanted, password, node), mode=0o600)
+        if node.parameters.nodes.observability:  # or the next boot would find an account that SSSD is to leave out
+            yield from metrics_service.make_user()
+        changed = shell.write_file(CONFIGURATION, _configuration(wanted, password, node), mode=_mode())
         if changed:
             yield f"wrote {CONFIGURATION}"
             shell.run("systemctl", "stop", "sssd", timeout_s=60, check=False)
@@ -224,6 +228,12 @@ def _configuration(wanted: Settings, password: Optional[str], node: Node) -> str
     # Or the directory's ubuntu would log in as ours, with the directory's password or key.
     nss = ["[nss]", f"filter_users = {_names(users)}", f"filter_groups = {_names(groups)}"]
     return "\n".join([OURS, *sssd, "", *nss, "", "[domain/ldap]", *lines]) + "\n"
+
+
+def _mode() -> int:
+    """Return the mode of a file that only SSSD reads: since 2.10 it lets its own group read it, and belongs to root."""
+    kept = CONFIGURATION.is_file() and stat.S_IMODE(CONFIGURATION.stat().st_mode) == FOR_GROUP
+    return FOR_GROUP if kept else 0o600
 
 
 def _own_users(node: Node) -> List[List[str]]:

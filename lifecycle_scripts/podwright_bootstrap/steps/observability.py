@@ -48,9 +48,7 @@ class Observability(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Install what runs, then start it."""
-        if shell.run("id", USER, timeout_s=30, check=False, quiet=True).exit_code:
-            shell.run("useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", USER, timeout_s=30)
-            yield f"added user {USER}"
+        yield from metrics_service.make_user()
         _refuse_foreign(node)
         yield from _folders()
         updated = list(installed_copy.install())

@@ -6,6 +6,9 @@ https://slurm.schedmd.com/pam_slurm_adopt.html
 from __future__ import annotations
 
 import re
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 from typing import Iterator, List
 
@@ -14,7 +17,7 @@ from podwright_bootstrap.contract import COMPUTE
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.software import packages
+from podwright_bootstrap.software import packages, slurm_source
 from podwright_bootstrap.steps import Step
 
 PAM_SSHD = Path("/etc/pam.d/sshd")
@@ -22,6 +25,14 @@ MODULE = "pam_slurm_adopt.so"
 PACKAGE = "libpam-slurm-adopt"  # of Debian and Ubuntu
 # Where PAM's modules are on Ubuntu and Debian, and where Slurm's own build puts it.
 MODULE_FOLDERS = ("lib/security", "usr/lib/security", "usr/lib/*/security", "opt/slurm/lib*/security")
+SOURCES = ("pam_slurm_adopt.c", "helper.c")  # below contribs/pam_slurm_adopt
+LIBRARY = "lib*/libslurm.so"  # of the image's Slurm
+COMPILER, PAM_HEADER = "gcc", Path("/usr/include/security/pam_modules.h")
+BUILD_PACKAGES = ("gcc", "libc6-dev", "libpam0g-dev")
+# The image's library knows how to authenticate, and no Makefile is used.
+CONFIGURE = ("--quiet", "--without-munge", "--disable-dependency-tracking")
+CONFIGURE_LIMIT_S, COMPILE_LIMIT_S = 600, 300
+LOADS = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 # Who joins no job stays outside; the module's default lets them in.
 OPTIONS = "action_adopt_failure=deny action_generic_failure=deny"
 OURS = "# podwright: pam_slurm_adopt"  # on each line of ours
@@ -37,7 +48,7 @@ class PamSlurmAdopt(Step):
     name = "pam_slurm_adopt"
     whose = "compute nodes of clusters that ask for it"
     hint = f"look at {PAM_SSHD} and /var/log/auth.log"
-    time_limit_s = 900
+    time_limit_s = 1800
     without = "a rule for logins: users without a job may log in to this node"
 
     def applies(self, node: Node) -> bool:
@@ -64,20 +75,51 @@ class PamSlurmAdopt(Step):
 
 
 def _install(node: Node) -> Iterator[str]:
-    """Install the distribution's module if Slurm is the distribution's too, in the same version: no other one fits."""
+    """Install the distribution's module if Slurm is the distribution's too, in the same version; else build it."""
     slurmd = (contract.SLURM_ROOT / "sbin" / "slurmd").resolve()
     owner = shell.run("dpkg-query", "--search", slurmd, timeout_s=60, check=False, quiet=True)
     if owner.exit_code:
-        raise BootstrapError(
-            f"this image has no {MODULE}, and a Slurm of its own, for which no package has one",
-            hint="build it into an image, from the contribs of the image's Slurm, or leave nodes.pam_slurm_adopt out",
-        )
+        yield from _build(node)
+        return
     package = owner.output.split(":")[0]
     version = shell.run("dpkg-query", "--show", "--showformat=${Version}", package, timeout_s=60, quiet=True).output
     packages.install(f"{PACKAGE}={version.strip()}", node=node)
     if not _module():
         raise BootstrapError(f"{PACKAGE} {version.strip()} has no {MODULE}", hint="look at `dpkg --listfiles` of it")
     yield f"installed {PACKAGE} {version.strip()}"
+
+
+def _build(node: Node) -> Iterator[str]:
+    """Build the module from the source of the image's own Slurm, with the image's own library."""
+    library = next(contract.SLURM_ROOT.glob(LIBRARY), None)
+    if library is None:
+        raise BootstrapError(
+            f"this image has no {MODULE}, and no {contract.SLURM_ROOT / LIBRARY} to build it with",
+            hint="build it into an image, from the contribs of the image's Slurm, or leave nodes.pam_slurm_adopt out",
+        )
+    settings = node.parameters.nodes.pam_slurm_adopt
+    archive = slurm_source.fetch(node, sha256=settings.slurm_source_sha256 if settings else None)
+    if not (shutil.which(COMPILER) and PAM_HEADER.exists()):
+        packages.install(*BUILD_PACKAGES, node=node)
+        yield f"installed {', '.join(BUILD_PACKAGES)}"
+    module = library.parent / "security" / MODULE
+    shell.write_file(module, _compiled(archive, library))
+    yield f"built {module}"
+
+
+def _compiled(archive: Path, library: Path) -> bytes:
+    """Return the module, which finds each of its symbols in the library."""
+    with tempfile.TemporaryDirectory() as folder:
+        shell.run("tar", "-xf", archive, "-C", folder, "--strip-components=1", timeout_s=60)
+        here = ("env", f"--chdir={folder}")
+        prefix = f"--prefix={contract.SLURM_ROOT}"
+        shell.run(*here, "./configure", prefix, *CONFIGURE, timeout_s=CONFIGURE_LIMIT_S, quiet=True)  # for config.h
+        sources = [f"contribs/pam_slurm_adopt/{name}" for name in SOURCES]
+        options = ("-shared", "-fPIC", "-O2", "-DHAVE_CONFIG_H", "-I.", f"-Wl,-rpath,{library.parent}")
+        shell.run(*here, COMPILER, *options, *sources, "-o", MODULE, library, "-lpam", timeout_s=COMPILE_LIMIT_S)
+        built = Path(folder) / MODULE
+        shell.run(sys.executable, "-I", "-c", LOADS, built, timeout_s=60)
+        return built.read_bytes()
 
 
 def _restrict(node: Node) -> Iterator[str]:

@@ -90,6 +90,7 @@ RULES: tuple[Rule, ...] = (
     users.ssh_keys_of_people,
     users.homes_of_people,
     users.named_users,
+    users.source_of_slurm,
     users.role_of_login_nodes,
     users.controller_logins,
     users.ldap,

@@ -141,6 +141,16 @@ def named_users(settings: Settings) -> Iterator[Finding]:
                 yield error(path, f"{key}: no user is called {name}", "add the user to nodes.users, or delete the name")
 
 
+def source_of_slurm(settings: Settings) -> Iterator[Finding]:
+    """The checksum of Slurm's source is no SHA-256."""
+    wanted = settings.nodes.pam_slurm_adopt
+    if wanted is None or wanted.slurm_source_sha256 is None:
+        return
+    if not re.fullmatch("[0-9a-f]{64}", wanted.slurm_source_sha256):
+        given = f"slurm_source_sha256: got {wanted.slurm_source_sha256!r}, need 64 digits of 0-9 and a-f"
+        yield error(("nodes", "pam_slurm_adopt", "slurm_source_sha256"), given, "sha256sum prints it")
+
+
 def role_of_login_nodes(settings: Settings) -> Iterator[Finding]:
     """Users of login nodes can use the nodes' role, because nodes.metadata_access does not say who may."""
     nodes = settings.nodes

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 OK, FAILED = 0, 1
 SCHEMA = "podwright.deploy/1"
 PARTS = ("foundation", "cluster")
+AUTHORIZE = "podwright ssh-config --write --authorize ~/.ssh/id_ed25519.pub"  # without it, nodes refuse `submit`
 SKIP_SYNTH, APPROVED = "--skip-synth", "--auto-approve"
 ALONE = "--ignore-missing-stack-dependencies"
 
@@ -314,5 +315,5 @@ def next_commands(settings: Settings) -> list[str]:
     """Return what to run after a deployment."""
     nodes = sum(group.count for group in settings.cluster.instance_groups if group.partition)
     can_train = settings.training.source == "bundled" and nodes and Path("run.yaml").exists()
-    train = [f"podwright submit run.yaml --nodes {nodes}"] if can_train else []
+    train = [AUTHORIZE, f"podwright submit run.yaml --nodes {nodes}"] if can_train else []
     return ["podwright status", "podwright connect", *train]

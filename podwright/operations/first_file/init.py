@@ -175,6 +175,7 @@ def _report(options: argparse.Namespace, asker: Asker, written: dict[Path, str])
     """Print the written files, the price of the nodes, and the next commands."""
     from podwright.check.load import load
     from podwright.diagram import prices
+    from podwright.operations.deployment.deploy import AUTHORIZE
 
     settings = load(options.file)
     groups = settings.cluster.instance_groups
@@ -184,7 +185,7 @@ def _report(options: argparse.Namespace, asker: Asker, written: dict[Path, str])
     option = "" if options.file == config_path() else f" {options.file}"
     following = [f"podwright check{option}", f"podwright deploy{option}"]
     if asker.model:
-        following.append(f"podwright submit {options.file.with_name(RUN_FILE)} --nodes {asker['nodes']}")
+        following += [AUTHORIZE, f"podwright submit {options.file.with_name(RUN_FILE)} --nodes {asker['nodes']}"]
     if options.json:
         document = {"written": list(written), "example": options.example, "answers": asker.given}
         print_json(SCHEMA, {**document, "usd_per_hour": usd_per_hour, "next": following})

@@ -156,13 +156,13 @@ class RehearsedCluster(ABC):
         """Return when the hosts are idle. Default: all compute nodes.
 
         Raises:
-            HostError: they are not within `timeout_s`; the message has their states.
+            HostError: they are not within `timeout_s`; the message has all nodes' states, with Slurm's reasons.
         """
         wanted = hostnames if hostnames is not None else self._compute()
         wait_for(
             lambda: all(self._states_or_none().get(name) == "idle" for name in wanted),
             timeout_s=timeout_s,
-            what=lambda: f"{', '.join(wanted)} to be idle; Slurm says {self._states_or_none() or 'nothing'}",
+            what=lambda: f"{', '.join(wanted)} to be idle; Slurm says {self._states_shown() or 'nothing'}",
         )
 
     def job(self, job_id: int) -> dict[str, str]:
@@ -180,7 +180,7 @@ class RehearsedCluster(ABC):
         """Return the job when it is in one of the states (any final one by default) after so many restarts.
 
         Raises:
-            HostError: it is not within `timeout_s`; the message has its state and Slurm's reason.
+            HostError: it is not within `timeout_s`; the message has its state, the nodes', and Slurm's reasons.
         """
 
         def reached() -> bool:
@@ -189,7 +189,8 @@ class RehearsedCluster(ABC):
 
         def what() -> str:
             now = self.job(job_id)
-            return f"job {job_id} to be {' or '.join(sorted(states))}; it is {now['JobState']} ({now['Reason']})"
+            state = f"it is {now['JobState']} ({now['Reason']}); nodes: {self._states_shown()}"
+            return f"job {job_id} to be {' or '.join(sorted(states))}; {state}"
 
         wait_for(reached, timeout_s=timeout_s, what=what, pause_s=_POLL_S)
         return self.job(job_id)
@@ -304,6 +305,12 @@ class RehearsedCluster(ABC):
 
     def _states_or_none(self) -> dict[str, str]:
         return self.node_states() if self._controller_answers() else {}
+
+    def _states_shown(self) -> str:
+        """Return states and reasons in words, nothing while no controller answers."""
+        states = self._states_or_none()
+        reasons = {name: f" ({why})" for name, why in self._reasons().items() if why != "none"} if states else {}
+        return ", ".join(f"{name} is {state}{reasons.get(name, '')}" for name, state in states.items())
 
     def _compute(self) -> list[str]:
         return [name for name, node in self.nodes.items() if node.role == "compute"]

@@ -99,7 +99,8 @@ node_files() { # an AMI's, in place of the packages'
   install -d -o munge -g munge -m 700 /etc/munge /var/log/munge
   install -d -o munge -g munge -m 711 /var/lib/munge
   rm -f /etc/munge/munge.key /etc/ssh/ssh_host_*
-  printf '%s\n' 'UsePAM yes' 'PasswordAuthentication no' 'Subsystem sftp internal-sftp' >/etc/ssh/sshd_config
+  printf '%s\n' 'Include /etc/ssh/sshd_config.d/*.conf' 'UsePAM yes' 'PasswordAuthentication no' \
+    'Subsystem sftp internal-sftp' >/etc/ssh/sshd_config
   # Ubuntu's sudo reads /etc/environment, Debian's does not
   grep -q pam_env /etc/pam.d/sudo || echo 'session required pam_env.so' >>/etc/pam.d/sudo
   sed -i 's/^\(session.*\)required\(.*pam_loginuid\)/\1optional\2/' /etc/pam.d/sshd

@@ -45,8 +45,9 @@ class SlurmPackages:
 
     @property
     def libraries(self) -> str:
-        """The value of LD_LIBRARY_PATH."""
-        return f"{self.plugins.parent}:{self.plugins}"
+        """The value of LD_LIBRARY_PATH: Debian 12 has libreadline and others in /lib, beside /usr/lib."""
+        architecture = self.plugins.parent.name
+        return f"{self.plugins.parent}:{self.root}/lib/{architecture}:{self.plugins}"
 
     @property
     def path(self) -> str:

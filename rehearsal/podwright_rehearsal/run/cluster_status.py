@@ -9,7 +9,7 @@ from podwright_rehearsal.clusters.rehearsed import RehearsedCluster
 ACCOUNTS = "AccountingStorageType = accounting_storage/slurmdbd"  # scontrol show config
 
 
-def ask_slurm(cluster: RehearsedCluster, job_id: int, *, partition: str) -> dict[str, str]:
+def ask_slurm(cluster: RehearsedCluster, job_id: int | None, *, partition: str) -> dict[str, str]:
     """Return output by command: sinfo, srun hostname on all nodes of the partition, sacct with accounting."""
     nodes = cluster.run(f"sinfo --noheader --partition={partition} --format=%D").stdout.split()
     srun = f"srun --partition={partition} --nodes={sum(map(int, nodes))} --ntasks-per-node=1 hostname"
@@ -21,7 +21,8 @@ def ask_slurm(cluster: RehearsedCluster, job_id: int, *, partition: str) -> dict
         cluster.run("scontrol show config | grep ^AccountingStorageType", check=False).stdout.split()
     ):
         columns = "JobID,JobName,State,NNodes,Elapsed,ExitCode"
-        said["sacct"] = cluster.run(f"sacct --jobs={job_id} --duplicates --format={columns}").stdout
+        jobs = f"--jobs={job_id} " if job_id is not None else ""
+        said["sacct"] = cluster.run(f"sacct {jobs}--duplicates --format={columns}").stdout
     return {name: text.rstrip() for name, text in said.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,11 +23,18 @@ from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.clusters.set_up_by_api import FileSystem
+from podwright_rehearsal.run import state_bucket
 from podwright_rehearsal.run.progress import StepFailed
 
 SKIP_SYNTH = "--skip-synth"  # the stacks in the output folder are up to date
 # `terraform init` locks the provider for this machine; hashes for others are of no use in a rehearsal's folder.
 SKIP_PROVIDER_LOCK = "--skip-provider-lock"
+# What cdktf prints of Terraform: ``STACK  aws_vpc.network_vpc_4E8F0223: Creation complete after 2s [id=vpc-1]``.
+_DONE = re.compile(
+    r"(?P<type>\w+)\.(?P<name>\w+?)(?:_[0-9A-F]{8})?(?: \([^)]*\))?: "
+    r"(?P<verb>Creation|Modifications|Destruction) complete after (?P<time>\w+)"
+)
+_WORDS = {"Creation": "created", "Modifications": "updated", "Destruction": "destroyed"}
 
 
 @dataclass
@@ -45,6 +53,7 @@ class Deployment:
         content = json.loads((checkout.ROOT / "cdktf.json").read_text())
         content |= {"app": f"{sys.executable} {checkout.ROOT / 'main.py'}", "output": str(self.project / "cdktf.out")}
         (self.project / "cdktf.json").write_text(json.dumps(content, indent=2))
+        state_bucket.make(self.aws.client("s3"), self.settings)
         lines = self._kit("deploy", "*", "--auto-approve")
         return sum(int(line.split("Resources: ")[1].split()[0]) for line in lines if "Apply complete!" in line)
 
@@ -60,6 +69,7 @@ class Deployment:
         for file in (self.project / "cdktf.out" / "stacks").glob("*/cdk.tf.json"):
             file.write_text(file.read_text().replace('"prevent_destroy": true', '"prevent_destroy": false'))
         self._kit("destroy", "*", "--auto-approve", SKIP_SYNTH)
+        state_bucket.remove(self.aws.client("s3"), self.settings)
 
     def log(self, verb: str) -> Path:
         """Return the log of one of the kit's commands."""
@@ -173,7 +183,8 @@ class Deployment:
 
         def keep(line: str) -> None:
             lines.append(line)
-            self.on_line(line)
+            if words := in_words(line):
+                self.on_line(words)
 
         code = processes.run_logged(
             [find_program(), verb, *arguments, SKIP_PROVIDER_LOCK],
@@ -194,3 +205,9 @@ class Deployment:
             processes.MARKER: str(self.project.parent),
         }
         return {**os.environ, **self.aws.environment(), **terraform_environment(self.project), **own}
+
+
+def in_words(line: str) -> str | None:
+    """Return what Terraform is done with, as ``created network_vpc (aws_vpc, 2s)``; None for all its other lines."""
+    done = _DONE.search(line)
+    return f"{_WORDS[done['verb']]} {done['name']} ({done['type']}, {done['time']})" if done else None

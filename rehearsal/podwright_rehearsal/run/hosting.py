@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ from podwright_bootstrap.contract import (
     NODE_JSON,
     SHARED_DIRECTORY,
     NodeRecord,
+    ProvisioningParameters,
 )
 from podwright_bootstrap.report import DEGRADED, SKIPPED
 from podwright_rehearsal import processes
@@ -38,6 +40,7 @@ from podwright_rehearsal.hosts import cgroups
 from podwright_rehearsal.hosts.debian_root import RELEASES, DebianRelease
 from podwright_rehearsal.hosts.image import WHEELS
 from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
+from podwright_rehearsal.run import left_out
 from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 from podwright_rehearsal.run.progress import StepFailed
@@ -97,6 +100,12 @@ class Hosts(ABC):
     def limits(self) -> str:
         """The part of Slurm that these hosts cannot show, in a few words; empty if they show all of it."""
         return ""
+
+    @staticmethod
+    def left_out(settings: Settings) -> list[str]:
+        """Return the parts of the settings that the boots of these hosts leave out, a line for each."""
+        del settings
+        return []
 
     @property
     @abstractmethod
@@ -171,9 +180,18 @@ class NamespacedHosts(Hosts):
         lacks = ", ".join(cgroups.missing())
         return "jobs are not confined" + (f"; cgroup2 has no {lacks} here" if lacks else "")
 
+    @staticmethod
+    def left_out(settings: Settings) -> list[str]:
+        """Return what hosts go without that reach nothing outside the cluster."""
+        return left_out.parts(settings)
+
     def bootstrap(self) -> str:
         """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
         self.lifecycle = self.deployment.download_lifecycle(self._empty("lifecycle"))
+        parameters = self.lifecycle / self.deployment.parameters_name
+        given = ProvisioningParameters.from_json(parameters.read_text())
+        if (here := left_out.without(given)) != given:
+            parameters.write_text(json.dumps(here.to_dict()))
         boots = self._boot()
         self.boot_seconds = {boot.hostname: self._step_seconds(boot.hostname) for boot in boots}
         record = NodeRecord.from_json(self.cluster.path(self.cluster.controller, NODE_JSON).read_text())
@@ -303,11 +321,12 @@ class FlatHosts(Hosts):
         folder = self.deployment.download_lifecycle(self._empty("lifecycle"))
         parameters, log = folder / self.deployment.parameters_name, self.directory / "logs" / "environment.log"
         self.environment = self.shared / SHARED_DIRECTORY / "environment"
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}  # uvx's user sets some
         code = processes.run_logged(
             [sys.executable, "-m", flat_environment.__name__, str(parameters), str(self.environment)],
             log=log,
             cwd=self.directory,
-            environment={**os.environ, **self.deployment.aws.environment(), **self._pip_options(), **self._mark()},
+            environment={**ours, **self.deployment.aws.environment(), **self._pip_options(), **self._mark()},
             on_line=self.note,
         )
         if code:

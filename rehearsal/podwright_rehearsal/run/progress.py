@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from podwright_rehearsal.run import story
 
 NOTE_EVERY_S = 5.0
 NOTE_WIDTH = 110
-_ID = re.compile(r" \[id=\S+\]?$")  # what Terraform adds: long, and of no use while it runs
 
 
 class StepFailed(PodwrightError):  # noqa: N818 - it is what happened, as in Slurm's own states
@@ -83,7 +81,7 @@ class Progress:
             yield record
         except BaseException as error:  # Ctrl-C too: the step did not end well
             interrupted = isinstance(error, KeyboardInterrupt | GeneratorExit)  # the latter: between here and the body
-            stopped = interrupted or any(it.state == "stopped" for it in self.steps)
+            stopped = interrupted or any(it.state in {"stopped", "failed"} for it in self.steps)
             self._end(record, "stopped" if stopped else "failed")  # with one, those that run beside it
             raise
         self._end(record, "done")
@@ -105,7 +103,7 @@ class Progress:
         """Show a program's last line, every few seconds and each once; the step's log has all of them."""
         if line != self.noted and time.monotonic() - self.noted_at_s > NOTE_EVERY_S:
             self.noted, self.noted_at_s = line, time.monotonic()
-            short = " ".join(_ID.sub("", line).split())
+            short = " ".join(line.split())
             self.show(short if len(short) <= NOTE_WIDTH else f"{short[: NOTE_WIDTH - 1]}…")
 
     def show(self, line: str) -> None:

@@ -47,6 +47,12 @@ TRAINER_ARGUMENTS = (
 )
 PLAN_AGAIN = "plan again"  # runs while the nodes boot: neither waits for the other
 AFTER_PLAN = "sinfo"
+# Of clusters without a training program no job is rehearsed.
+TRAINING_STEPS = (
+    *("environment", "submit", "train", "lose a host", "train on"),
+    *("consolidate", "evaluate", "generate", "report"),
+)
+NO_TRAINING = "training: nodes have no training program, so no job runs and no host is lost"
 TRAIN_TIMEOUT_S = 900
 DIGITS = 4  # to which perplexity must agree
 
@@ -67,7 +73,7 @@ class Rehearsal:
     aws: AwsStandIn = field(init=False)
     deployment: Deployment = field(init=False)
     hosts: Hosts = field(init=False)
-    job_id: int = field(init=False)
+    job_id: int | None = field(init=False, default=None)
     killed_at: int = field(init=False)
     plan: Future[None] = field(init=False)  # the second one
 
@@ -101,10 +107,11 @@ class Rehearsal:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)  # Terraform's states, keys and the hosts' disks are nobody else's
         self.progress.foretell(story.before(self.directory))
+        self._say_what_is_left_out()
         with ExitStack() as stack, self.progress.shown():
             beside = stack.enter_context(ThreadPoolExecutor(1))
             stack.callback(self._end_everything)
-            for name, step in steps(self.kind_of_hosts).items():
+            for name, step in steps(self.kind_of_hosts, trains=trains(self.settings)).items():
                 if name == "destroy" and self.keep:
                     continue
                 if name == PLAN_AGAIN:
@@ -182,7 +189,8 @@ class Rehearsal:
     def submit(self, _: ExitStack) -> str:
         """Run ``podwright-train launch`` on the login node, if there is one, or else the controller."""
         data = self.hosts.mount_path / "data"
-        hosts, ranks_per_host = job_size(len(self._compute()))
+        nodes = self.hosts.cluster.nodes.values()
+        hosts, ranks_per_host = job_size(sum(node.partition == self._partition() for node in nodes))
         answer = self._trainer(
             "launch",
             *(
@@ -210,10 +218,10 @@ class Rehearsal:
 
     def lose_host(self, _: ExitStack) -> str:
         """Fail a host of the job, then replace it and resume the job as HyperPod does."""
-        victim = self.hosts.cluster.job_hosts(self.job_id)[-1]
+        victim = self.hosts.cluster.job_hosts(self._job())[-1]
         self.hosts.lose(victim)
         self.killed_at = self._last_step()
-        self.hosts.auto_resume(self.job_id)
+        self.hosts.auto_resume(self._job())
         self._wait_for("the resume", lambda: len(list(self.run.events("start"))) > 1)
         resumed = list(self.run.events("start"))[-1]["step"]
         self.summary.kill = f"killed at step {self.killed_at}, resumed from step {resumed}"
@@ -222,7 +230,7 @@ class Rehearsal:
     def train_to_end(self, _: ExitStack) -> str:
         """Wait for the job's end; check the order of the data and that the loss has fallen."""
         self._wait_for("the end of training", lambda: any(True for _ in self.run.events("end")))
-        self._wait_for("the job's end", lambda: self.hosts.cluster.job(self.job_id)["JobState"] == "COMPLETED")
+        self._wait_for("the job's end", lambda: self._state() == "COMPLETED")
         self._check_data_order()
         losses = [event["loss"] for event in last_per_step(self.run.events("train"))]
         if losses[-1] > losses[0] - 1.0:
@@ -277,6 +285,13 @@ class Rehearsal:
             raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self.deployment.log("destroy"))
         self.summary.resources_left = "0"
         return "0 resources left"
+
+    def _say_what_is_left_out(self) -> None:
+        lines = [*self.kind_of_hosts.left_out(self.settings), *([] if trains(self.settings) else [NO_TRAINING])]
+        for line in lines:
+            self.progress.show(f"not rehearsed: {line}")
+        if lines:
+            self.summary.preparation["not rehearsed"] = "\n".join(lines)
 
     def _end_everything(self) -> None:
         """End every process; a plan that still runs may start another until it has failed."""
@@ -347,7 +362,11 @@ class Rehearsal:
         wait_for(there, timeout_s=TRAIN_TIMEOUT_S, what=lambda: f"{what}; the job is {self._state()}", pause_s=0.5)
 
     def _state(self) -> str:
-        return self.hosts.cluster.job(self.job_id)["JobState"]
+        return self.hosts.cluster.job(self._job())["JobState"]
+
+    def _job(self) -> int:
+        assert self.job_id is not None  # noqa: S101 -- the step that submits it comes before
+        return self.job_id
 
     def _last_step(self) -> int:
         return max((event["step"] for event in self.run.events("train")), default=0)
@@ -386,13 +405,18 @@ def job_size(compute_nodes: int) -> tuple[int, int]:
     return hosts, RANKS // hosts
 
 
-def steps(kind_of_hosts: type[Hosts]) -> dict[str, Step]:
+def trains(settings: Settings) -> bool:
+    """Return whether nodes have the training program that the rehearsal's job runs."""
+    return settings.training.source != "none"
+
+
+def steps(kind_of_hosts: type[Hosts], *, trains: bool = True) -> dict[str, Step]:
     """Return the steps by name, in order; each kind of hosts has its own between start and first job."""
 
     def preparing(name: str) -> Step:
         return lambda rehearsal, _: rehearsal.prepare(name)
 
-    return {
+    named: dict[str, Step] = {
         "start AWS": Rehearsal.start_aws,
         "deploy": Rehearsal.deploy,
         PLAN_AGAIN: Rehearsal.plan_again,
@@ -410,6 +434,7 @@ def steps(kind_of_hosts: type[Hosts]) -> dict[str, Step]:
         "look back": Rehearsal.look_back,
         "destroy": Rehearsal.destroy,
     }
+    return {name: step for name, step in named.items() if trains or name not in TRAINING_STEPS}
 
 
 def last_per_step(events: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:

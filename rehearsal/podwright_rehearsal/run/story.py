@@ -8,7 +8,7 @@ from pathlib import Path
 from podwright_training.run_folder import RunFolder
 
 LAST = "wall_time"
-USUAL = "3 minutes on two cores, and some more the first time, for downloads"
+USUAL = "3 to 4 minutes on two cores, and some more the first time, for downloads"
 
 # What happens, and what it is on AWS.
 SENTENCES: Mapping[str, str] = {
@@ -44,10 +44,12 @@ def before(folder: Path) -> str:
     return f"about {last.read_text(encoding='utf-8')}, as the last one here" if last.exists() else f"about {USUAL}"
 
 
-def after(config: Path, run: RunFolder, logs: Path, *, is_example: bool) -> Iterator[tuple[str, str]]:
+def after(config: Path, run: RunFolder | None, logs: Path, *, is_example: bool) -> Iterator[tuple[str, str]]:
     """Yield what was seen, the files to open and the next commands; after an example, to write a file of one's own."""
-    yield "you saw", "a cluster deployed, set up, trained on, broken, repaired and destroyed"
-    yield "open", "\n".join([f"{run.report / 'index.html'}  the report", f"{run.hf}  the model", f"{logs}  the logs"])
+    seen = "set up, trained on, broken, repaired" if run else "set up"
+    yield "you saw", f"a cluster deployed, {seen} and destroyed"
+    files = [f"{run.report / 'index.html'}  the report", f"{run.hf}  the model"] if run else []
+    yield "open", "\n".join([*files, f"{logs}  the logs"])
     drawing = f"podwright explain {config} -o cluster.svg"
     own, live = "podwright init  # a cluster.yaml of your own", "podwright check --live  # ask your AWS account"
     then = own if is_example else live

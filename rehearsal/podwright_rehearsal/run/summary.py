@@ -22,8 +22,8 @@ class Summary:
     wall_time: str = ""
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return label and value of each line."""
+        """Return label and value of each line; of steps that did not run there is none."""
         rows: list[tuple[str, str]] = []
         for name, value in vars(self).items():
             rows += value.items() if isinstance(value, dict) else [(name.replace("_", " "), str(value))]
-        return rows
+        return [(name, value) for name, value in rows if value]

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Puts an LDAP server with TLS on the host, as directory.test: what the disk has already is used.
+# Puts an LDAP server with TLS on the host, as directory.test: what the disk has already is used. `serve.sh [ADDRESS]`
 set -euo pipefail
 
 authority() { # NAME
@@ -13,7 +13,7 @@ if [[ ! -d database ]]; then
   openssl req -newkey rsa:2048 -nodes -subj /CN=directory.test -keyout server.key -out server.csr
   openssl x509 -req -in server.csr -CA authority.pem -CAkey authority.key -days 2 -out server.pem \
     -extfile <(echo subjectAltName=DNS:directory.test)
-  echo '127.0.0.1 directory.test another.test' >>/etc/hosts
+  echo "${1:-127.0.0.1} directory.test another.test" >>/etc/hosts
   mkdir database
   ssh-keygen -q -t ed25519 -N '' -f ada
   sed -i -E "s#^uid: (ada|ubuntu)\$#&\nsshPublicKey: $(<ada.pub)#" people.ldif

@@ -1,0 +1,54 @@
+"""The source of the node's Slurm, for what its image was built without.
+
+The checksums of releases are in ``downloads.json``, or a user gives that of another one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Optional
+
+from podwright_bootstrap import contract
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.software import downloads
+from podwright_bootstrap.software.downloads import Download
+
+NAME = "slurm-{version}"  # in the manifest
+URL = "https://github.com/SchedMD/slurm/archive/slurm-{tag}-1.tar.gz"
+SETTING = "nodes.pam_slurm_adopt.slurm_source_sha256"
+
+
+def fetch(node: Node, *, sha256: Optional[str]) -> Path:
+    """Return the archive with the source of exactly this node's Slurm.
+
+    Args:
+        node: this node.
+        sha256: the archive's checksum, which is used before the manifest's.
+
+    Raises:
+        BootstrapError: nobody has given a checksum of it, the download failed, or the checksum differs.
+    """
+    version = _version()
+    url = URL.format(tag=version.replace(".", "-"))
+    name = NAME.format(version=version)
+    if sha256:
+        return downloads.fetch_file(Download(name, url, sha256), node)
+    if name not in downloads.manifest():
+        raise BootstrapError(
+            f"podwright has no checksum of the source of Slurm {version}, {url}",
+            hint=f"give it in cluster.yaml as {SETTING}, after you have compared it with a second source",
+        )
+    return downloads.fetch(name, node)
+
+
+def _version() -> str:
+    """Return the release of slurmd, such as 24.11.6."""
+    slurmd = contract.SLURM_ROOT / "sbin" / "slurmd"
+    said = shell.run(slurmd, "-V", timeout_s=60, quiet=True).output
+    found = re.search(r"\d+\.\d+\.\d+", said)
+    if not found:
+        raise BootstrapError(f"{slurmd} -V names no release: {said.strip()}")
+    return found[0]
