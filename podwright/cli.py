@@ -41,8 +41,8 @@ STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # any command
 MISSING = {  # by package
     "podwright_training": "podwright-training is not installed: install its wheel (plans need no torch: `pip install "
     "--no-deps` is enough), or use the checkout",
-    "podwright_rehearsal": "podwright-rehearsal is not installed: `pip install 'podwright[rehearsal]'`, or use the "
-    "checkout",
+    "podwright_rehearsal": "podwright-rehearsal is not installed: `pip install 'podwright[rehearsal]'`, with uvx "
+    "`--from 'podwright[rehearsal]'`, or use the checkout",
 }
 
 

@@ -78,7 +78,7 @@ CHANGELOG = """# Changelog
 @pytest.mark.parametrize("entries", ["", "- New.\n"])
 @pytest.mark.parametrize("prepared", ["", "## 0.1.0 (not released yet)\nThe first.\n\n### Added\n- Much.\n\n"])
 def test_a_prepared_section_is_dated(clone: Path, entries: str, prepared: str) -> None:
-    """A version's prepared section and what came later become one with a date, below an empty `Unreleased`."""
+    """A prepared section and what came later, under a heading of its own, get one date, below an empty `Unreleased`."""
     (clone / "CHANGELOG.md").write_text(CHANGELOG.format(entries=entries, prepared=prepared), encoding="utf-8")
     run(clone, "git", "commit", "--quiet", "--all", "--message", "Describe")
     said = release(clone, "print(*release._not_ready('v0.1.0'), sep='\\n')").strip()
@@ -87,7 +87,8 @@ def test_a_prepared_section_is_dated(clone: Path, entries: str, prepared: str) -
         return
     release(clone, "release._tag('v0.1.0')")
     today = f"## 0.1.0 ({datetime.now(timezone.utc):%Y-%m-%d})\n"
-    body = "\n\n".join(filter(None, ["The first.\n\n### Added\n- Much." if prepared else "", entries.strip()]))
+    later = f"### Also\n{entries.strip()}" if prepared and entries else entries.strip()
+    body = "\n\n".join(filter(None, ["The first.\n\n### Added\n- Much." if prepared else "", later]))
     assert (clone / "CHANGELOG.md").read_text(encoding="utf-8") == (
         f"# Changelog\n\n## Unreleased\n\n{today}{body}\n\n## 0.0.9 (2026-01-01)\n- Older.\n"
     )

@@ -32,7 +32,7 @@ ROOT = metadata.ROOT
 REPORT, SUMS = "rehearsal.html", "SHA256SUMS"
 PROJECTS = (".", *metadata.DISTRIBUTIONS)
 SEMANTIC = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")  # https://semver.org
-UNRELEASED, PENDING = "## Unreleased\n", "## {version} (not released yet)\n"
+UNRELEASED, PENDING, ALSO = "## Unreleased\n", "## {version} (not released yet)\n", "### Also"
 
 
 def main() -> int:
@@ -114,6 +114,8 @@ def _tag(tag: str) -> None:
     changelog = ROOT / "CHANGELOG.md"
     version = tag.removeprefix("v")
     head, entries, prepared, older = _sections(changelog.read_text("utf-8"), version)
+    if prepared and entries.startswith("-"):  # else they would be items of the prepared section's last heading
+        entries = f"{ALSO}\n{entries}"
     text = "\n\n".join(filter(None, [prepared, entries]))
     dated = f"## {version} ({datetime.now(timezone.utc):%Y-%m-%d})\n{text}\n"
     _write(changelog, head + "\n".join(filter(None, [UNRELEASED, dated, older])))

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
@@ -74,8 +74,9 @@ def pages(folder: Path, report: Path | None) -> Iterator[tuple[str, Path]]:
         yield name, drawing
     _podwright(*PLAN, "--svg", str(folder / "roofline.svg"))
     yield "roofline", folder / "roofline.svg"
-    helps = [[command.name, "--help"] for command in cli._commands()]  # noqa: SLF001
-    for name, commands in {"plan": [PLAN, DOES_NOT_FIT], "help": [["--help"], *helps]}.items():
+    helps = [("--help",), *((command.name, "--help") for command in cli._commands())]  # noqa: SLF001
+    shown: dict[str, Sequence[Sequence[str]]] = {"plan": (PLAN, DOES_NOT_FIT), "help": helps}
+    for name, commands in shown.items():
         text = "\n".join(f"$ podwright {' '.join(words)}\n{_podwright(*words)}" for words in commands)
         terminal = folder / f"terminal-{name}.html"
         terminal.write_text(TERMINAL.format(text=escape(text)), encoding="utf-8")

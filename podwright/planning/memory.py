@@ -151,8 +151,8 @@ class _Sizing:
 
     def memory(self) -> Memory:
         states = self._states()
-        dynamic = max(self._candidates(), key=lambda items: sum(items.values()))
-        total = sum(states.values()) + sum(dynamic.values())
+        items = max(({**states, **each} for each in self._candidates()), key=lambda each: sum(each.values()))
+        total = sum(items.values())
         on_device = self.software.reads == "device"
         context = self.software.reserve_gb if on_device else 0.3
         peak_gb = total / GB * (1 + self._fragmentation()) + context
@@ -160,8 +160,7 @@ class _Sizing:
             error_gb=peak_gb * self.constants("memory_error"),
             capacity_gb=self.accelerator.memory_gb - (0.0 if on_device else self.constants("context_gb")),
             more_gaps_gb=total / GB * self._more_gaps(),
-            **{name: size / GB for name, size in states.items()},
-            **{name: size / GB for name, size in dynamic.items()},
+            **{name: size / GB for name, size in items.items()},
             communication_and_context=context,
             fragmentation=total / GB * self._fragmentation(),
         )
@@ -254,13 +253,16 @@ class _Sizing:
 
         What a block kept or recomputed for the gradient of its input stays until that of its weights is complete, with
         the gradients of its matrices' results (``stage_backward_input`` of torch). The first stage has no such gradient
-        to compute: its whole backward pass comes with its weights. All weights stay gathered.
+        to compute: its whole backward pass comes with its weights. All weights stay gathered. Ranks without embedding
+        or head have less of the states: often it is one of those that keeps most.
         """
         layout = self.layout
         last = layout.pipeline * layout.virtual_stages - 1
         sizes = [self._stage_bytes(stage, last) for stage in range(last + 1)]
         weights, at_work, logits = 2.0 * sum(self._local_parameters()), self._working_bytes(), self._logits()
         for rank in range(layout.pipeline):
+            lacking = self._lacks(rank)
+            states = {**self._states(lacking), "gathered_parameters": weights - 2.0 * lacking}
             kept = most = most_with_loss = 0.0
             for kind, stage, _ in layout.actions(rank):
                 forward, split = sizes[stage]
@@ -268,8 +270,17 @@ class _Sizing:
                 if kind == "forward" and stage == last:
                     most_with_loss = max(most_with_loss, kept)
                 most = max(most, kept)
-            yield {"gathered_parameters": weights, "activations": most + at_work, "logits": 0.0}
-            yield {"gathered_parameters": weights, "activations": most_with_loss, "logits": logits}
+            yield {**states, "activations": most + at_work, "logits": 0.0}
+            if most_with_loss:
+                yield {**states, "activations": most_with_loss, "logits": logits}
+
+    def _lacks(self, rank: int) -> float:
+        """Return the parameters of embedding and head that the first rank of a pipeline has, and this one lacks."""
+        if self.layout.schedule == "zero_bubble_v":
+            ends = 0 if rank == 0 else 1 if self.model.tied else 2
+        else:
+            ends = 0 if rank in (0, self.layout.pipeline - 1) else 1
+        return ends * self.model.embedding / self.layout.tensor
 
     def _stage_bytes(self, stage: int, last: int) -> tuple[float, float]:
         """Size what a stage keeps of a micro-batch after its forward pass, and after the gradient of its input."""
@@ -311,7 +322,8 @@ class _Sizing:
 
     # ---- states ------------------------------------------------------------------------------------
 
-    def _states(self) -> dict[str, float]:
+    def _states(self, lacking: float = 0.0) -> dict[str, float]:
+        """Size the states of the first rank, or of one that lacks so many of its parameters."""
         software, layout = self.software, self.layout
         if layout.training != "full":
             return self._adapter_states()
@@ -320,10 +332,10 @@ class _Sizing:
             optimizer = master = 0.0
         level = SHARDINGS.index(layout.sharding)
         return {
-            "parameters": self._sharded(software.weight_bytes, sharded=level >= SHARDINGS.index("full")),
-            "gradients": self._sharded(software.gradient_bytes, sharded=self._shards_gradients(level)),
-            "master_weights": self._sharded(master, sharded=level >= SHARDINGS.index("optimizer")),
-            "optimizer": self._sharded(optimizer, sharded=level >= SHARDINGS.index("optimizer")),
+            "parameters": self._sharded(software.weight_bytes, lacking, sharded=level >= SHARDINGS.index("full")),
+            "gradients": self._sharded(software.gradient_bytes, lacking, sharded=self._shards_gradients(level)),
+            "master_weights": self._sharded(master, lacking, sharded=level >= SHARDINGS.index("optimizer")),
+            "optimizer": self._sharded(optimizer, lacking, sharded=level >= SHARDINGS.index("optimizer")),
         }
 
     def _shards_gradients(self, level: int) -> bool:
@@ -361,8 +373,9 @@ class _Sizing:
             "optimizer": 4.0 * adapters,
         }
 
-    def _sharded(self, width: float, *, sharded: bool) -> float:
+    def _sharded(self, width: float, lacking: float, *, sharded: bool) -> float:
         dense, experts = self._local_parameters()
+        dense -= lacking
         ranks = self.layout.sharding_ranks
         if not sharded:
             return width * (dense + experts)

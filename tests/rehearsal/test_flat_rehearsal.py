@@ -31,6 +31,7 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     empty = tmp_path_factory.mktemp("empty")
     command = [sys.executable, "-m", "podwright.cli", "rehearse", "--flat", "--json"]
     environment = {name: value for name, value in os.environ.items() if name != CONFIG_VARIABLE}
+    environment["UV_FIND_LINKS"] = str(empty)  # of somebody who uses uv: no wheel of ours is there
     done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"an example is rehearsed: {EXAMPLE}" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from io import StringIO
 
 import pytest
@@ -50,6 +51,16 @@ class Interrupting(StringIO):
         """Raise the signal once."""
         if self.getvalue().count("\n") == 1:
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_failure_stops_what_runs_beside_it() -> None:
+    """Of two steps side by side the one that fails first has failed; the other one is stopped for it."""
+    shown = Progress(["deploy", "plan again"], out=StringIO())
+    with suppress(OSError), shown.step("plan again"):
+        with suppress(OSError), shown.step("deploy"):
+            raise OSError("disk full")
+        raise OSError("its Terraform was ended")
+    assert {it.name: it.state for it in shown.steps} == {"deploy": "failed", "plan again": "stopped"}
 
 
 def test_a_step_interrupted_as_it_begins_is_stopped() -> None:

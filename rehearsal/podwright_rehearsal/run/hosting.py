@@ -321,11 +321,12 @@ class FlatHosts(Hosts):
         folder = self.deployment.download_lifecycle(self._empty("lifecycle"))
         parameters, log = folder / self.deployment.parameters_name, self.directory / "logs" / "environment.log"
         self.environment = self.shared / SHARED_DIRECTORY / "environment"
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}  # uvx's user sets some
         code = processes.run_logged(
             [sys.executable, "-m", flat_environment.__name__, str(parameters), str(self.environment)],
             log=log,
             cwd=self.directory,
-            environment={**os.environ, **self.deployment.aws.environment(), **self._pip_options(), **self._mark()},
+            environment={**ours, **self.deployment.aws.environment(), **self._pip_options(), **self._mark()},
             on_line=self.note,
         )
         if code:

@@ -81,7 +81,7 @@ class Progress:
             yield record
         except BaseException as error:  # Ctrl-C too: the step did not end well
             interrupted = isinstance(error, KeyboardInterrupt | GeneratorExit)  # the latter: between here and the body
-            stopped = interrupted or any(it.state == "stopped" for it in self.steps)
+            stopped = interrupted or any(it.state in {"stopped", "failed"} for it in self.steps)
             self._end(record, "stopped" if stopped else "failed")  # with one, those that run beside it
             raise
         self._end(record, "done")

@@ -71,15 +71,18 @@ class Step:
 
 
 def kinds(options: TrainConfig, world_size: int) -> dict[int, str]:
-    """Return one rank of each kind: ranks differ by their pipeline stages only."""
+    """Return one rank of each kind: ranks differ by their pipeline stages only.
+
+    Of a V, the rank at its tip has no end of the model, but keeps most: it waits longest for the gradients of weights.
+    """
     stages = options.pipeline_parallel
     if stages == 1:
         return {0: "all ranks"}
     each = world_size // stages
-    if options.pipeline_schedule == "zero_bubble_v":
-        return {0: "first and last stage", each: "middle stages"}
-    found = {0: "first stage", each: "middle stages", (stages - 1) * each: "last stage"}
-    return found if stages > 2 else {0: "first stage", each: "last stage"}  # noqa: PLR2004 - ends only
+    in_a_v = options.pipeline_schedule == "zero_bubble_v"
+    first, last = ("first and last stage", "innermost stages") if in_a_v else ("first stage", "last stage")
+    found = {0: first, each: "middle stages", (stages - 1) * each: last}
+    return found if stages > 2 else {0: first, each: last}  # noqa: PLR2004 - ends only
 
 
 def run(options: TrainConfig, ranks: Ranks, kind: str) -> Step:
