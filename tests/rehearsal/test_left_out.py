@@ -14,7 +14,7 @@ from podwright.settings.operations import S3State
 from podwright_bootstrap.contract import Accounting, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import NodeFeatures, Prolog
 from podwright_rehearsal.aws import AwsStandIn
-from podwright_rehearsal.run import state_bucket
+from podwright_rehearsal.run import retained
 from podwright_rehearsal.run.hosting import Debian13Hosts, FlatHosts
 from podwright_rehearsal.run.left_out import OWN_DATABASE, without
 from podwright_testing.unreachable import NODES
@@ -67,8 +67,8 @@ def test_the_bucket_of_the_states_is_there_before_and_gone_after(tmp_path: Path)
     settings = load(checkout.ROOT / "examples/production/cluster.yaml")
     assert isinstance(settings.state, S3State)
     with AwsStandIn(directory=tmp_path, region=settings.region) as aws:
-        s3 = aws.client("s3")
-        state_bucket.make(s3, settings)
-        s3.put_object(Bucket=settings.state.bucket, Key="llm-production/terraform.tfstate", Body=b"{}")
-        state_bucket.remove(s3, settings)
+        retained.make_bucket_of_states(aws.client, settings)
+        aws.client("s3").put_object(Bucket=settings.state.bucket, Key="llm-production/state", Body=b"{}")
+        retained.release(aws.client)
+        retained.remove(aws.client, settings)
         assert aws.inventory() == []

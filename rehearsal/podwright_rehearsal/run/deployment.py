@@ -23,7 +23,7 @@ from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.clusters.set_up_by_api import FileSystem
-from podwright_rehearsal.run import state_bucket
+from podwright_rehearsal.run import retained
 from podwright_rehearsal.run.progress import StepFailed
 
 SKIP_SYNTH = "--skip-synth"  # the stacks in the output folder are up to date
@@ -53,7 +53,7 @@ class Deployment:
         content = json.loads((checkout.ROOT / "cdktf.json").read_text())
         content |= {"app": f"{sys.executable} {checkout.ROOT / 'main.py'}", "output": str(self.project / "cdktf.out")}
         (self.project / "cdktf.json").write_text(json.dumps(content, indent=2))
-        state_bucket.make(self.aws.client("s3"), self.settings)
+        retained.make_bucket_of_states(self.aws.client, self.settings)
         lines = self._kit("deploy", "*", "--auto-approve")
         return sum(int(line.split("Resources: ")[1].split()[0]) for line in lines if "Apply complete!" in line)
 
@@ -65,11 +65,12 @@ class Deployment:
                 raise StepFailed(f"the second plan of {stack} has changes", log=self.log("diff"))
 
     def destroy(self) -> None:
-        """``cdktf destroy '*'`` of what the second plan synthesized, and of file systems that users retain."""
+        """``cdktf destroy '*'`` of what the second plan synthesized, and of what users retain."""
         for file in (self.project / "cdktf.out" / "stacks").glob("*/cdk.tf.json"):
             file.write_text(file.read_text().replace('"prevent_destroy": true', '"prevent_destroy": false'))
+        retained.release(self.aws.client)
         self._kit("destroy", "*", "--auto-approve", SKIP_SYNTH)
-        state_bucket.remove(self.aws.client("s3"), self.settings)
+        retained.remove(self.aws.client, self.settings)
 
     def log(self, verb: str) -> Path:
         """Return the log of one of the kit's commands."""
