@@ -209,7 +209,7 @@ def test_a_second_boot_changes_nothing(cluster: NamespacedCluster, host: str) ->
 
 
 def test_people_of_the_directory_log_in_and_run_jobs(cluster: NamespacedCluster) -> None:
-    """The key in the directory opens its owner's account; Slurm runs her jobs; who is in no allowed group stays out."""
+    """The key in the directory opens its owner's account; Slurm runs her jobs; users of other groups are refused."""
     home = output(cluster, f"{SSH} ada@{WORKER} 'pwd; id -un; stat --format=%U .'")
     assert home.split() == ["/fsx/home/ada", "ada", "ada"]
     assert output(cluster, "srun --partition gpu sh -c 'hostname; id -un'", user="ada").split() == [WORKER, "ada"]
@@ -260,7 +260,7 @@ def test_a_rebooted_node_knows_people_and_measures_itself(cluster: NamespacedClu
 def test_directory_and_metrics_leave_a_node(
     cluster: NamespacedCluster, bundle: Callable[[ProvisioningParameters], Path]
 ) -> None:
-    """A boot without both ends SSSD and all units; the directory's people are unknown, and nobody keeps a key."""
+    """A boot without both ends SSSD and all units; the directory's people are unknown, and no key is left."""
     require_booted([cluster.boot_one(WORKER, bundle(PARAMETERS))])
     assert "(exit" in output(cluster, "id ada", host=WORKER)
     assert "(exit 255)" in output(cluster, f"{SSH} ada@{WORKER} true")

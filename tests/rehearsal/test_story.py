@@ -40,7 +40,7 @@ def test_the_sentence_comes_before_the_step(kind: type[Progress]) -> None:
 
 
 def test_without_a_training_program_no_job_is_rehearsed(tmp_path: Path) -> None:
-    """The steps about a job and its model are left out for all hosts, and nobody is sent to a report."""
+    """The steps about a job and its model are left out for all hosts, and no line names a report."""
     for hosts in KINDS.values():
         assert set(steps(hosts)) - set(steps(hosts, trains=False)) == set(TRAINING_STEPS) & set(steps(hosts))
         assert {"deploy", "look back", "destroy"} < set(steps(hosts, trains=False))

@@ -29,7 +29,7 @@ def fetch(node: Node, *, sha256: Optional[str]) -> Path:
         sha256: the archive's checksum, which is used before the manifest's.
 
     Raises:
-        BootstrapError: nobody has given a checksum of it, the download failed, or the checksum differs.
+        BootstrapError: its checksum is not known, the download failed, or the checksum differs.
     """
     version = _version()
     url = URL.format(tag=version.replace(".", "-"))

@@ -22,7 +22,7 @@ class Summary:
     wall_time: str = ""
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return label and value of each line; of steps that did not run there is none."""
+        """Return label and value of each line, for steps that ran."""
         rows: list[tuple[str, str]] = []
         for name, value in vars(self).items():
             rows += value.items() if isinstance(value, dict) else [(name.replace("_", " "), str(value))]
