@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from podwright_rehearsal.hosts.debian_root import RELEASES
 from podwright_rehearsal.hosts.permission import why_not
 from podwright_rehearsal.run import supplies
 from podwright_testing.boots import require_booted
+from podwright_testing.web_server import Quiet, serving
 
 CHECKOUT = Path(__file__).parents[2]
 LUSTRE_SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"
@@ -98,7 +98,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ProvisioningPa
 def web_server() -> Iterator[tuple[str, int]]:
     """An HTTP server on this machine's loopback that says "hello from the machine", or 8 MiB of zeros for /large."""
 
-    class Hello(http.server.BaseHTTPRequestHandler):
+    class Hello(Quiet, http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = bytes(8 << 20) if self.path == "/large" else b"hello from the machine"
             self.send_response(200)
@@ -109,15 +109,8 @@ def web_server() -> Iterator[tuple[str, int]]:
         def do_POST(self) -> None:
             self.do_GET()
 
-        def log_message(self, *_: object) -> None:
-            """Keep the terminal quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield "127.0.0.1", server.server_port
-        server.shutdown()
-        thread.join()
+    with serving(Hello) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import http.server
 import json
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
 from podwright_testing.debians import unpacked
 from podwright_testing.repository import PLACE, SOURCE, repository
+from podwright_testing.web_server import Quiet, serving
 from tests.bootstrap.test_observability import NVIDIA_SMI
 
 pytestmark = pytest.mark.hosts
@@ -119,7 +119,7 @@ def received() -> Received:
 def server(received: Received) -> Iterator[tuple[str, int]]:
     """Secrets Manager, as far as one secret, and a workspace for metrics."""
 
-    class Aws(http.server.BaseHTTPRequestHandler):
+    class Aws(Quiet, http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked = self.rfile.read(int(self.headers["Content-Length"]))
             if self.path == "/api/v1/remote_write":
@@ -131,15 +131,8 @@ def server(received: Received) -> Iterator[tuple[str, int]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            """Keep the terminal quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Aws) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield "127.0.0.1", server.server_port
-        server.shutdown()
-        thread.join()
+    with serving(Aws) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

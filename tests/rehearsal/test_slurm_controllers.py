@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from podwright_bootstrap.features import NodeFeatures, Remediation
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
+from podwright_testing.web_server import Quiet, serving
 
 pytestmark = pytest.mark.hosts
 PRIMARY, BACKUP, COMPUTE, DATABASE = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16-6", "ip-10-0-16-9"
@@ -49,7 +49,7 @@ PARAMETERS = ProvisioningParameters(
 def secrets_manager() -> Iterator[tuple[str, int]]:
     """AWS's API, as far as `aws secretsmanager get-secret-value` and `aws sns publish` ask it."""
 
-    class Secret(http.server.BaseHTTPRequestHandler):
+    class Secret(Quiet, http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             text = json.dumps(SECRET)
@@ -62,15 +62,8 @@ def secrets_manager() -> Iterator[tuple[str, int]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            """Keep the terminal quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Secret) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield "127.0.0.1", server.server_port
-        server.shutdown()
-        thread.join()
+    with serving(Secret) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
