@@ -1,4 +1,4 @@
-"""The Terraform resource types that the stacks create: one row for tags, adoption and diagram each."""
+"""The Terraform resource types that the stacks create: one row each for tags, adoption, guard and diagram."""
 
 from __future__ import annotations
 
@@ -43,6 +43,9 @@ class ResourceType:
         find: Returns the id of an existing resource with the planned values, where it has no tag.
         status: Returns AWS's status of a resource whose creation takes minutes.
         delete: The AWS CLI command that deletes it, up to the id.
+        loss: What its end loses, such as ``loses its data``: a deployment replaces or destroys it only when it is
+            named. Default: nothing.
+        holds_nodes: Whether AWS keeps it while nodes are in it.
     """
 
     label: str = ""
@@ -52,6 +55,8 @@ class ResourceType:
     find: Callable[[Account, Values], Any] | None = None
     status: Callable[[Account, str], Any] | None = None
     delete: str = ""
+    loss: str = ""
+    holds_nodes: bool = False
 
 
 def resource_type(name: str) -> ResourceType:
@@ -91,15 +96,17 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         untagged="the cluster's Tags are in its desired state",
         status=lambda account, name: account.look("ClusterStatus", "sagemaker", "describe_cluster", ClusterName=name),
         delete="sagemaker delete-cluster --cluster-name ",
+        loss="ends all jobs",
     ),
     "aws_cloudwatch_dashboard": ResourceType(label="Dashboard", untagged=WRITTEN_AGAIN),
     "aws_cloudwatch_event_rule": ResourceType(label="Event rule"),
     "aws_cloudwatch_event_target": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
-    "aws_cloudwatch_log_group": ResourceType(label="Log group"),
+    "aws_cloudwatch_log_group": ResourceType(label="Log group", loss="loses its logs"),
     "aws_cloudwatch_metric_alarm": ResourceType(label="Alarm", untagged=WRITTEN_AGAIN),
     "aws_db_instance": ResourceType(
         label="Database",
         hourly=True,
+        loss="loses the job accounting",
         status=lambda account, name: account.look(
             "DBInstances[0].DBInstanceStatus", "rds", "describe_db_instances", DBInstanceIdentifier=name
         ),
@@ -115,12 +122,14 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         hourly=True,
         status=lambda account, name: (account.file_system(name) or {}).get("Lifecycle"),
         delete="fsx delete-file-system --file-system-id ",
+        loss="loses its data",
     ),
     "aws_fsx_openzfs_file_system": ResourceType(
         label="OpenZFS",
         hourly=True,
         status=lambda account, name: (account.file_system(name) or {}).get("Lifecycle"),
         delete="fsx delete-file-system --file-system-id ",
+        loss="loses its data",
     ),
     "aws_iam_role": ResourceType(
         label="Role",
@@ -147,6 +156,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         hourly=True,
         status=lambda account, name: account.look("KeyMetadata.KeyState", "kms", "describe_key", KeyId=name),
         delete="kms schedule-key-deletion --key-id ",
+        loss="loses what it has encrypted",
     ),
     "aws_nat_gateway": ResourceType(
         label="NAT gateway",
@@ -156,7 +166,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         ),
         delete="ec2 delete-nat-gateway --nat-gateway-id ",
     ),
-    "aws_prometheus_workspace": ResourceType(delete="amp delete-workspace --workspace-id "),
+    "aws_prometheus_workspace": ResourceType(delete="amp delete-workspace --workspace-id ", loss="loses its metrics"),
     "aws_route": ResourceType(
         drawn=False,
         untagged=BY_NAME,
@@ -181,7 +191,9 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
             Filters=_filters(route_table_id=planned["route_table_id"], association__subnet_id=planned["subnet_id"]),
         ),
     ),
-    "aws_s3_bucket": ResourceType(label="Bucket", find=_untagged_bucket, delete="s3 rb --force s3://"),
+    "aws_s3_bucket": ResourceType(
+        label="Bucket", find=_untagged_bucket, delete="s3 rb --force s3://", loss="loses its objects"
+    ),
     "aws_s3_bucket_lifecycle_configuration": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
     "aws_s3_bucket_logging": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
     "aws_s3_bucket_policy": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
@@ -196,13 +208,13 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
             "join('/', [GroupName, Name])", "scheduler", "get_schedule", Name=planned["name"]
         ),
     ),
-    "aws_security_group": ResourceType(delete="ec2 delete-security-group --group-id "),
+    "aws_security_group": ResourceType(delete="ec2 delete-security-group --group-id ", holds_nodes=True),
     "aws_sns_topic": ResourceType(label="SNS topic"),
     "aws_sns_topic_policy": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
     "aws_sns_topic_subscription": ResourceType(drawn=False, untagged="subscribing twice is one subscription"),
     "aws_ssm_document": ResourceType(label="Session document"),
-    "aws_subnet": ResourceType(drawn=False, delete="ec2 delete-subnet --subnet-id "),
-    "aws_vpc": ResourceType(drawn=False, delete="ec2 delete-vpc --vpc-id "),
+    "aws_subnet": ResourceType(drawn=False, delete="ec2 delete-subnet --subnet-id ", holds_nodes=True),
+    "aws_vpc": ResourceType(drawn=False, delete="ec2 delete-vpc --vpc-id ", holds_nodes=True),
     "aws_vpc_endpoint": ResourceType(hourly=True, delete="ec2 delete-vpc-endpoints --vpc-endpoint-ids "),
     "aws_vpc_ipv4_cidr_block_association": ResourceType(
         drawn=False,

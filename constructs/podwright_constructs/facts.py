@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 
 class PortRange(NamedTuple):
@@ -27,6 +27,10 @@ ANYWHERE = "0.0.0.0/0"
 
 # Properties of a cluster that only a new one can have: createOnlyProperties of its CloudFormation schema.
 CLUSTER_CREATE_ONLY = ("ClusterName", "VpcConfig", "Orchestrator")
+
+# Each cluster has the log group LOG_GROUPS/NAME/ID, and its nodes write metrics into the namespace of the same name.
+# https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-troubleshooting-slurm.html
+LOG_GROUPS = "/aws/sagemaker/Clusters"
 
 # Of clusters, instance groups and partitions alike.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateCluster.html
@@ -143,10 +147,13 @@ LUSTRE_HDD_CAPACITY_STEPS_GIB = {12: 6000, 40: 1800}  # by throughput
 LUSTRE_EFA_CAPACITY_STEPS_GIB = {125: 38_400, 250: 19_200, 500: 9600, 1000: 4800}
 LUSTRE_TIERING_THROUGHPUT_STEP_MBPS = 4000
 MAX_LUSTRE_TIERING_THROUGHPUT_MBPS = 2_000_000
-LUSTRE_VERSIONS = ("2.15", "2.12", "2.10")
-LUSTRE_COMPRESSIONS = ("LZ4", "NONE")
+LustreVersion = Literal["2.15", "2.12", "2.10"]
+LustreCompression = Literal["LZ4", "NONE"]
+LUSTRE_VERSIONS = get_args(LustreVersion)
+LUSTRE_COMPRESSIONS = get_args(LustreCompression)
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemLustreMetadataConfiguration.html
-LUSTRE_METADATA_IOPS = (1500, 3000, 6000, *range(12_000, 192_001, 12_000))
+LUSTRE_METADATA_IOPS_STEP = 12_000
+LUSTRE_METADATA_IOPS = (1500, 3000, 6000, *range(LUSTRE_METADATA_IOPS_STEP, 192_001, LUSTRE_METADATA_IOPS_STEP))
 LUSTRE_TIERING_METADATA_IOPS = (6000, 12_000)  # the default comes first
 # https://docs.aws.amazon.com/fsx/latest/LustreGuide/create-dra-linked-data-repo.html
 MAX_DATA_REPOSITORIES = 8
@@ -169,7 +176,8 @@ OPENZFS_SUBNETS = {"MULTI_AZ_1": 2}  # one of each zone; the others have one
 MIN_OPENZFS_CAPACITY_GIB = 64
 MAX_OPENZFS_CAPACITY_GIB = 524_288
 OPENZFS_CAPACITY_TEXT = f"{MIN_OPENZFS_CAPACITY_GIB} to {MAX_OPENZFS_CAPACITY_GIB}"
-OPENZFS_COMPRESSIONS = ("ZSTD", "LZ4", "NONE")
+OpenZfsCompression = Literal["ZSTD", "LZ4", "NONE"]
+OPENZFS_COMPRESSIONS = get_args(OpenZfsCompression)
 
 MAX_BACKUP_RETENTION_DAYS = 90
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_LustreFileSystemConfiguration.html

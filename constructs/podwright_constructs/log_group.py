@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from constructs import Construct
 
-from podwright_constructs import checks
+from podwright_constructs import checks, facts
 from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
 from podwright_constructs.aws.data_iam_policy_document import DataIamPolicyDocument
 from podwright_constructs.aws.data_partition import DataPartition
@@ -14,7 +14,6 @@ from podwright_constructs.aws.iam_role_policy import IamRolePolicy
 from podwright_constructs.aws.scheduler_schedule import SchedulerSchedule
 from podwright_constructs.kit import Fn
 from podwright_constructs.problems import refuse
-from podwright_constructs.role import LOG_GROUPS
 
 
 def log_group_name(cluster_name: str, cluster_id: str) -> str:
@@ -22,7 +21,7 @@ def log_group_name(cluster_name: str, cluster_id: str) -> str:
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm.html
     """
-    return f"{LOG_GROUPS}/{cluster_name}/{cluster_id}"
+    return f"{facts.LOG_GROUPS}/{cluster_name}/{cluster_id}"
 
 
 class ClusterLogGroup(Construct):

@@ -25,6 +25,7 @@ class Problem:
         given: The value, or a few words for it, such as ``2 controllers``.
         need: What AWS accepts; completes the sentence "got …, need …".
         hint: The reason, or what to do, where that is not obvious.
+        is_default: Whether the value is the argument's default; the message then says so.
     """
 
     code: Code
@@ -32,11 +33,13 @@ class Problem:
     given: object
     need: str
     hint: str = ""
+    is_default: bool = False
 
     @property
     def message(self) -> str:
         """One sentence that stands alone: ``subnet_ids[1]: got net-1, need an id like subnet-…``."""
-        return f"{dotted(self.path)}: got {_text(self.given)}, need {self.need}"
+        default = " (the default)" if self.is_default else ""
+        return f"{dotted(self.path)}: got {_text(self.given)}{default}, need {self.need}"
 
     def below(self, *parents: str | int) -> Problem:
         """Return the problem of the same argument of a nested item."""

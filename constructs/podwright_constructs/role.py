@@ -9,7 +9,7 @@ from typing import Protocol
 
 from constructs import Construct
 
-from podwright_constructs import checks
+from podwright_constructs import checks, facts
 from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
 from podwright_constructs.aws.data_iam_policy_document import (
     DataIamPolicyDocument,
@@ -27,7 +27,6 @@ from podwright_constructs.network import Network
 from podwright_constructs.problems import refuse
 from podwright_constructs.s3_access import S3Access
 
-LOG_GROUPS = "/aws/sagemaker/Clusters"  # also the namespace of the metrics
 _KEY_OF_OBJECTS = ("kms:Decrypt", "kms:GenerateDataKey")
 
 
@@ -136,7 +135,7 @@ class ExecutionRole(Construct):
         self._account = DataCallerIdentity(self, "caller").account_id
         trust = DataIamPolicyDocument(self, "trust", statement=[self._assumed_by_sagemaker()])
         statements = [
-            *self._logs_and_metrics(f"{LOG_GROUPS}/{cluster_name}" if cluster_name else LOG_GROUPS),
+            *self._logs_and_metrics(f"{facts.LOG_GROUPS}/{cluster_name}" if cluster_name else facts.LOG_GROUPS),
             *self._bucket(bucket, read_prefixes, write_prefixes),
             self._session(),
             *self._interfaces(
@@ -225,7 +224,7 @@ class ExecutionRole(Construct):
                 "sid": "WriteMetrics",
                 "actions": ["cloudwatch:PutMetricData"],
                 "resources": ["*"],  # metrics have no ARN
-                "condition": [self._equals("cloudwatch:namespace", LOG_GROUPS)],
+                "condition": [self._equals("cloudwatch:namespace", facts.LOG_GROUPS)],
             },
         ]
 

@@ -49,6 +49,7 @@ LOGIN_NODE_REASON = "podwright: login node"  # for which Slurm gives it no jobs
 METRICS_NAMESPACE = "/aws/sagemaker/Clusters"  # the one that the nodes' role may write to
 RUNNING_JOBS_METRIC = "RunningJobs"
 CLUSTER_DIMENSION = "ClusterName"
+FIRST_USER_ID = 1000  # below are the ids of the system's own users and groups
 JOB_USER = "ubuntu"  # of HyperPod's image; owns the runs
 
 # Roles of a node.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -33,7 +33,7 @@ class Finding:
     """One error, warning or remark about a settings file.
 
     ``line`` and ``column`` count from 1; both are None for settings that no file gave. The caret underlines ``width``
-    characters.
+    characters. ``problem`` is the construct's problem, if a construct's check found it.
     """
 
     level: Level
@@ -44,12 +44,14 @@ class Finding:
     line: int | None = None
     column: int | None = None
     width: int = 1
+    problem: Problem | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as ``--json`` prints it."""
         return {
             "level": self.level.value,
             "code": self.code,
+            "problem": self.problem.code if self.problem else None,
             "path": dotted(self.path),
             "line": self.line,
             "column": self.column,
@@ -174,7 +176,7 @@ def findings_of(section: KeyPath, problems: Iterable[Problem]) -> Iterator[Findi
 
 def finding_of(path: KeyPath, problem: Problem) -> Finding:
     """Report a construct's problem at a path of the file, in the construct's own sentence."""
-    return error(path, problem.message, problem.hint)
+    return replace(error(path, problem.message, problem.hint), problem=problem)
 
 
 def error(path: KeyPath, message: str, hint: str) -> Finding:

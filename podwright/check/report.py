@@ -76,7 +76,9 @@ def _located(finding: Finding, source: Document) -> Finding:
         return finding
     at_key = finding.code in {"unknown-key", "missing-key"}
     position = source.position(finding.path, key=at_key)
-    message = finding.message if at_key or source.has(finding.path) else _of_default(finding.message)
+    message = finding.message
+    if finding.problem and not at_key and not source.has(finding.path):
+        message = replace(finding.problem, is_default=True).message
     return replace(finding, message=message, line=position.line, column=position.column, width=position.width)
 
 
@@ -85,12 +87,6 @@ def _masked(finding: Finding, source: Document) -> Finding:
     hide = source.without_secrets
     path = tuple(hide(key) if isinstance(key, str) else key for key in finding.path)
     return replace(finding, path=path, message=hide(finding.message), hint=hide(finding.hint))
-
-
-def _of_default(message: str) -> str:
-    """Mark the value of a message as the default: ``got 10.0.0.0/24 (the default), need …``."""
-    given, need, rest = message.partition(", need ")
-    return f"{given} (the default){need}{rest}"
 
 
 def codes() -> dict[str, str]:

@@ -17,7 +17,7 @@ from podwright.errors import PodwrightError
 
 PROVIDER = "hashicorp/aws"
 DEFAULT_REGISTRY = "registry.terraform.io"
-OLDEST = (1, 5)
+OLDEST = "1.5"
 VERSION_TIMEOUT_S = 30
 
 # Where Terraform itself looks …
@@ -46,15 +46,14 @@ def find_terraform() -> Path:
     """
     name = os.environ.get("TERRAFORM_BINARY_NAME", "terraform")
     found = shutil.which(name) or shutil.which(name, path=str(checkout.BIN))
-    oldest = ".".join(map(str, OLDEST))
     if found is None:
         raise TerraformError(
             f"no {name} on PATH or in {checkout.BIN}: run `podwright setup`, which downloads one, "
-            f"install Terraform {oldest} or newer, or name a binary in TERRAFORM_BINARY_NAME"
+            f"install Terraform {OLDEST} or newer, or name a binary in TERRAFORM_BINARY_NAME"
         )
     version = _version(found)
-    if version < OLDEST:
-        raise TerraformError(f"{found} is version {'.'.join(map(str, version))}, need {oldest} or newer")
+    if version < tuple(map(int, OLDEST.split("."))):
+        raise TerraformError(f"{found} is version {'.'.join(map(str, version))}, need {OLDEST} or newer")
     return Path(found)
 
 

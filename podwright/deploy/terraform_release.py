@@ -8,7 +8,7 @@ import zipfile
 from io import BytesIO
 from pathlib import Path
 
-from podwright.deploy.terraform import TerraformError, machine_name
+from podwright.deploy.terraform import OLDEST, TerraformError, machine_name
 
 VERSION = "1.11.4"
 # https://releases.hashicorp.com/terraform/1.11.4/terraform_1.11.4_SHA256SUMS
@@ -17,6 +17,7 @@ SHA256 = {
     "linux_arm64": "a43d1d0da9b9bab214a8305a39db0e40869572594ccf50c416a7756499143633",
 }
 LIMIT_S = 120
+INSTALL = f"put Terraform {OLDEST} or newer on PATH"
 
 
 def download(folder: Path) -> Path:
@@ -27,13 +28,13 @@ def download(folder: Path) -> Path:
     """
     name = machine_name()
     if name not in SHA256:
-        raise TerraformError(f"no pinned Terraform for {name}", "put Terraform 1.5 or newer on PATH")
+        raise TerraformError(f"no pinned Terraform for {name}", INSTALL)
     url = f"https://releases.hashicorp.com/terraform/{VERSION}/terraform_{VERSION}_{name}.zip"
     try:
         with urllib.request.urlopen(url, timeout=LIMIT_S) as response:
             archive = response.read()
     except OSError as error:
-        raise TerraformError(f"cannot download {url}: {error}", "put Terraform 1.5 or newer on PATH") from error
+        raise TerraformError(f"cannot download {url}: {error}", INSTALL) from error
     return install(archive, folder, source=url, sha256=SHA256[name])
 
 

@@ -93,7 +93,7 @@ def test_json_has_the_same_findings(say: Say, case: Case):
         head = "{line}:{column}: {level}: {message} [{code}]\n".format(**finding)
         assert f"cluster.yaml:{head}" in expected
         assert not finding["hint"] or f"  hint: {finding['hint']}\n" in expected
-        assert finding.keys() == {"level", "code", "path", "line", "column", "message", "hint"}
+        assert finding.keys() == {"level", "code", "problem", "path", "line", "column", "message", "hint"}
     assert status == (1 if ": error: " in expected else 0)
 
 

@@ -75,12 +75,13 @@ def test_summary_counts_levels():
 
 
 def test_json_has_the_agreed_keys():
-    """The JSON form has the seven keys, with the path as a person writes it."""
+    """The JSON form has the eight keys, with the path as a person writes it."""
     assert json.loads(to_json([finding()])) == {
         "findings": [
             {
                 "level": "error",
                 "code": "code",
+                "problem": None,
                 "path": "a[1].b",
                 "line": 2,
                 "column": 4,
@@ -112,10 +113,11 @@ def test_place_of_values_keys_and_what_is_not_there():
 
 
 def test_default_is_named_as_such():
-    """A finding about a value that the file does not give says that it is the default."""
+    """A finding about a value that the file does not give says that it is the default, and what kind of mistake."""
     text = GOOD.replace("usw2-az1", "usw2-az1\n  cidr: 172.16.0.0/16")
-    messages = [item.message for item in check_document(Document.parse(text)).findings]
-    assert messages == [
+    findings = check_document(Document.parse(text)).findings
+    assert [item.to_dict()["problem"] for item in findings] == ["range", "range"]
+    assert [item.message for item in findings] == [
         "public_subnet_cidr: got 10.0.0.0/24 (the default), need a block within cidr, 172.16.0.0/16",
         "private_subnet_cidr: got 10.0.16.0/20 (the default), need a block within cidr, 172.16.0.0/16",
     ]

@@ -1,4 +1,4 @@
-"""Compute the loss of a model of transformers on the validation split that options describe."""
+"""Perplexity, and the loss of a model of transformers on the validation split that options describe."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
     from podwright_training.batch import Batch
 
+LARGEST_LOSS = 700.0  # nats; e to a larger one soon exceeds what a float holds
 HEAD_TOKENS = 512  # whose logits exist at a time
 PROBE_TOKENS = 8
 PROBE_TOLERANCE = 1e-2  # of the largest logit; what models do to logits changes them more
+
+
+def perplexity(loss: float) -> float:
+    """Return e to the loss, in nats per token; a loss above 700 counts as 700."""
+    return math.exp(min(loss, LARGEST_LOSS))
 
 
 @dataclass
@@ -44,7 +50,7 @@ class Sums:
         """Return loss (nats per token), perplexity and bits per byte."""
         loss = self.nats / self.tokens
         bits_per_byte = self.nats / math.log(2) / max(self.text_bytes, 1)
-        return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": bits_per_byte}
+        return {"loss": loss, "perplexity": perplexity(loss), "bits_per_byte": bits_per_byte}
 
 
 def sums_by_source(loaded: LoadedModel, options: TrainConfig, *, tokens: int) -> dict[str, Sums]:

@@ -10,6 +10,8 @@ from typing_extensions import Doc
 from podwright_constructs import facts
 from podwright_constructs.arguments import PassedAs
 
+OnDestroy = Literal["retain", "backup", "destroy"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class FileSystemArguments:
@@ -23,7 +25,7 @@ class FileSystemArguments:
         ),
     ] = 0
     on_destroy: Annotated[
-        Literal["retain", "backup", "destroy"],
+        OnDestroy,
         Doc(
             "retain makes Terraform refuse every plan that deletes the file system, also to replace it; backup makes a "
             "last backup before it is deleted; destroy deletes it with its files. Default: destroy."

@@ -20,6 +20,9 @@ _THROUGHPUTS = "; ".join(
     f"{deployment} {storage} {', '.join(map(str, choices))}"
     for (deployment, storage), choices in facts.LUSTRE_THROUGHPUTS.items()
 )
+_FEW_METADATA_IOPS = ", ".join(
+    str(iops) for iops in facts.LUSTRE_METADATA_IOPS if iops < facts.LUSTRE_METADATA_IOPS_STEP
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +70,20 @@ class LustreArguments(FileSystemArguments, _Mount):
         bool, Doc("Add an SSD read cache in front of HDD or INTELLIGENT_TIERING. Default: false.")
     ] = False
     data_compression_type: Annotated[
-        Literal["LZ4", "NONE"],
+        facts.LustreCompression,
         Doc("How FSx compresses data that is written. Default: LZ4."),
         PassedAs("data_compression_type"),
     ] = "LZ4"
     file_system_type_version: Annotated[
-        Literal["2.15", "2.12", "2.10"],
+        facts.LustreVersion,
         Doc("Lustre's version. Default: 2.15."),
         PassedAs("file_system_type_version"),
     ] = "2.15"
     metadata_iops: Annotated[
         int | None,
         Doc(
-            "Metadata operations per second of PERSISTENT_2: 1500, 3000, 6000 or a multiple of 12000. "
+            f"Metadata operations per second of PERSISTENT_2: {_FEW_METADATA_IOPS} or a multiple of "
+            f"{facts.LUSTRE_METADATA_IOPS_STEP}. "
             "Default: FSx chooses by capacity."
         ),
     ] = None

@@ -47,7 +47,7 @@ class OpenZfsArguments(FileSystemArguments, _Mount):
         int | None, Doc(f"Throughput in MB/s: {_THROUGHPUTS}. Default: the first of the type.")
     ] = None
     data_compression_type: Annotated[
-        Literal["ZSTD", "LZ4", "NONE"], Doc("How FSx compresses data that is written. Default: ZSTD.")
+        facts.OpenZfsCompression, Doc("How FSx compresses data that is written. Default: ZSTD.")
     ] = "ZSTD"
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from podwright_constructs import facts
-from podwright_constructs.arguments.file_system import FileSystemArguments
+from podwright_constructs.arguments.file_system import FileSystemArguments, OnDestroy
 from podwright_constructs.checks.words import choice, matches, within
 from podwright_constructs.problems import Problem
-
-ON_DESTROY = ("retain", "backup", "destroy")
 
 
 def file_system_problems(file_system: FileSystemArguments) -> list[Problem]:
@@ -15,6 +15,6 @@ def file_system_problems(file_system: FileSystemArguments) -> list[Problem]:
     most, days = facts.MAX_BACKUP_RETENTION_DAYS, file_system.automatic_backup_retention_days
     return [
         *within("automatic_backup_retention_days", days, 0, most, f"0 (no backups) to {most}"),
-        *choice("on_destroy", file_system.on_destroy, ON_DESTROY),
+        *choice("on_destroy", file_system.on_destroy, get_args(OnDestroy)),
         *matches("backup_id", file_system.backup_id, facts.BACKUP_ID_PATTERN, "an id like backup-0123456789abcdef0"),
     ]

@@ -165,8 +165,8 @@ def _metadata(lustre: LustreArguments) -> Iterator[Problem]:
         return
     choices = facts.LUSTRE_TIERING_METADATA_IOPS if tiering else facts.LUSTRE_METADATA_IOPS
     if metadata_iops not in choices:
-        *few, last = choices
-        need = one_of(choices) if tiering else f"{', '.join(map(str, few[:4]))} … {last} in steps of 12000"
+        (*few, last), step = choices, facts.LUSTRE_METADATA_IOPS_STEP
+        need = one_of(choices) if tiering else f"{', '.join(map(str, few[:4]))} … {last} in steps of {step}"
         yield Problem("choice", ("metadata_iops",), metadata_iops, need)
 
 

@@ -27,7 +27,6 @@ PROC = Path("/proc")
 EVERYBODYS = tuple(map(Path, ("/dev/shm", "/dev/mqueue", "/run/lock", "/tmp", "/var/tmp")))  # noqa: S108
 IPC = {"shm": "--shmem-id", "msg": "--queue-id", "sem": "--semaphore-id"}  # kinds of sysvipc(7), ipcrm's options
 LINGERING = Path("/var/lib/systemd/linger")  # loginctl(1) enable-linger makes a file of the user's name there
-FIRST_PERSON = 1000  # below are the system's own users
 NOBODYS_IDS = 0xF000_0000  # and above; users' end far below: https://systemd.io/UIDS-GIDS/
 READ_LIMIT_S = 10
 SWEEP_LIMIT_S = 60
@@ -49,7 +48,7 @@ def main() -> int:
     except (ContractError, OSError, KeyError, ValueError) as error:
         shell.say(f"epilog: {error!r}")
         return 0
-    if parameters.nodes.prolog and parameters.nodes.prolog.clean and job.uid >= FIRST_PERSON:
+    if parameters.nodes.prolog and parameters.nodes.prolog.clean and job.uid >= contract.FIRST_USER_ID:
         _try(lambda: _clean(job))
     _try(lambda: _remove_folder(job, parameters))
     _try(lambda: gpu_jobs.remove(job))

@@ -17,7 +17,7 @@ from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.storage import own_folder
 
 KEEP_S = 7 * 24 * 3600  # after the last change of a link: people have shells and notebooks open
-COMPLETE = ".complete"
+COMPLETE = ".complete"  # written last: an environment without it was never finished
 REMOVED = ".removed-"  # begins the name of one that is being removed
 
 

@@ -20,6 +20,7 @@ from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
 from podwright_bootstrap.software.checksum import sha256_of
+from podwright_bootstrap.software.old_environments import COMPLETE
 from podwright_bootstrap.software.package_index import PackageIndex
 from podwright_bootstrap.software.requirements import Requirements
 from podwright_bootstrap.software.uv import fetch, unpack
@@ -27,7 +28,6 @@ from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage.lock import locked
 
 BUILD_LIMIT_S = 2400  # GPU wheels are 3 GB, and Lustre makes 30,000 small files of them
-COMPLETE = ".complete"  # written last: an environment without it is a torso
 Copy = Callable[[str, Path], None]  # an object of the bucket, by its URI, to a file
 Fill = Callable[[Path], None]  # wheels into a folder
 # Paths of 5,000 of 12,000 files that no run imports, but for a few models.

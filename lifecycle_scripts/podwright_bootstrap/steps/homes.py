@@ -17,11 +17,9 @@ from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.ssh import KEY_NAME
 from podwright_bootstrap.steps.users import home_of
 from podwright_bootstrap.storage import mounts, own_folder
-from podwright_bootstrap.storage.copy_once import copy_once
+from podwright_bootstrap.storage.copy_once import make_home
 from podwright_bootstrap.storage.lock import locked
 
-SKELETON = Path("/etc/skel")
-HOME_MODE = 0o750
 OTHERS_MAY_WRITE = 0o022  # sshd lets nobody in whose home is so (StrictModes)
 KEYS_LIMIT_BYTES = 1 << 20
 BEGIN, END = "# podwright: from cluster.yaml, written anew at every boot", "# podwright: end"
@@ -103,7 +101,7 @@ def _is_ready(user: User, home: Path) -> bool:
 
 def _make(user: User, home: Path) -> Iterator[str]:
     try:
-        if copy_once(SKELETON, home, owner=user.uid, mode=HOME_MODE):
+        if make_home(home, user.uid):
             yield f"made {home}"
     except (CommandError, OSError) as error:
         if not mounts.is_full(error):

@@ -33,7 +33,6 @@ NSSWITCH = Path("/etc/nsswitch.conf")
 PAM_PROFILES = {"sss": "pam_sss.so", "mkhomedir": "pam_mkhomedir.so"}  # pam-auth-update's names, and the modules
 PAM = (Path("/etc/pam.d/common-auth"), Path("/etc/pam.d/common-session"))
 OWN_USERS, OWN_GROUPS = Path("/etc/passwd"), Path("/etc/group")
-FIRST_PERSON = 1000  # below are the system's own ids, as of the group sudo
 SOCKETS = ("sssd-nss.socket", "sssd-pam.socket", "sssd-pam-priv.socket", "sssd-ssh.socket")
 SSHD_PART = Path("/etc/ssh/sshd_config.d/podwright-ldap.conf")
 KEYS_COMMAND = "/usr/bin/sss_ssh_authorizedkeys"  # sss_ssh_authorizedkeys(1)
@@ -219,7 +218,7 @@ def _configuration(wanted: Settings, password: Optional[str], node: Node) -> str
         "ldap_user_ssh_public_key": wanted.ssh_key_attribute,
         "override_homedir": node.homes / "%u",
         "override_shell": "/bin/bash",
-        "min_id": FIRST_PERSON,
+        "min_id": contract.FIRST_USER_ID,
         "cache_credentials": "true",  # who has logged in can again while the server is away
     }
     lines = [f"{name} = {value}" for name, value in options.items() if value]

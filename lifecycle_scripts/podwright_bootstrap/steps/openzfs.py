@@ -15,14 +15,12 @@ from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import mounts
-from podwright_bootstrap.storage.copy_once import copy_once
+from podwright_bootstrap.storage.copy_once import copy_once, make_home
 
 # nconnect: several connections, for more throughput than one has. A server that is silent is waited for (hard, NFS's
 # default): a program in its home must not see a failed write because a server was replaced.
 OPTIONS = "nfsvers=4.1,noatime,nosuid,nodev,nconnect=16,rsize=1048576,wsize=1048576,timeo=600"
 ROOT_VOLUME = "/fsx"
-SKELETON = Path("/etc/skel")
-HOME_MODE = 0o750
 
 
 class OpenZfs(Step):
@@ -78,7 +76,7 @@ def _by_api(node: Node) -> Iterator[str]:
         mounts.refuse_other(mount, wanted=_source(node), path=root)
     user = shell.find_user(contract.JOB_USER)
     home = Path(user.pw_dir)
-    if root in home.parents and copy_once(SKELETON, home, owner=user.pw_uid, mode=HOME_MODE):
+    if root in home.parents and make_home(home, user.pw_uid):
         yield f"made {home}"
 
 

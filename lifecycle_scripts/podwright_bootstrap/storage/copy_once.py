@@ -8,6 +8,18 @@ from pathlib import Path
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import CommandError
 
+SKELETON = Path("/etc/skel")
+HOME_MODE = 0o750
+
+
+def make_home(home: Path, uid: int) -> bool:
+    """Make a user's home from ``/etc/skel``; return whether this host made it.
+
+    Raises:
+        CommandError: copying fails.
+    """
+    return copy_once(SKELETON, home, owner=uid, mode=HOME_MODE)
+
 
 def copy_once(source: Path, target: Path, *, owner: int | None = None, mode: int | None = None) -> bool:
     """Make ``target`` a copy of a folder; whoever renames first has copied, the others take theirs away.

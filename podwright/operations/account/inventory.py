@@ -26,8 +26,7 @@ from podwright.prices import (
     SNAPSHOT_USD_PER_GIB_MONTH,
 )
 from podwright.settings import names
-
-LOG_GROUPS = "/aws/sagemaker/Clusters"
+from podwright_constructs import facts
 
 Description = Mapping[str, Any]
 
@@ -295,7 +294,7 @@ class _Search:
     def log_groups(self) -> Iterator[Leftover]:
         """Log groups of the cluster's nodes and of its VPC's flow logs."""
         tagged = {arn.split(":", 6)[6].removesuffix(":*") for arn in self._of("logs")}
-        own = f"{LOG_GROUPS}/{self._cluster}/"
+        own = f"{facts.LOG_GROUPS}/{self._cluster}/"
         for prefix in (own, *sorted(name for name in tagged if not name.startswith(own))):
             for item in self._session.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=prefix):
                 name, size = item["logGroupName"], item.get("storedBytes", 0)

@@ -49,7 +49,7 @@ OF_CLUSTERS = "Cloud Control"  # in each error of a cluster, which Cloud Control
 FRAMES = str.maketrans("│╷╵", "   ")  # which Terraform draws around an error
 # What cdktf prints of Terraform: ``STACK  aws_vpc.NAME: Creation complete after 2s [id=vpc-1]``.
 _DONE = re.compile(
-    r"(?P<address>\w+\.\w+): "
+    r"(?P<address>\w+\.\w+)(?: \(deposed object \w+\))?: "
     r"(?P<verb>Creation|Modifications|Destruction) complete after (?P<time>\w+)(?: \[id=(?P<id>.*)\])?"
 )
 _DENIED = re.compile(r"not authorized to perform: (?P<action>[\w-]+:\w+)")

@@ -6,17 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from podwright.operations.deployment.changes import CREATE, DESTROY, REPLACE, Change
 from podwright.operations.errors import ArgumentError
-from podwright.resource_types import CLUSTER
-
-LOSSES = {
-    CLUSTER: "ends all jobs",
-    "aws_db_instance": "loses the job accounting",
-    "aws_fsx_lustre_file_system": "loses its data",
-    "aws_fsx_openzfs_file_system": "loses its data",
-    "aws_kms_key": "loses what it has encrypted",
-    "aws_s3_bucket": "loses its objects",
-}
-UNDER_NODES = {"aws_vpc", "aws_subnet", "aws_security_group"}  # AWS keeps them while nodes are in them
+from podwright.resource_types import CLUSTER, resource_type
 
 
 def refuse_losses(
@@ -45,8 +35,9 @@ def _losses(changes: Mapping[str, Sequence[Change] | None]) -> Iterator[tuple[st
     for change in (change for found in changes.values() for change in found or ()):
         if change.verb not in {REPLACE, DESTROY}:
             continue
-        loss = LOSSES.get(change.kind, "")
-        if not loss and has_nodes and change.kind in UNDER_NODES:
+        kind = resource_type(change.kind)
+        loss = kind.loss
+        if not loss and has_nodes and kind.holds_nodes:
             loss = "has the cluster's nodes in it: destroy the cluster first"
         if loss:
             verb = f"{change.verb} {change.path}"

@@ -19,6 +19,8 @@ class Finding(Document):
     level: Literal["error", "warning", "info"]
     code: str
     """`podwright explain CODE` says what it means."""
+    problem: str | None
+    """The kind of mistake in one argument, such as `range` or `choice`; null for a finding about more than one."""
     path: str
     """Of the key, such as `cluster.instance_groups[1].count`; empty for the whole file."""
     line: int | None

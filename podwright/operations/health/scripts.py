@@ -12,8 +12,8 @@ from podwright.operations.account.cluster import Cluster
 from podwright.operations.account.session import Session
 from podwright.operations.errors import AwsError
 from podwright_bootstrap.contract import API_PARAMETERS_NAME, PROVISIONING_PARAMETERS_NAME
+from podwright_constructs.lifecycle_archive import ARCHIVE
 
-ARCHIVE = "podwright_bootstrap.tar"
 _DIGEST = re.compile(rb"^archive_sha256=([0-9a-f]{64})$", re.MULTILINE)
 
 

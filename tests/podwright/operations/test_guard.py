@@ -41,10 +41,21 @@ def test_the_property_of_a_replaced_cluster_is_named():
     refuse_losses({"cluster": [change]}, allowed=[CLUSTER_PATH])
 
 
-@pytest.mark.parametrize("kind", ["aws_fsx_lustre_file_system", "aws_s3_bucket", "aws_db_instance", "aws_kms_key"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "aws_cloudwatch_log_group",
+        "aws_db_instance",
+        "aws_fsx_lustre_file_system",
+        "aws_fsx_openzfs_file_system",
+        "aws_kms_key",
+        "aws_prometheus_workspace",
+        "aws_s3_bucket",
+    ],
+)
 @pytest.mark.parametrize("verb", ["replace", "destroy"])
 def test_data_is_not_lost_by_an_edit(kind, verb):
-    """A file system, bucket or database that a deployment would replace or destroy is refused."""
+    """A resource that holds data is refused if a deployment would replace or destroy it."""
     with pytest.raises(ArgumentError, match="loses"):
         refuse_losses({"foundation": [Change("s", verb, "x/y", kind)], "cluster": []}, allowed=[])
 

@@ -303,6 +303,13 @@ def test_records_of_an_earlier_move_are_not_read(folder: Path) -> None:
     assert first.shared != second.shared
 
 
+def test_programs_of_a_move_share_a_lock() -> None:
+    """On a controller one program of a move runs at a time."""
+    names = ("accounting", "files", "jobs", "people")
+    locks = {importlib.import_module(f"{on_node.__name__}.{name}").LOCK for name in names}
+    assert locks == {Path("/run/podwright-move.lock")}
+
+
 def test_a_record_opens_regular_files_alone(tmp_path: Path) -> None:
     """Reading a pipe would never end, and a socket does not open; both are recorded by their owner and mode."""
     root, record = tmp_path / "fsx", tmp_path / "record"

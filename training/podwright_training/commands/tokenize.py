@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # numpy and pyarrow, which --help does without
     from podwright_training.data.splits import Split
     from podwright_training.data.tokenizer import Encoder
 
-SPLITS = ("train", "validation")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train tokenize``; those named as the trainer's have the same meaning."""
@@ -120,7 +118,7 @@ def tokenize(
         DataError: There is no such dataset or tokenizer, a shard is broken or has too many broken records, ``output``
             exists, or ``<output>.partial`` has shards of another tokenizer.
     """
-    from podwright_training.data.splits import Split, find_split
+    from podwright_training.data.splits import SPLITS, Split, find_split
     from podwright_training.data.token_shards import SUFFIX
     from podwright_training.data.tokenizer import Encoder, load_tokenizer
 

@@ -12,11 +12,11 @@ from typing import Any
 from datatrove.pipeline.base import PipelineStep
 
 from podwright_training.curation.settings import CurationSettings
+from podwright_training.data.splits import SPLITS
 from podwright_training.run_folder import commit_folder, write_atomically
 
 MANIFEST = "manifest.json"
 FAULTS_SHOWN = 100
-SPLITS = ("train", "validation")
 NAMES = {  # part of datatrove's name of a step that may remove documents: ours
     "READER: dataset": "read",
     "Lambda": "languages",

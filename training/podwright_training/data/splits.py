@@ -17,6 +17,7 @@ from podwright_training.data.held_out import is_held_out
 from podwright_training.data.schemes import S3
 from podwright_training.data.storage import Listing, is_local, list_files, read_pieces, shared, sizes_of
 
+SPLITS = ("train", "validation")  # of token shards and curated folders
 WORDS = {  # what names the split in the name of a file or folder, as on the Hugging Face hub
     "train": frozenset(("train", "training")),
     "validation": frozenset(("validation", "valid", "val", "dev")),

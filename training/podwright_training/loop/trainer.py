@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 from collections import Counter
@@ -58,6 +57,7 @@ from podwright_training.loop.sinks import open_sinks
 from podwright_training.loop.step_timer import StepTimer, Timing
 from podwright_training.optim import Optimizers, clip_adaptively
 from podwright_training.parallel import ParallelModel, squared_norm
+from podwright_training.perplexity import perplexity
 from podwright_training.ranks import Hosts, Ranks, host_name, process_seconds
 from podwright_training.run_folder import RunFolder, write_atomically
 
@@ -65,7 +65,6 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # Slurm's preemption, and `sbatch --signal=USR1@…`
 OVERFLOW = "the gradient overflowed"  # in fp16
-LARGEST_LOSS = 700.0  # with a finite perplexity
 
 
 def run(options: TrainConfig, ranks: Ranks) -> None:
@@ -200,7 +199,7 @@ class Trainer:
     def validate(self) -> None:
         """Log the mean loss per token on the validation split and each dataset, and how the model continues texts."""
         loss, tokens = self._evaluate(self.data.validation)
-        values: dict[str, Any] = {"loss": loss, "perplexity": _perplexity(loss), "tokens": tokens}
+        values: dict[str, Any] = {"loss": loss, "perplexity": perplexity(loss), "tokens": tokens}
         if self.data.validation_sets:
             values["losses"] = {name: self._evaluate(stream)[0] for name, stream in self.data.validation_sets.items()}
         self.metrics.write("validation", step=self.step, **values)
@@ -538,7 +537,7 @@ class Trainer:
         self.metrics.write(
             "train",
             **taken,
-            perplexity=_perplexity(taken["loss"]),
+            perplexity=perplexity(taken["loss"]),
             tokens_per_s=tokens_per_s,
             tokens_per_s_per_rank=tokens_per_s / self.ranks.world_size,
             samples_per_s=samples_per_s,
@@ -601,10 +600,6 @@ def _gather_hosts(data_rank: int, ranks: Ranks) -> tuple[Hosts, bool]:
     dist.all_gather_object(gathered, (host_name(), data_rank))
     shares = [share for _, share in gathered]
     return Hosts([host for host, _ in gathered], ranks.rank), shares.index(data_rank) == ranks.rank
-
-
-def _perplexity(loss: float) -> float:
-    return math.exp(min(loss, LARGEST_LOSS))
 
 
 @contextmanager

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any
 
+from podwright_training.perplexity import perplexity
 from podwright_training.report.curve import Verdict, judge, smooth_run
 from podwright_training.report.goodput import ELAPSED, Goodput
 from podwright_training.report.history import History, not_a_number
 
-LARGEST_LOSS = 700.0  # with a finite perplexity
 LONGEST = 1e9  # number whose digits are all written
 RECENT_STEPS = 200  # of the present speed
 MANY_EVENTS = 200  # of one run on its page
@@ -81,7 +81,7 @@ def by_dataset(history: History) -> Iterator[tuple[str, str, str]]:
     """Return name, loss and perplexity of each dataset of the last validation, if it names any."""
     losses = (history.validation[-1].get("losses") or {}) if history.validation else {}
     for name, loss in losses.items():
-        yield name, f"{loss:.4f}", brief(math.exp(min(loss, LARGEST_LOSS)))
+        yield name, f"{loss:.4f}", brief(perplexity(loss))
 
 
 def brief(number: float) -> str:
