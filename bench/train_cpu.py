@@ -51,7 +51,6 @@ def main() -> None:
         )
         sides = {
             OURS: match.ours(),
-            f"{OURS}, SDPA": match.ours(attention="sdpa"),  # instead of our own kernel for CPUs
             "plain DDP": match.peer("plain.py", "--wrap=ddp"),
             "plain FSDP2": match.peer("plain.py", "--wrap=fsdp2"),
             "HF Trainer": match.peer("hf_trainer.py"),

@@ -61,17 +61,18 @@ def make_mask(tokens_BT: Tensor, *, positions_BT: Tensor | None, window: int | N
         tokens_BT: the batch; its shape and device count.
         positions_BT: position of each token in its document; tokens do not attend to other documents.
         window: tokens each token attends to, itself included.
-        how: ``TrainConfig.attention``; a CPU has its own kernel, unless this is ``sdpa``.
+        how: ``TrainConfig.attention``; a CPU has its own kernel for masks, unless this is ``sdpa``.
         first: the tokens from this one on are the queries, all are keys.
     """
     length, device = tokens_BT.shape[1], tokens_BT.device
     starts_BT = None
     if positions_BT is not None:
         starts_BT = (torch.arange(length, device=device) - positions_BT).clamp(min=0)
-    if device.type == "cpu" and how != "sdpa":
-        return rows_of(length, starts_BT=starts_BT, window=window, first=first)
-    if starts_BT is None and (window is None or window >= length):
+    own_kernel = device.type == "cpu" and how != "sdpa"
+    if starts_BT is None and (window is None or window >= length) and not (own_kernel and first):
         return None
+    if own_kernel:
+        return rows_of(length, starts_BT=starts_BT, window=window, first=first)
     if uses_flex(how, device):
         return block_mask(length, starts_BT=starts_BT, window=window, device=device, first=first)
     return pair_mask(length, starts_BT=starts_BT, window=window, device=device, first=first)

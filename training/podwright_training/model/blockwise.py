@@ -1,4 +1,4 @@
-"""Compute causal attention on a CPU, in blocks of queries; PyTorch's fused kernel takes 2.5 times as long in bf16.
+"""Compute masked causal attention on a CPU, in blocks of queries: PyTorch's fused kernel there needs a dense mask.
 
 A block of queries is multiplied with only the keys that any of them attends to, all query heads of a group at once;
 the probabilities are recomputed in backward, as in FlashAttention (arXiv:2205.14135).
