@@ -146,11 +146,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--nodes",
         type=Span.parse,
         metavar="N",
-        help="nodes; with a range, as 2-4, the run is elastic: it goes on with fewer when nodes are lost, and grows "
-        "again. Default: as --job says, 1 with --backend nxdt, otherwise required",
+        help="number of nodes, or a range such as 2-4 for an elastic run, which continues with fewer when nodes are "
+        "lost and grows again. Default: --job's number, 1 with --backend nxdt, otherwise required",
     )
     parser.add_argument(
-        "--spares", type=int, metavar="N", help="further nodes that wait to take a lost one's place. Default: none"
+        "--spares", type=int, metavar="N", help="spare nodes that wait to replace lost ones. Default: 0"
     )
     parser.add_argument(
         "--nproc-per-node", type=int, help="ranks per node. Default: the node's GPUs, or cores of its Neuron devices"

@@ -39,12 +39,12 @@ class CheckpointOptions:
     async_checkpoints: bool = option(True, "Write checkpoints in the background of the next steps.")
     memory_checkpoint_freq: int | str | None = option(
         None,
-        "Steps between checkpoints in the hosts' memory, each with a copy on the next host; auto: as often as loses "
-        "least, from measured times. Default: none.",
+        "Steps between checkpoints in the hosts' memory, each with a copy on the next host; auto: choose the interval "
+        "that minimizes lost work, from measured times. Default: no checkpoints in memory.",
         at_least=1,
         words=(AUTO,),
     )
-    memory_checkpoint_dir: str = option("/dev/shm", "Folder in memory, on every host, of checkpoints in memory.")  # noqa: S108 - a folder of the user's own is made in it
+    memory_checkpoint_dir: str = option("/dev/shm", "Folder on a tmpfs of each host, for checkpoints in memory.")  # noqa: S108 - a folder of the user's own is made in it
 
     @property
     def remote_checkpoints(self) -> str | None:

@@ -22,8 +22,9 @@ class MemoryOptions:
     )
     accumulated_gradients: str = option(
         "sharded",
-        "Between micro-batches; sharded: reduce after each, keep a shard; whole: reduce after the last, keep the whole "
-        "gradient in fp32 on every rank, with less communication, as pipelines with a zero_bubble schedule always do.",
+        "How gradients accumulate over micro-batches; sharded: reduce after each, keep a shard; whole: reduce once, "
+        "after the last, and keep the whole gradient in fp32 on every rank, which communicates less; pipelines with a "
+        "zero_bubble schedule always do this.",
         choices=("sharded", "whole"),
     )
     cpu_offload: bool = option(False, "Keep weights, gradients and optimizer state in host memory.")
