@@ -286,8 +286,8 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--codes", action="store_true", help="list the codes of findings")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--run", action="store_true", help="of run.yaml instead of cluster.yaml")
-    which.add_argument("--job", action="store_true", help="of job.yaml instead of cluster.yaml")
+    which.add_argument("--run", action="store_true", help="explain keys of run.yaml instead of cluster.yaml")
+    which.add_argument("--job", action="store_true", help="explain keys of job.yaml instead of cluster.yaml")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="NAME.svg",
         help="draw the file's cluster as .svg, .narrow.svg (400 px wide), .html, .md or .mmd (Mermaid)",
@@ -490,8 +490,8 @@ def _adopt(options: argparse.Namespace) -> int:
 def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", nargs="?", type=Path, metavar="FILE",
-        help=f"or {SHELL}, for a shell on a node of a rehearsal that stays up. Default: ${CONFIG_VARIABLE}, else "
-        f"{DEFAULT_CONFIG}, else an example that comes with podwright",
+        help=f"settings file, or {SHELL} to open a shell on a node of a rehearsal that stays up. Default: "
+        f"${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}, else an example that comes with podwright",
     )  # fmt: skip
     parser.add_argument("node", nargs="?", metavar="NODE", help=f"after {SHELL}: the node. Default: controller")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
@@ -500,8 +500,8 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
         "--hosts",
         choices=["debian-13", "debian-12", "flat"],
         default="debian-13",
-        help="what hosts boot: systemd on a Debian root of their own (Slurm 24.11 or 22.05), or nothing: plain "
-        "processes, without root. Default: %(default)s",
+        help="host type: debian-13 or debian-12 (each host boots systemd on its own Debian root, with Slurm 24.11 or "
+        "22.05; needs root), or flat (plain processes, without root). Default: %(default)s",
     )
     parser.add_argument("--flat", dest="hosts", action="store_const", const="flat", help="the same as --hosts flat")
     parser.add_argument(

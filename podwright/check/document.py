@@ -195,7 +195,8 @@ def _read(file: Path) -> bytes:
         content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         given = f"{file} is too large: it has more than {MAX_BYTES // 1024} KiB"
-        raise UnreadableFileError(given, "a settings file for hundreds of users has a tenth of that")
+        hint = "check that this is the right file: settings with hundreds of users take about 100 KiB"
+        raise UnreadableFileError(given, hint)
     return content
 
 
@@ -280,8 +281,8 @@ def _refused_features(text: str) -> Iterator[Finding]:
             return
         feature = _feature(event)
         if feature:
-            hint = "remove it and write the value out; each setting knows its type"
-            yield _finding("yaml-feature", (), _start(event), f"{feature} is not for this file", hint)
+            hint = "write the plain value: podwright converts it to the setting's type"
+            yield _finding("yaml-feature", (), _start(event), f"{feature} is not allowed here", hint)
 
 
 def _feature(event: yaml.Event) -> str | None:

@@ -208,7 +208,7 @@ def _bucket(settings: Settings) -> str:
         return settings.bucket.name
     foundation = outputs.outputs(settings.name, folder=Path.cwd())["foundation"]
     if "BucketName" not in foundation:
-        raise BundleError("the foundation is not deployed, so there is no bucket: cdktf deploy the foundation first")
+        raise BundleError("the foundation is not deployed: create its bucket with `podwright deploy --only foundation`")
     return str(foundation["BucketName"])
 
 

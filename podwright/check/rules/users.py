@@ -162,14 +162,15 @@ def role_of_login_nodes(settings: Settings) -> Iterator[Finding]:
 
 
 def controller_logins(settings: Settings) -> Iterator[Finding]:
-    """Users can log in nowhere: controllers are for administrators, and there are no login nodes."""
+    """Users cannot log in: controllers are for administrators alone, and there are no login nodes."""
     nodes = settings.nodes
     wanted = nodes.controller_logins
     if wanted is None or wanted.everybody is not False or not (nodes.users or nodes.ldap):
         return
     if not _has_login_nodes(settings):
         path = ("nodes", "controller_logins", "everybody")
-        yield warning(path, "everybody: no node is left where users can log in", "add an instance group of role login")
+        given = "everybody: got false and no login nodes, so users cannot log in"
+        yield warning(path, given, "add an instance group of role login")
 
 
 def _has_login_nodes(settings: Settings) -> bool:

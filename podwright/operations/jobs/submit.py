@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="required with run.yaml; 2-4 makes it elastic. Default: as the job or script says",
     )
-    parser.add_argument("--partition", help="Default: the nodes' own, or as the script says")
-    parser.add_argument("--time-limit", metavar="TIME", help="Slurm's --time. Default: none, or as the script says")
+    parser.add_argument("--partition", help="Slurm partition. Default: the script's, else the nodes' own")
+    parser.add_argument("--time-limit", metavar="TIME", help="Slurm's --time. Default: the script's, else no limit")
     parser.add_argument(
         "--send",
         type=Path,
