@@ -245,7 +245,7 @@ class Qos(Section):
         default=(), description="Qualities of service whose running jobs are requeued when its jobs need their nodes."
     )
     grace_time_s: int = Field(
-        default=0, description="Seconds from SIGTERM to the end of a job of this one that is preempted."
+        default=0, description="Seconds of grace, from SIGTERM on, before a preempted job of this quality is killed."
     )
     max_wall_minutes: int | None = Field(default=None, description="Longest time of a job. Default: no limit.")
     max_jobs_per_user: int | None = Field(default=None, description="Jobs a user may run at once. Default: no limit.")
@@ -260,7 +260,7 @@ class Account(Section):
     users: tuple[str, ...] = Field(
         default=(), description="Users of nodes.users or of LDAP, or ubuntu. Users in no account are in `default`."
     )
-    fair_share: int = Field(default=1, description="Share of the cluster, beside the numbers of the other accounts.")
+    fair_share: int = Field(default=1, description="Fair-share weight relative to the other accounts.")
     qos: tuple[str, ...] = Field(
         default=("normal",),
         description="Qualities of service that its jobs may ask for: `normal` or of nodes.slurm.qos.",
@@ -277,7 +277,7 @@ class PartitionLimits(Section):
     name: str = Field(description="Partition of an instance group.")
     max_minutes: int | None = Field(default=None, description="Longest time of a job. Default: the service's.")
     default_minutes: int | None = Field(
-        default=None, description="Time of a job that asks for none. Default: the service's."
+        default=None, description="Time limit of jobs without `--time`. Default: the service's."
     )
     max_nodes: int | None = Field(default=None, description="Nodes of a job. Default: the service's.")
     accounts: tuple[str, ...] = Field(default=(), description="Accounts that may use it. Default: all.")

@@ -62,7 +62,8 @@ class CreatedBucket(Section):
         None, description="A bucket of yours, in this region, that receives a line for each request."
     )
     access_log_prefix: str | None = Field(
-        None, description="Where in access_log_bucket. Default: the beginning of the bucket's name."
+        None,
+        description="Key prefix of the access logs in access_log_bucket. Default: the beginning of the bucket's name.",
     )
 
 
