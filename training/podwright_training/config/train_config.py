@@ -146,7 +146,7 @@ def conflicts(config: TrainConfig) -> Conflicts:
 
 
 def _budget_conflicts(config: TrainConfig) -> Conflicts:
-    """Yield what a compiler that chooses what to recompute does not go with."""
+    """Yield the options that conflict with activation_checkpointing_mode budget."""
     if not config.activation_checkpointing or config.activation_checkpointing_mode != "budget":
         return
     given = "activation_checkpointing_mode budget"
