@@ -186,7 +186,7 @@ class Qos:
     name: str
     priority: int = 0
     preempts: Tuple[str, ...] = ()  # those whose jobs are requeued for its jobs
-    grace_time_s: int = 0  # from the warning to the end of a job of this one that is preempted
+    grace_time_s: int = 0  # from SIGTERM until a preempted job of this quality is killed
     max_wall_minutes: Optional[int] = None  # of a job
     max_jobs_per_user: Optional[int] = None  # that run at the same time
     max_nodes_per_user: Optional[int] = None

@@ -73,7 +73,7 @@ def _limits_of_logins(facts: InstanceFacts) -> Iterator[str]:
     if facts.efa_interfaces and locked != "unlimited":
         yield f"{user} may lock {locked} KiB of memory; EFA needs unlimited"
     if files.isdigit() and int(files) < LEAST_OPEN_FILES:
-        yield f"{user} may open {files} files; {LEAST_OPEN_FILES} are the least"
+        yield f"{user}: got a limit of {files} open files, need {LEAST_OPEN_FILES}"
 
 
 def huge_pages(facts: InstanceFacts) -> Iterator[str]:

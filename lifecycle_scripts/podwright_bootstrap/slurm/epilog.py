@@ -71,7 +71,7 @@ def _remove_folder(job: Job, parameters: ProvisioningParameters) -> None:
 
 
 def _clean(job: Job) -> None:
-    """End what carries the job's id. With a user's last job here go all that jobs started, and files of everybody's."""
+    """Kill the job's processes; after the user's last job here, also all that jobs started, and temporary files."""
     user = User.of(job.uid)
     programs = list(_programs(user))  # before the question, or a job that begins now would be among them
     is_last = _is_last(job)

@@ -103,7 +103,8 @@ def fetch_file(wanted: Download, node: Node) -> Path:
                 shell.say(f"{path} has another checksum: downloading it again")
             _download(wanted, path, node)
     if not _is(path, wanted):
-        raise BootstrapError(f"{path} changed after it was fetched", hint="who writes there besides root?")
+        hint = f"only root may write to {path.parent}: check its owner and mode"
+        raise BootstrapError(f"{path} changed after it was fetched", hint=hint)
     return path
 
 

@@ -57,7 +57,7 @@ class Homes(Step):
                     yield from _make(user, home)
 
     def verify(self, node: Node) -> None:
-        """Every home is its user's; one is missing only where nothing more fits, as the log says."""
+        """Every home is its user's; one is missing only where the file system is full, as the log says."""
         for user in node.parameters.nodes.users:
             home = home_of(user, node)
             if home.is_dir() and home.stat().st_uid != user.uid:

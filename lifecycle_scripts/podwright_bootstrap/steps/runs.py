@@ -55,7 +55,7 @@ class Runs(Step):
 
 
 def _open(folder: Path) -> int:
-    """Open the folder itself: a link would give what it leads to away."""
+    """Open the folder itself; do not follow symlinks."""
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError as error:

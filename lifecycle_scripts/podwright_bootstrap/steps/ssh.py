@@ -72,7 +72,7 @@ class Ssh(Step):
                 "key. An image of Ubuntu 22.04 or later has one that does: image_id of the instance group"
             )
         elif str(known / node.hostname) not in settings:
-            raise BootstrapError(f"ssh does not look into {known}", hint=f"what in {CLIENT} is before its Include?")
+            raise BootstrapError(f"ssh does not look into {known}", hint=f"move the Include to the top of {CLIENT}")
 
 
 def _make_key_once(private: Path, node: Node) -> bool:

@@ -65,7 +65,7 @@ def home_of(user: User, node: Node) -> Path:
 
 
 def _groups(wanted: NodeFeatures) -> List[Group]:
-    """Those of cluster.yaml, and each user's own."""
+    """Return the groups of cluster.yaml, and each user's own."""
     return [*wanted.groups, *(Group(user.name, user.uid) for user in wanted.users)]
 
 
@@ -91,8 +91,8 @@ def _refuse(taken: List[str]) -> None:
     if taken:
         raise BootstrapError(
             "; ".join(taken),
-            hint="give in cluster.yaml the ids that files already belong to, or other names and ids, and deploy; if "
-            "the host's user is nobody's, userdel it here",
+            hint="set in cluster.yaml the ids that already own files, or other names and ids, and deploy; if the "
+            "host's account is unused, remove it with userdel",
         )
 
 

@@ -90,7 +90,7 @@ def prove_writable(path: Path, folder: Path, *, hostname: str) -> None:
 def prove_readback(folder: Path, *, hostname: str) -> None:
     """Write a file of this node's own and read it back, by programs that can be ended if servers are silent.
 
-    That users have filled the file system is a warning: a node that boots again finds there what was made before.
+    A full file system is a warning only: a node that boots again finds the files of its earlier boot there.
 
     Raises:
         CommandError: writing it fails otherwise, or it reads as something else.
@@ -100,7 +100,7 @@ def prove_readback(folder: Path, *, hostname: str) -> None:
     except CommandError as error:
         if not is_full(error):
             raise
-        shell.say(f"warning: nothing more fits on {folder}: {error}")
+        shell.say(f"warning: {folder} is full: {error}")
 
 
 def is_full(error: Exception) -> bool:

@@ -39,14 +39,15 @@ def make_for(path: Path, *, uid: int, gid: int, mode: int) -> Iterator[str]:
     try:
         status = os.fstat(parent)
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise BootstrapError(f"{path.parent} is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}")
+            given = f"got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
+            raise BootstrapError(f"{path.parent}: {given}; need a folder that only root can write to")
         yield from _make(path, parent, owner=uid, group=gid, mode=mode)
     finally:
         os.close(parent)
 
 
 def refuse_writable(path: Path) -> None:
-    """Refuse a folder that root's programs go by, and that others may change.
+    """Refuse a folder that root's programs rely on if others can change it.
 
     Raises:
         BootstrapError: it is a link, not root's, or writable by others; the hint is the command that repairs it.
@@ -55,9 +56,10 @@ def refuse_writable(path: Path) -> None:
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
         return
     if not stat.S_ISDIR(status.st_mode):
-        raise BootstrapError(f"{path} is no folder", hint=f"ls -ld {path}; remove it, and boot again")
+        raise BootstrapError(f"{path} is not a folder", hint=f"ls -ld {path}; remove it, and boot again")
+    given = f"got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
     raise BootstrapError(
-        f"{path} is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}: who may write there can become root",
+        f"{path}: {given}; need a folder that only root can write to",
         hint=f"chown root:root {path} && chmod go-w {path}",
     )
 

@@ -95,6 +95,6 @@ def _refuse_readable(path: Path) -> None:
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise BootstrapError(
-            f"{path} is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}, need root's, mode 600",
+            f"{path}: got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}; need root, mode 600",
             hint=f"rm {path}; then, on a controller, sudo systemctl start podwright-users",
         )
