@@ -399,10 +399,10 @@ def _plan(options: argparse.Namespace) -> int:
 def _bundle_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", help="where to write the bundle. Default: .cache/bundle"
+        "-o", "--output", type=Path, metavar="DIR", help="folder to write the bundle to. Default: .cache/bundle"
     )
-    parser.add_argument("--upload", action="store_true", help="upload it to the cluster's bucket, where nodes look")
-    parser.add_argument("--python", default="3.10", metavar="X.Y", help="the nodes' Python. Default: %(default)s")
+    parser.add_argument("--upload", action="store_true", help="upload it to the cluster's bucket, for the nodes")
+    parser.add_argument("--python", default="3.10", metavar="X.Y", help="Python of the nodes. Default: %(default)s")
     _add_json(parser)
     add_examples(parser, "podwright bundle -o bundle", "podwright bundle --upload")
 
@@ -510,7 +510,7 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="nodes in the first compute group. Default: its count",
     )
-    parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and list it")
+    parser.add_argument("--clean", action="store_true", help="end and list leftovers of an earlier rehearsal")
     add_examples(
         parser,
         "podwright rehearse",

@@ -23,7 +23,7 @@ FILES = ("FILE", "PATH", "DIR")  # in a metavar; other values are no files
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the shell."""
-    parser.add_argument("shell", choices=SHELLS, help="the script is for this shell")
+    parser.add_argument("shell", choices=SHELLS, help="shell to print the completion script for")
     add_examples(
         parser,
         "source <(podwright completion bash)    # in ~/.bashrc; zsh: in ~/.zshrc",

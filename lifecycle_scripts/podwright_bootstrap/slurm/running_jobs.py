@@ -26,7 +26,7 @@ def main() -> int:
             _ask(*put_metric_data(cluster_name, region, count))
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)
-        print((said.strip().splitlines() or ["it said nothing"])[-1], file=sys.stderr)
+        print((said.strip().splitlines() or ["no output"])[-1], file=sys.stderr)
         return 1
     return 0
 

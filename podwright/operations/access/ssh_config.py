@@ -113,7 +113,7 @@ def authorize(wanted: Target, cluster: Cluster, node: Node, *, user: str, key: s
     )
     if AUTHORIZED not in output.splitlines():
         said = " ".join(line for line in output.split("\n") if line and "session with" not in line.lower()).strip()
-        raise OperationError(f"{node.name} did not take the key for {user}: {said or 'it said nothing'}")
+        raise OperationError(f"{node.name} did not accept the key of {user}: {said or 'no output'}")
 
 
 def public_key(path: Path) -> str:

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the file, the part, and how to ask."""
     add_kit_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="show price and changes, and deploy nothing")
-    help_ = "replace or destroy this, though it ends jobs or loses data; may be repeated"
+    help_ = "allow replacing or destroying this resource, which ends jobs or loses data; may be repeated"
     parser.add_argument("--replace", action="append", default=[], metavar="PATH", help=help_)
     add_examples(
         parser, "podwright deploy", "podwright deploy --only cluster --yes", "podwright deploy --dry-run --json"
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_kit_arguments(parser: argparse.ArgumentParser) -> None:
     """Take what ``deploy`` and ``destroy`` have in common."""
     add_file(parser)
-    parser.add_argument("--only", choices=PARTS, help="one stack alone. Default: both")
+    parser.add_argument("--only", choices=PARTS, help="work on one stack only. Default: both")
     add_profile(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -23,7 +23,7 @@ COLUMNS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the cluster, and whether leftovers fail the command."""
     add_target_arguments(parser)
-    parser.add_argument("--check", action="store_true", help="exit with 1 while anything is left, for CI")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if any resource is left, for CI")
     add_examples(parser, "podwright teardown --check", "podwright teardown --cluster old --region us-east-1")
 
 

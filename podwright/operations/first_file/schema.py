@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{CLUSTER}, for editors, or the command whose --json it describes: {', '.join(COMMANDS)}. "
         f"Default: {CLUSTER}",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it. Default: print it")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write. Default: print the schema")
     add_examples(
         parser,
         "podwright schema",

@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"the new file. Default: {DEFAULT_CONFIG}")
     parser.add_argument("--region", help="Default: AWS_REGION, else the profile's")
     add_profile(parser)
-    parser.add_argument("--lustre", metavar="ID", help="its file system, where neither API nor scripts name it")
-    parser.add_argument("--bucket", metavar="NAME", help="its bucket, where it has no lifecycle scripts")
+    parser.add_argument("--lustre", metavar="ID", help="Lustre file system, if neither API nor scripts name it")
+    parser.add_argument("--bucket", metavar="NAME", help="bucket, if the cluster has no lifecycle scripts")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_examples(parser, "podwright import research", "podwright import research --lustre fs-0123456789abcdef0")
 

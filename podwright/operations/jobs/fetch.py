@@ -68,9 +68,9 @@ class RemoteFile:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the run and where it goes."""
+    """Add the flags for the run and the folder to fetch it to."""
     parser.add_argument("run", metavar="RUN", help="name of the run's folder")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="folder of this machine. Default: runs/RUN")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="folder on this machine. Default: runs/RUN")
     parser.add_argument(
         "--export",
         action="store_true",
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="with --export: price of all nodes, for the report's cost. Default: EC2's on-demand price, if it is known",
     )
-    parser.add_argument("--checkpoints", action="store_true", help=f"also bring {', '.join(LARGE)}")
+    parser.add_argument("--checkpoints", action="store_true", help=f"also fetch {', '.join(LARGE)}")
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)
     add_target_arguments(parser)
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Bring what is new or changed; an interrupted fetch goes on where it was."""
+    """Fetch new and changed files; an interrupted fetch continues where it stopped."""
     name = runs.run_name(options.run)
     to: Path = options.to or Path("runs") / name
     if to.exists() and not to.is_dir():
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     if count < len(wanted):
         raise OperationError(
             f"{count} of {len(wanted)} files arrived in {to}: the others no longer exist in {folder}",
-            "run the command again, it goes on where it was",
+            "run the command again, it continues where it stopped",
         )
     if options.json:
         document = {"cluster": node.cluster.name, "run": name, "folder": to.absolute(), "fetched": wanted}

@@ -55,11 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="run.yaml of podwright-train, job.yaml of another trainer, or a batch script",
     )
-    parser.add_argument("--name", help="of the run's folder. Default: FILE's without its ending")
+    parser.add_argument("--name", help="name of the run's folder. Default: FILE's name without its suffix")
     parser.add_argument(
         "--nodes",
         metavar="N",
-        help="required with run.yaml; 2-4 makes it elastic. Default: as the job or script says",
+        help="number of nodes, required with run.yaml; a range such as 2-4 makes the run elastic. Default: the number "
+        "in the job or script",
     )
     parser.add_argument("--partition", help="Slurm partition. Default: the script's, else the nodes' own")
     parser.add_argument("--time-limit", metavar="TIME", help="Slurm's --time. Default: the script's, else no limit")
@@ -76,10 +77,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=shlex.split,
         default=[],
         metavar="'…'",
-        help="for podwright-train train, or the batch script",
+        help="arguments for podwright-train train, or the batch script",
     )
     parser.add_argument(
-        "--launch-arguments", type=shlex.split, default=[], metavar="'…'", help="for podwright-train launch"
+        "--launch-arguments",
+        type=shlex.split,
+        default=[],
+        metavar="'…'",
+        help="arguments for podwright-train launch",
     )
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)

@@ -66,7 +66,7 @@ def select(nodes: Iterable[Node], listed: str, *, partition: str | None) -> Sele
     Args:
         nodes: those wanted, as SageMaker lists them.
         listed: the output of ``SINFO``.
-        partition: Slurm's. Default: the one with most of the nodes, Slurm's default before others.
+        partition: Slurm partition. Default: the partition that has most of the nodes, Slurm's default before others.
 
     Raises:
         ArgumentError: the nodes have several types, or no partition has them.

@@ -47,15 +47,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group", action="append", default=[], help="only this instance group; repeatable. Default: all compute nodes"
     )
-    parser.add_argument("--partition", help="Slurm's. Default: the one with most of the nodes")
+    parser.add_argument("--partition", help="Slurm partition. Default: the partition that has most of the nodes")
     parser.add_argument(
-        "--rounds", type=_count, metavar="N", help="at most so many rounds of pairs. Default: all pairs"
+        "--rounds", type=_count, metavar="N", help="largest number of rounds of pairs. Default: all pairs"
     )
     parser.add_argument(
         "--file-mib", type=_count, default=FILE_MIB, metavar="N", help="size of each node's file. Default: %(default)s"
     )
-    parser.add_argument("--python", metavar="PATH", help="on the nodes, with torch. Default: podwright's environment")
-    parser.add_argument("--of", metavar="RUN", help="measure nothing: read an earlier validation's folder")
+    parser.add_argument(
+        "--python", metavar="PATH", help="Python with torch, on the nodes. Default: podwright's environment"
+    )
+    parser.add_argument("--of", metavar="RUN", help="read the results of an earlier validation, without measuring")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the JSON document to a file")
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)

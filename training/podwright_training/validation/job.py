@@ -32,7 +32,7 @@ def measure(folder: Path, *, file_mib: int, max_rounds: int | None = None) -> No
     Args:
         folder: on the shared file system.
         file_mib: size of each node's file.
-        max_rounds: at most so many rounds of pairs. Default: until all pairs have met.
+        max_rounds: largest number of rounds of pairs. Default: until all pairs have met.
     """
     started_at = _now()
     nodes = Nodes(folder, sorted(hostnames(os.environ["SLURM_JOB_NODELIST"])))

@@ -83,7 +83,7 @@ class Step:
         if not process.returncode:
             return ""
         lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
-        said = next((line for line in lines if "Error" in line), lines[0] if lines else "it said nothing")
+        said = next((line for line in lines if "Error" in line), lines[0] if lines else "no output")
         return f"{said.strip()} (exit status {process.returncode})"
 
 
