@@ -162,7 +162,7 @@ class Account:
         return self._ask("ec2", operation, Filters=wanted, **arguments)
 
     def _ask(self, service: str, operation: str, *, may_be_absent: bool = False, **arguments: Any) -> Mapping[str, Any]:
-        """The whole answer, all pages; empty where the error says that what was asked for is not there."""
+        """Return all pages of the answer; empty if the error says that the resource does not exist."""
         key = (service, operation, json.dumps(arguments, sort_keys=True))
         if key not in self._answers:
             try:
@@ -201,7 +201,7 @@ def _refused(service: str, error: ClientError) -> UnansweredError:
 def _not_sent(service: str, error: BotoCoreError | ResponseParserError) -> UnansweredError:
     """The question did not reach AWS."""
     if isinstance(error, ResponseParserError):
-        return UnansweredError(f"{service}: the answer is not AWS's", _NETWORK_HINT)
+        return UnansweredError(f"{service}: the answer did not come from AWS", _NETWORK_HINT)
     if isinstance(error, HTTPClientError | ConnectionError):
         return UnansweredError(f"{service} does not answer: {error}", _NETWORK_HINT)
     missing = no_credentials(error)

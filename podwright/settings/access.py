@@ -50,10 +50,10 @@ class CreatedRole(Section):
         None, description="ARN of the permissions boundary, where your organisation requires one."
     )
     policy_arns: tuple[str, ...] = Field(
-        (), description="ARNs of managed policies that nodes get besides. Default: no other policy."
+        (), description="ARNs of additional managed policies of the nodes. Default: no additional policy."
     )
     statements: tuple[Statement, ...] = Field(
-        (), description="Permissions that nodes get besides. Default: no other permission."
+        (), description="Additional permissions of the nodes. Default: no additional permission."
     )
 
 

@@ -72,7 +72,7 @@ class Ldap(Section):
         "allowed_groups. Default: no filter.",
     )
     sudo_groups: tuple[str, ...] = Field(
-        (), description="Groups whose members may become root by sudo, with their password. Default: nobody."
+        (), description="Groups whose members may become root by sudo, with their password. Default: no group."
     )
     ssh_key_attribute: str | None = Field(
         None,
@@ -247,10 +247,14 @@ class Qos(Section):
     grace_time_s: int = Field(
         default=0, description="Seconds of grace, from SIGTERM on, before a preempted job of this quality is killed."
     )
-    max_wall_minutes: int | None = Field(default=None, description="Longest time of a job. Default: no limit.")
+    max_wall_minutes: int | None = Field(default=None, description="Longest time limit of a job. Default: no limit.")
     max_jobs_per_user: int | None = Field(default=None, description="Jobs a user may run at once. Default: no limit.")
-    max_nodes_per_user: int | None = Field(default=None, description="Nodes of a user's jobs. Default: no limit.")
-    max_gpus_per_user: int | None = Field(default=None, description="GPUs of a user's jobs. Default: no limit.")
+    max_nodes_per_user: int | None = Field(
+        default=None, description="Nodes that all jobs of a user may use at once. Default: no limit."
+    )
+    max_gpus_per_user: int | None = Field(
+        default=None, description="GPUs that all jobs of a user may use at once. Default: no limit."
+    )
 
 
 class Account(Section):
@@ -263,23 +267,25 @@ class Account(Section):
     fair_share: int = Field(default=1, description="Fair-share weight relative to the other accounts.")
     qos: tuple[str, ...] = Field(
         default=("normal",),
-        description="Qualities of service that its jobs may ask for: `normal` or of nodes.slurm.qos.",
+        description="Qualities of service that its jobs may ask for: `normal`, or names in nodes.slurm.qos.",
     )
-    max_wall_minutes: int | None = Field(default=None, description="Longest time of a job. Default: no limit.")
+    max_wall_minutes: int | None = Field(default=None, description="Longest time limit of a job. Default: no limit.")
     max_jobs_per_user: int | None = Field(default=None, description="Jobs a user may run at once. Default: no limit.")
-    max_nodes: int | None = Field(default=None, description="Nodes of all its jobs together. Default: no limit.")
-    max_gpus: int | None = Field(default=None, description="GPUs of all its jobs together. Default: no limit.")
+    max_nodes: int | None = Field(
+        default=None, description="Nodes that all its jobs may use at once. Default: no limit."
+    )
+    max_gpus: int | None = Field(default=None, description="GPUs that all its jobs may use at once. Default: no limit.")
 
 
 class PartitionLimits(Section):
     """Limits of the jobs in a partition."""
 
     name: str = Field(description="Partition of an instance group.")
-    max_minutes: int | None = Field(default=None, description="Longest time of a job. Default: the service's.")
+    max_minutes: int | None = Field(default=None, description="Longest time limit of a job. Default: the service's.")
     default_minutes: int | None = Field(
         default=None, description="Time limit of jobs without `--time`. Default: the service's."
     )
-    max_nodes: int | None = Field(default=None, description="Nodes of a job. Default: the service's.")
+    max_nodes: int | None = Field(default=None, description="Nodes that a job may use. Default: the service's.")
     accounts: tuple[str, ...] = Field(default=(), description="Accounts that may use it. Default: all.")
     qos: tuple[str, ...] = Field(default=(), description="Qualities of service that may use it. Default: all.")
 
@@ -331,7 +337,7 @@ class Hook(Section):
     )
     groups: tuple[str, ...] = Field(default=(), description="Instance groups that run it. Default: all.")
     timeout_minutes: int = Field(
-        default=20, description=f"Longest time that it takes, 1 to {MAX_HOOK_MINUTES}; then the boot fails."
+        default=20, description=f"Minutes that the script may take, 1 to {MAX_HOOK_MINUTES}; after that the boot fails."
     )
 
 
@@ -344,7 +350,8 @@ class Nodes(Section):
     )
     groups: tuple[Group, ...] = Field(default=(), description="Groups that users may be in.")
     users: tuple[User, ...] = Field(
-        default=(), description="Users with a login, a home and SSH between the nodes; removed, they lose it."
+        default=(),
+        description="Users with a login, a home and SSH between the nodes; users who are removed lose their access.",
     )
     ldap: Ldap | None = Field(default=None, description="Existing LDAP server with users and groups. Default: no LDAP.")
     s3_mounts: tuple[S3Mount, ...] = Field(default=(), description="S3 buckets mounted as folders.")

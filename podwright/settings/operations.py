@@ -98,7 +98,7 @@ class Session(Section):
     )
     log_retention_days: int | None = Field(
         None,
-        description="Days that CloudWatch keeps what sessions through the document show. Default: it is not recorded.",
+        description="Days that CloudWatch keeps recordings of sessions through the document. Default: no recordings.",
     )
 
 

@@ -52,7 +52,7 @@ class CreatedBucket(Section):
     source: Literal["create"] = Field(description="A new bucket.")
     on_destroy: Literal["retain", "destroy"] = Field(
         "retain",
-        description="What destroying the foundation does to the bucket: retain refuses while it holds objects, "
+        description="Effect of destroying the foundation on the bucket: retain refuses while it holds objects, "
         "destroy deletes them too.",
     )
     noncurrent_version_expiration_days: int = Field(

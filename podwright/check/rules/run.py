@@ -42,7 +42,7 @@ def run_fits(settings: Settings, run: Run) -> Iterator[Finding]:
         elif group.instance_type in NXDT:
             yield from _with_nxdt(run, group, (*path, "instance_type"))
         else:
-            need = f"{group.instance_type}: native PyTorch needs {' or '.join(neuron.DEVICES)}, and this is {device}"
+            need = f"{group.instance_type}: native PyTorch needs {' or '.join(neuron.DEVICES)}, not {device}"
             yield error((*path, "instance_type"), need, neuron.LEGACY)
 
 
@@ -140,5 +140,5 @@ def _of_partition(job: JobSpec, name: str, groups: Sequence[tuple[KeyPath, Insta
         words = f"the job starts {job.ranks_per_node} ranks on a node, and {kind.name} has {of} for {ranks}"
         yield error((*path, "instance_type"), words, "lower `ranks_per_node` of the job")
     if job.model.accelerator and job.model.accelerator != of:
-        words = f"the job's MFU is of {job.model.accelerator}, and {kind.name} has {of or 'no accelerator'}"
+        words = f"the job computes MFU for {job.model.accelerator}, but {kind.name} has {of or 'no accelerator'}"
         yield error((*path, "instance_type"), words, "change `accelerator` of the job's model, or leave it out")

@@ -287,7 +287,7 @@ def _why_no_key(key: str) -> str:
         if len(data) < 4 + length:
             return "the key is cut off"
         data = data[4 + length :]
-    return "" if len(fields) > 1 and fields[0] == words[0].encode() else "the key is of another type than it says"
+    return "" if len(fields) > 1 and fields[0] == words[0].encode() else "the key has another type than its line says"
 
 
 def _each(settings: Settings, *keys: str) -> Iterator[tuple[KeyPath, Any]]:

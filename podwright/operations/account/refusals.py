@@ -41,7 +41,8 @@ def refusal(
         return _answered(error, service=service, region=region)
     if isinstance(error, ResponseParserError):
         reason = _one_line(str(error))[:MAX_REASON]
-        return AwsError(f"{service} in {region}: the answer is not AWS's: {reason}", NETWORK, code=type(error).__name__)
+        text = f"{service} in {region}: the answer did not come from AWS: {reason}"
+        return AwsError(text, NETWORK, code=type(error).__name__)
     return _unanswered(error, service=service, region=region)
 
 

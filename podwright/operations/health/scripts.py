@@ -34,14 +34,14 @@ def changed_scripts(session: Session, cluster: Cluster) -> Iterator[tuple[str, s
         uri = f"{folder}/{name}"
         text = _read(session, uri)
         if text is None:
-            yield uri, "is not there: a new node cannot boot"
+            yield uri, "does not exist: a new node cannot boot"
             continue
         if b"\r\n" in text:
             yield uri, "has Windows line ends, which a shell does not run"
         if expected := _DIGEST.search(text):
             archive = _read(session, f"{folder}/{ARCHIVE}")
             if archive is None:
-                yield f"{folder}/{ARCHIVE}", "is not there: a new node cannot boot"
+                yield f"{folder}/{ARCHIVE}", "does not exist: a new node cannot boot"
             elif hashlib.sha256(archive).hexdigest() != expected[1].decode():
                 yield f"{folder}/{ARCHIVE}", "is not the archive that on_create.sh was uploaded with"
         for file in (f"{folder}/{name}" for name in (PROVISIONING_PARAMETERS_NAME, API_PARAMETERS_NAME)):
@@ -67,7 +67,7 @@ def changed_uploads(session: Session, stack: DeployedStack) -> Iterator[tuple[st
         except AwsError as error:
             if not error.absent:
                 raise
-            yield f"s3://{bucket}/{key}", "is not there"
+            yield f"s3://{bucket}/{key}", "does not exist"
             continue
         if etag != uploaded:
             yield f"s3://{bucket}/{key}", "is not what was uploaded"

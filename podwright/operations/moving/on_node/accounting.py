@@ -184,7 +184,7 @@ def load(folder: Path) -> dict[str, Any]:
     """Replace this controller's database. What was begun and cut off begins again."""
     record = json.loads((folder / RECORD).read_text())
     if not CONF.exists():
-        sys.exit(f"{CONF} is not there: this cluster has no accounting, and the old one has")
+        sys.exit(f"{CONF} does not exist: this cluster has no accounting, but the old cluster has")
     if version() < record["version"]:
         sys.exit(
             f"Slurm {version()} here is older than {record['version']} there: its slurmdbd would refuse the database"

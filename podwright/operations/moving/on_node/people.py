@@ -61,7 +61,7 @@ def compare(folder: Path) -> dict[str, Any]:
     for name, item in sorted(before.items()):
         other = now.get(name)
         if other is None:
-            differences.append(f"{name} (id {item['uid']}) is not there")
+            differences.append(f"{name} (id {item['uid']}) does not exist")
             continue
         differences += [
             f"{name}: {what} is {other[what]}, was {item[what]}"
