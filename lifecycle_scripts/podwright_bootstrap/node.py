@@ -122,7 +122,7 @@ def identify(parameters: ProvisioningParameters) -> Node:
         listed = (
             f"lists {_names([instance.address for instance in known])}"
             if known
-            else "is not there or lists no instance"
+            else "does not exist or lists no instance"
         )
         raise BootstrapError(
             f"{error}: the host's addresses are {_names(own)}, the file {listed}",

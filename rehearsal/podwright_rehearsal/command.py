@@ -109,7 +109,7 @@ def clean() -> int:
             print(f"ended process {pid}")
         left = left or bool(hosts or others)
     if not left:
-        print(f"nothing was left of a rehearsal in {CACHE}")
+        print(f"no leftovers of a rehearsal in {CACHE}")
     return OK
 
 

@@ -179,7 +179,7 @@ def test_a_checkpoint_can_be_chosen(exported):
     path = consolidate(exported, step=8)
     assert path.name == "step-00000008"
     assert json.loads((exported.hf / "podwright.json").read_text())["step"] == 8
-    with pytest.raises(UserError, match="no complete checkpoint of step 9; it has those of 4, 8, 12"):
+    with pytest.raises(UserError, match="no complete checkpoint of step 9; it has steps 4, 8, 12"):
         consolidate(exported, step=9)
     consolidate(exported)
 
@@ -357,7 +357,7 @@ def test_text_comes_from_any_checkpoint(exported, capsys):
     assert texts[0].startswith("the node")
     assert texts == texts[:1] * 3
     assert main(["generate", "--run-dir", str(exported.root), "--step", "9"]) == 2
-    assert "no complete checkpoint of step 9; it has those of 4, 8, 12" in capsys.readouterr().err
+    assert "no complete checkpoint of step 9; it has steps 4, 8, 12" in capsys.readouterr().err
     consolidate(exported)
 
 

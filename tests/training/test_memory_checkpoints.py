@@ -202,7 +202,7 @@ def test_another_user_can_neither_read_nor_plant(memory):
     (memory / "elsewhere").mkdir(0o700)
     planted = MemoryFolder(memory, run="planted", host="a")
     planted.root.parent.symlink_to(memory / "elsewhere")
-    with pytest.raises(CheckpointError, match="is no folder; remove it"):
+    with pytest.raises(CheckpointError, match="is not a folder; remove it"):
         planted.open()
     planted.root.parent.unlink()
     planted.root.parent.mkdir(0o777)

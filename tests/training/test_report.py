@@ -365,7 +365,7 @@ def test_a_loss_that_never_was_a_number(tmp_path):
     """There is no curve to draw; the line says since when. A folder that is not there is named."""
     with pytest.raises(ReportError, match="no curve: the loss of 2 steps is no finite number, the first at step 1"):
         history_of(tmp_path, *({**train(step), "loss": math.nan} for step in (1, 2)))
-    with pytest.raises(ReportError, match="nowhere is not there"):
+    with pytest.raises(ReportError, match="nowhere does not exist"):
         History.of(RunFolder(tmp_path / "nowhere"))
 
 

@@ -29,7 +29,7 @@ def run_tasks(
         model: folder of the exported model.
         tasks: names of tasks or groups.
         program: name or path of ``lm_eval``.
-        include_path: folder of further tasks, YAML files that may name local data.
+        include_path: folder of additional tasks, YAML files that may name local data.
         device: of torch.
         dtype: name of torch's type.
 

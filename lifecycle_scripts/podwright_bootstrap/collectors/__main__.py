@@ -23,7 +23,7 @@ COLLECTORS: Dict[str, Callable[[], List[Family]]] = {
 def main() -> None:
     """Run the named collectors until somebody ends this."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COLLECTORS)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"collectors to run: {', '.join(COLLECTORS)}")
     parser.add_argument("--interval", type=float, required=True, metavar="SECONDS")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     options = parser.parse_args()

@@ -99,7 +99,7 @@ def run(
     What it reads from ``stdin``, and the ``variables`` that are added to its environment, are never written there.
 
     Raises:
-        CommandError: it is not there, ran longer than ``timeout_s``, or (with ``check``) did not exit with 0.
+        CommandError: it does not exist, ran longer than ``timeout_s``, or (with ``check``) did not exit with 0.
     """
     words = [str(word) for word in command]
     if not quiet:

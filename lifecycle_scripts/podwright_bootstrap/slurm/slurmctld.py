@@ -99,7 +99,7 @@ def _forget_id(why: str) -> Iterator[str]:
     name = file.read_text().split(":")[0].strip() if file.exists() else ""
     if name.lower() != slurm_conf.cluster_name():
         raise BootstrapError(
-            f"slurmctld ended: {why}, and {file} is of cluster {name or '(none)'}",
+            f"slurmctld ended: {why}, and {file} belongs to cluster {name or '(none)'}",
             hint=f"give each cluster a StateSaveLocation of its own; if it is this one's old name, `rm {file}`",
         )
     file.unlink()

@@ -150,7 +150,7 @@ def from_internet(url: str, part: Path) -> None:
                 for block in iter(lambda: answer.read(BLOCK_BYTES), b""):
                     file.write(block)
                 if length and file.tell() - start != int(length):
-                    raise ConnectionError(f"{file.tell() - start} of {length} bytes came")
+                    raise ConnectionError(f"{file.tell() - start} of {length} bytes were received")
     except HTTPException as error:
         raise ConnectionError(f"{url} broke off: {error}") from error
     except urllib.error.HTTPError as error:

@@ -27,6 +27,6 @@ def install(program: str, node: Node) -> Iterator[str]:
     try:
         packages.install(*(downloads.fetch(name, node) for name in names), node=node)
     except (BootstrapError, CommandError, OSError) as error:
-        shell.say(f"warning: {program} is not there: containers see no GPU: {error}")
+        shell.say(f"warning: {program} is missing: containers see no GPU: {error}")
     else:
         yield f"installed {', '.join(names)}"

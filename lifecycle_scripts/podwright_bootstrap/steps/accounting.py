@@ -145,7 +145,7 @@ def _slurmdbd(node: Node) -> Iterator[str]:
         yield f"wrote {SLURMDBD_CONF}"
     if units.answer("is-active", "slurmdbd") != "active":
         if network.listens("127.0.0.1", PORT):
-            hint = f"`ss -lp 'sport = :{PORT}'` says whose it is"
+            hint = f"`ss -lp 'sport = :{PORT}'` shows that program"
             raise BootstrapError(f"port {PORT} is in use by another program than slurmdbd", hint=hint)
         primary.let_begin(node, "slurmdbd", PORT)  # two daemons that make the same tables at once might both end
     yield from units.keep_on("slurmdbd", restart=changed)

@@ -74,7 +74,7 @@ def _configure(node: Node) -> Iterator[str]:
         wanted["runtimes"] = {"nvidia": {"args": [], "path": gpu_containers.RUNTIME}, **settings.get("runtimes", {})}
     if wanted != settings:
         shell.write_file(DAEMON_JSON, json.dumps(wanted, indent=2) + "\n")
-        yield f"wrote {DAEMON_JSON}: images go to {root}"
+        yield f"wrote {DAEMON_JSON}: images are stored in {root}"
 
 
 def _move_containerd() -> Iterator[str]:

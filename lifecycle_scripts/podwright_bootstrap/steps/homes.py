@@ -61,7 +61,7 @@ class Homes(Step):
         for user in node.parameters.nodes.users:
             home = home_of(user, node)
             if home.is_dir() and home.stat().st_uid != user.uid:
-                raise BootstrapError(f"{home} is uid {home.stat().st_uid}'s, not {user.name}'s")
+                raise BootstrapError(f"{home} belongs to uid {home.stat().st_uid}, not to {user.name}")
 
 
 def _refuse_foreign(homes: dict[User, Path]) -> None:
@@ -73,7 +73,7 @@ def _refuse_foreign(homes: dict[User, Path]) -> None:
         if owner != user.uid
     ]
     if foreign:
-        hint = "give in cluster.yaml the uid that the files belong to, or chown -R the home to the new one"
+        hint = "set in cluster.yaml the uid that owns the files, or chown -R the home to the new uid"
         raise BootstrapError("; ".join(foreign), hint=hint)
 
 

@@ -46,7 +46,7 @@ class Motd(Step):
     def verify(self, node: Node) -> None:
         """Everybody may read it."""
         if stat.S_IMODE(MOTD.stat().st_mode) != MODE or MOTD.read_text() != greeting(node):
-            raise BootstrapError(f"{MOTD} does not greet from this node")
+            raise BootstrapError(f"{MOTD} does not name this node")
 
 
 def greeting(node: Node) -> str:

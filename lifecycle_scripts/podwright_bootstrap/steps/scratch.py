@@ -1,4 +1,4 @@
-"""A folder on the instance's own NVMe disks, for what a job writes and nobody needs afterwards.
+"""A folder on the instance's own NVMe disks, for files that are not needed after a job.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-lifetime.html
 """
@@ -49,7 +49,7 @@ class Scratch(Step):
             yield from _mount(root, node)
         if root.stat().st_mode & 0o7777 != EVERYBODY:
             root.chmod(EVERYBODY)
-            yield f"opened {root} to everybody"
+            yield f"opened {root} to all users"
         yield from own_folder.make_own(root / JOBS_DIRECTORY, mode=PARENT_MODE)
         yield from after_reboot.repeat(self.name)
 

@@ -96,7 +96,7 @@ class FileSystems:
 
         def backups_of(region: str) -> Backups:
             if elsewhere is None:
-                raise AwsError("InvalidRegion", f"The region {region} is not there")
+                raise AwsError("InvalidRegion", f"The region {region} does not exist")
             return elsewhere(region).backups
 
         self.backups = Backups(

@@ -94,7 +94,7 @@ class Application:
     """The WSGI application.
 
     Args:
-        region: where tests and rehearsals work.
+        region: region of tests and rehearsals.
         other_regions: regions beside it; a call to any other is refused.
         storage: the folder with the files of file systems and backups. Default: they have no files.
         transition_s: how long what takes minutes in AWS takes here.

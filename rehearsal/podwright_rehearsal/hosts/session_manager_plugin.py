@@ -38,7 +38,7 @@ def main() -> int:
     variable, _, operation, _, request, _ = rest
     answer = json.loads(os.environ.pop(variable))
     if operation != "StartSession" or not {"SessionId", "TokenValue", "StreamUrl"} <= answer.keys():
-        print("this is not the answer of StartSession", file=sys.stderr)
+        print("this is not a response of StartSession", file=sys.stderr)
         return 1
     return open_session(Path(first), answer["SessionId"], json.loads(request))
 

@@ -51,7 +51,7 @@ def _features(nodes: NodeFeatures) -> Iterator[str]:
     if nodes.containers:
         yield "nodes.containers: hosts cannot install Docker and Enroot, and run jobs without containers"
     if nodes.observability:
-        yield "nodes.observability: hosts cannot download node_exporter, and measure nothing"
+        yield "nodes.observability: hosts cannot download node_exporter, and send no metrics"
     if nodes.neuron and nodes.neuron.tools_version:
         yield "nodes.neuron.tools_version: hosts keep the version of their image"
     if nodes.downloads:

@@ -130,7 +130,7 @@ class HuggingFaceModel:
             if there != here[len(here) - len(there) :]:
                 problems.append(f"{part.name} is {there}, need {here}")
         if problems:
-            raise CheckpointError(f"init_from {self._folder} is of another model: {'; '.join(problems)}")
+            raise CheckpointError(f"init_from {self._folder} belongs to another model: {'; '.join(problems)}")
 
     def _missing_files(self) -> list[str]:
         files = self._files()

@@ -212,7 +212,7 @@ class MemoryTier:
             self._warned = True
         except RuntimeError as error:  # a rank is gone: training ends too, or recovers with new ranks
             self._broken = True
-            logger.warning("no more checkpoints in memory: %s", str(error).splitlines()[0])
+            logger.warning("checkpoints in memory are off from now on: %s", str(error).splitlines()[0])
 
     def _write_together(self, snapshot: Snapshot, paused_s: float, step_s: float) -> None:
         step, collective = snapshot.state.step, self._collective

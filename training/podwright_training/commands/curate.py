@@ -35,13 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", required=True, help="folder, s3:// prefix or name on the hub; its training split")
     for name in ("dataset_config_name", "text_column"):
         parser.add_argument(
-            flag(name), default=getattr(defaults, name), help=f"as train's. Default: {getattr(defaults, name)}"
+            flag(name), default=getattr(defaults, name), help=f"same as train's. Default: {getattr(defaults, name)}"
         )
     parser.add_argument("--tokenizer", required=True, help="folder, or name on the hub")
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
     parser.add_argument(
         "--filters", nargs="*", default=list(DEFAULT_FILTERS), metavar="NAME",
-        help=f"quality filters of {' '.join(FILTERS)}. Default: {' '.join(DEFAULT_FILTERS)}",
+        help=f"quality filters, from {' '.join(FILTERS)}. Default: {' '.join(DEFAULT_FILTERS)}",
     )  # fmt: skip
     parser.add_argument(
         "--languages", nargs="+", default=[], metavar="CODE", help="languages to keep, such as en. Default: all"

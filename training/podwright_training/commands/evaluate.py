@@ -23,7 +23,7 @@ from podwright_training.spelling import flag
 from podwright_training.transformers_model import default_device, load_model
 
 SAMPLE_TOKENS = 32  # that each checkpoint writes for each prompt
-TEXT = (  # options that say what --model is judged on
+TEXT = (  # options that choose the text to judge --model on
     "dataset", "dataset_config_name", "text_column", "data_mixture", "data_streams", "max_context_width",
     "validation_sequences", "val_batch_size",
 )  # fmt: skip
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="of weights and activations. Default: float32",
+        help="dtype of weights and activations. Default: float32",
     )
     parser.add_argument(
         "--all-checkpoints", action="store_true", help="also evaluate every checkpoint, and let it continue the prompts"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tasks", nargs="+", default=[], metavar="NAME", help="also run these tasks of lm-evaluation-harness"
     )
-    parser.add_argument("--include-path", type=Path, help="folder of further tasks, as lm_eval's option")
+    parser.add_argument("--include-path", type=Path, help="folder of additional tasks, like lm_eval's --include_path")
     parser.add_argument(
         "--lm-eval",
         default=PROGRAM,

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="ranks of the job")
     parser.add_argument("--job-id", default="", metavar="ID", help="Slurm's id of the job, for its start event")
     parser.add_argument("--log", type=Path, metavar="FILE", help="log to read. Default: the run's")
-    parser.add_argument("--from-byte", type=int, default=0, metavar="N", help="of the log. Default: 0, its beginning")
+    parser.add_argument("--from-byte", type=int, default=0, metavar="N", help="byte of the log to start at. Default: 0")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--run-dir", type=Path, help="folder of a run: its exported model, else its newest checkpoint")
     which.add_argument("--model", type=Path, help="folder of any model in Hugging Face's layout")
-    parser.add_argument("--step", type=int, help="of a checkpoint of --run-dir, which need not be exported")
+    parser.add_argument("--step", type=int, help="step of a checkpoint of --run-dir; it need not be exported")
     parser.add_argument(
         "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT",
         help=f"prompts to continue. Default: {shlex.join(PROMPTS)}",
@@ -37,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64, help="new tokens per prompt. Default: 64")
     parser.add_argument("--temperature", type=float, default=0.8, help="sampling temperature; 0: greedy. Default: 0.8")
     parser.add_argument(
-        "--top-p", type=float, default=1.0, help="sample from the likeliest tokens of this share. Default: 1.0"
+        "--top-p",
+        type=float,
+        default=1.0,
+        help="sample from the likeliest tokens whose probabilities add up to this. Default: 1.0",
     )
     parser.add_argument("--seed", type=int, default=0, help="random seed. Default: 0")
     parser.add_argument("--device", help="torch device. Default: cuda where there is one, else cpu")

@@ -141,7 +141,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset", choices=preset_names(), metavar="NAME", help=f"the model: one of {', '.join(preset_names())}"
     )
-    parser.add_argument("--job", type=Path, metavar="FILE", help="start another trainer, as this job.yaml says")
+    parser.add_argument("--job", type=Path, metavar="FILE", help="start another trainer, described by this job.yaml")
     parser.add_argument(
         "--nodes",
         type=Span.parse,

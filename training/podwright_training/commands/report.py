@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="folder to write to. Default: <run_dir>/report of the first run")
     parser.add_argument("--usd-per-hour", type=float, help="price of all nodes; adds the cost. Default: no cost")
     parser.add_argument("--live", action="store_true", help="serve the page on localhost and follow the run")
-    parser.add_argument("--port", type=int, default=PORT, help=f"of --live. Default: {PORT}")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port of --live. Default: {PORT}")
     add_json(parser)
 
 

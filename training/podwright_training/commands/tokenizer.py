@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--dataset", required=True, help="folder, s3:// prefix or name on the hub")
         for name in ("dataset_config_name", "text_column"):
             default = getattr(defaults, name)
-            action.add_argument(flag(name), metavar="NAME", default=default, help=f"as train's. Default: {default}")
+            text = f"same as train's. Default: {default}"
+            action.add_argument(flag(name), metavar="NAME", default=default, help=text)
         add_json(action)
 
 

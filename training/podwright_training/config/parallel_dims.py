@@ -129,7 +129,7 @@ def problems_of_data(options: TrainConfig, data_ranks: int) -> Iterator[str]:
     if options.num_local_experts and size % whole:
         yield (
             f"global_batch_size {size} is not divisible by {whole}, train_batch_size x ranks that read different data: "
-            "the experts' routers would balance sequences that are not there"
+            "otherwise the experts' routers would balance padding"
         )
 
 

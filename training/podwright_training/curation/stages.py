@@ -230,7 +230,7 @@ class Curation:
         submitted = self.work / SUBMITTED
         before = json.loads(submitted.read_text()) if submitted.exists() else []
         if left := _in_queue(before):
-            raise DataError(f"{self.work}: jobs {', '.join(left)} are there already; wait for them, or scancel them")
+            raise DataError(f"{self.work}: jobs {', '.join(left)} are queued already; wait for them, or scancel them")
         jobs = self._jobs(slurm)
         try:
             with _silence():

@@ -45,7 +45,7 @@ class Agent:
         options: Those of the run.
         policy: Allowed sizes and waits.
         number: Place among hosts that are otherwise alike; the lower, the earlier.
-        address: Where the other hosts reach this one.
+        address: The address at which other hosts reach this one.
         job: Slurm's number of the job array, if there is one.
         spawn: Starts the fork server. Default: as a program of its own.
     """

@@ -115,7 +115,7 @@ class Leader:
                 channel.send(beat=True)
                 self._news.set()
         except (ChannelError, KeyError, TypeError, ValueError, asyncio.TimeoutError) as error:
-            reason = str(error) if isinstance(error, ChannelError) else "sent what is no message"
+            reason = str(error) if isinstance(error, ChannelError) else "sent an invalid message"
             if name and self._channels.get(name) is channel:
                 del self._channels[name]
                 self._membership.lose(name, reason, now=time.monotonic())

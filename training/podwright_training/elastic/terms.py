@@ -156,7 +156,7 @@ def secret(folder: Path) -> bytes:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         if (owner := folder.lstat().st_uid) != os.geteuid():
-            raise UserError(f"{folder} is of uid {owner}, need your own: name another --run-dir")
+            raise UserError(f"{folder} belongs to uid {owner}, need your own: name another --run-dir")
         folder.chmod(0o700)
         descriptor, name = tempfile.mkstemp(prefix=".secret.", dir=folder)
         draft = Path(name)
@@ -171,7 +171,7 @@ def secret(folder: Path) -> bytes:
             draft.unlink()
     status = path.stat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise UserError(f"{path} must belong to you, and nobody else may read it: remove it, and the run's hosts too")
+        raise UserError(f"{path} must belong to you, and others may not read it: remove it, and the run's hosts too")
     text = path.read_text(errors="replace")
     if not re.fullmatch(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}", text):
         raise UserError(f"{path} has no {2 * SECRET_BYTES} hexadecimal digits, it is damaged: remove it")

@@ -65,7 +65,7 @@ class Resume:
 
     folder: str = option("checkpoints", "Folder of checkpoints, in the run's folder if it is relative.")
     newest: str = option("*", "Shell pattern of a checkpoint's name; the highest number is the newest.")
-    complete: str = option("", "File in a checkpoint that is there once the checkpoint is whole.")
+    complete: str = option("", "File that a checkpoint contains once it is complete.")
     argument: tuple[str, ...] = option((), "Words added to the command when there is a checkpoint.")
 
 
@@ -73,9 +73,9 @@ class Resume:
 class Log:
     """The meaning of the output of the program."""
 
-    parser: str = option("", "Ready expressions of a trainer.", choices=tuple(READY))
+    parser: str = option("", "Trainer whose log lines podwright can parse.", choices=tuple(READY))
     patterns: Mapping[str, str] = _by_name("Regular expressions by value, each with one group.")
-    step_line: str = option("", "Line with the step, seen from the line with the loss.", choices=ORDERS)
+    step_line: str = option("", "Line with the step, relative to the line with the loss.", choices=ORDERS)
 
     @property
     def all_patterns(self) -> Patterns:
@@ -89,10 +89,10 @@ class Model:
     """The model that is trained, for FLOP/s, MFU and cost per token."""
 
     parameters: float = option(
-        0.0, "Parameters; of a mixture of experts those active per token.", at_least=0, at_most=1e15
+        0.0, "Parameters; for a mixture of experts, the active ones per token.", at_least=0, at_most=1e15
     )
-    flops_per_token: float = option(0.0, "Default: 6 per parameter.", at_least=0, at_most=1e18)
-    tokens_per_step: float = option(0.0, "Tokens of one optimizer step, of all ranks.", at_least=0, at_most=1e12)
+    flops_per_token: float = option(0.0, "FLOPs per token. Default: 6 per parameter.", at_least=0, at_most=1e18)
+    tokens_per_step: float = option(0.0, "Tokens per optimizer step, across all ranks.", at_least=0, at_most=1e12)
     steps: int = option(0, "Steps of the whole run, for the time left.", at_least=0, at_most=10**12)
     accelerator: str = option(
         "", "Accelerator whose peak MFU refers to. Default: the nodes' own.", choices=(*PEAK_FLOPS, *NEURON_PEAK_FLOPS)
@@ -110,7 +110,7 @@ class JobSpec:
 
     command: tuple[str, ...] = option((), "Program and arguments, as torchrun or another launcher takes them.")
     name: str = option("", "Name of the run. Default: the file's.")
-    launcher: str = option("torchrun", "What starts the ranks of a node.", choices=LAUNCHERS)
+    launcher: str = option("torchrun", "Program that starts the ranks of a node.", choices=LAUNCHERS)
     nodes: int = option(1, "Nodes.", at_least=1, at_most=MOST_NODES)
     ranks_per_node: int = option(0, "Ranks per node. Default: the node's accelerators.", at_least=0, at_most=1024)
     environment: str = option("", "Virtual environment of the program. Default: podwright-train's.")
@@ -120,8 +120,8 @@ class JobSpec:
     files: Mapping[str, Any] = _by_name("Files written into the run's folder: a text, or a mapping that becomes JSON.")
     stop_signal: str = option("TERM", "Signal before the time limit; then the job queues again.", choices=SIGNALS)
     resume: Resume | None = field(default=None, metadata={"text": "How to go on from a checkpoint."})
-    log: Log = field(default_factory=Log, metadata={"text": "What the output says."})
-    model: Model = field(default_factory=Model, metadata={"text": "What is trained."})
+    log: Log = field(default_factory=Log, metadata={"text": "How to read the program's output."})
+    model: Model = field(default_factory=Model, metadata={"text": "Model that is trained."})
 
     def to_json(self) -> str:
         """Return all values; ``from_json`` reads them back."""

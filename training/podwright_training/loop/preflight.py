@@ -157,7 +157,7 @@ def _problems_of_memory(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
     """
     folder = Path(options.memory_checkpoint_dir)
     if not folder.is_dir():
-        yield f"memory_checkpoint_dir {folder} is not there; name a folder in memory, as /dev/shm"
+        yield f"memory_checkpoint_dir {folder} does not exist; name a folder on a tmpfs, such as /dev/shm"
         return
     if int(os.environ.get(GENERATION, "0")) > 1:
         return
@@ -194,7 +194,7 @@ def _problems_of_checkpoint(options: TrainConfig, found: Path | None, of_first_r
     if found is None and options.init_from:
         yield from _problems_of_initial_weights(options.init_from, options, of_first_rank)
     if found and (differing := options.model.differences(step_folder.model_config(found))):
-        yield f"checkpoint {found} is of another model: {'; '.join(differing)}"
+        yield f"checkpoint {found} belongs to another model: {'; '.join(differing)}"
 
 
 def _problems_of_initial_weights(name: str, options: TrainConfig, of_first_rank: FirstRank) -> Iterator[str]:

@@ -110,7 +110,7 @@ def main(words: list[str]) -> int:
     try:
         with alone(args.out):
             if args.out.exists():
-                print(f"{args.out} is there already")
+                print(f"{args.out} exists already")
                 return 0
             count = write(sources.load(args), args.out, sequences=args.sequences, workers=max(0, args.workers))
             print(f"{args.out}: {count:,} sequences")

@@ -28,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--neuron-index", default=INDEX, help=f"address of Neuron's packages. Default: {INDEX}")
     group.add_argument(
-        "--compile-cache", default="", metavar="PLACE", help="folder or S3 address. Default: neuron_cache, shared"
+        "--compile-cache",
+        default="",
+        metavar="PLACE",
+        help="folder or S3 URI of compiled graphs. Default: neuron_cache, shared",
     )
 
 

@@ -212,8 +212,8 @@ def _problems_of_places(plan: Plan) -> Iterator[str]:
         yield f"--compile-cache: got {plan.cache_root}, need a folder that all nodes see, or s3://BUCKET/PREFIX"
     if compiler := cached_by(plan.cache):
         yield (
-            f"--compile-cache: {plan.cache} is of neuronx-cc {compiler}, and the run's is {COMPILER}: name another, "
-            "or remove it"
+            f"--compile-cache: {plan.cache} was made by neuronx-cc {compiler}, but the run uses {COMPILER}: name "
+            "another, or remove it"
         )
 
 

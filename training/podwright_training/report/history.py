@@ -61,7 +61,7 @@ class History:
             ReportError: No step was logged, or the configuration is damaged.
         """
         if not folder.root.is_dir():
-            raise ReportError(f"run_dir {folder.root} is not there")
+            raise ReportError(f"run_dir {folder.root} does not exist")
         events = list(_with_elapsed(folder.events(last_bytes=last_bytes)))
         steps = _that_count(events, "train")
         train = [event for event in steps if math.isfinite(event["loss"])]

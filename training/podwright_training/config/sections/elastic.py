@@ -18,7 +18,7 @@ class ElasticOptions:
         None, "Fewest nodes that an elastic run trains on. Default: the run is not elastic.", at_least=1
     )
     max_nodes: int | None = option(
-        None, "Most nodes that an elastic run trains on; further ones are spares. Default: min_nodes.", at_least=1
+        None, "Most nodes that an elastic run trains on; additional nodes are spares. Default: min_nodes.", at_least=1
     )
     elastic_wait_s: float = option(
         0.0,
@@ -29,7 +29,7 @@ class ElasticOptions:
     )
     nodes_timeout_s: float = option(
         3600.0,
-        "Longest wait, in seconds, of the run for min_nodes and of a host for a leader; then the run or host ends.",
+        "Longest wait in seconds, of the run for min_nodes or of a host for a leader; after it the run or host ends.",
         above=0,
         at_most=LONGEST_WAIT_S,
     )
