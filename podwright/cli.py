@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unwritten(error: OSError) -> int:
-    """Return the status of a command that could not write; raise what the user cannot solve."""
+    """Return the status of a command that could not write; raise errors that the user cannot solve."""
     if isinstance(error, BrokenPipeError):  # `podwright explain | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     elif error.errno in STORAGE:
@@ -99,7 +99,7 @@ def _unwritten(error: OSError) -> int:
 
 
 def _in_plain(error: UnicodeError) -> tuple[str, int]:
-    """Return what stands for characters that the terminal's encoding lacks: letters for bars, codes for others."""
+    """Return replacements for characters that the terminal's encoding lacks: letters for bars, codes for others."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     unknown = error.object[error.start : error.end]

@@ -1,4 +1,4 @@
-"""Fit what is printed to the terminal's width: a longer line goes on in the next, broken between words.
+"""Wrap printed lines at the terminal's width, between words.
 
 Only terminals are fitted. A pipe or a file gets every line whole.
 """
@@ -39,7 +39,7 @@ class Fitted(TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
-        """Write everything, such as a question that ends without a new line."""
+        """Write the rest, such as a question that ends without a newline."""
         started, self._started = self._started, ""
         if started:
             spaces = started[len(started.rstrip(" ")) :]  # a question ends with one

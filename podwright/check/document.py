@@ -150,7 +150,7 @@ class Document:
 
     @cached_property
     def _escaped_secrets(self) -> tuple[tuple[KeyPath, str, str], ...]:
-        """Those that the text spells otherwise, by YAML's escapes or over several lines: path, secret and kind."""
+        """Return path, secret and kind of secrets that the text writes with YAML escapes or over several lines."""
         written = "".join(self.text.split())
         return tuple(
             (path, value[secret.start : secret.end], secret.kind)
@@ -307,7 +307,7 @@ def _syntax_finding(error: yaml.MarkedYAMLError, text: str) -> Finding:
 
 
 def _mistake(message: str, position: Position, text: str) -> tuple[str, str] | None:
-    """Return what is wrong and what to do, in plain words, for the parser's commonest messages."""
+    """Return the problem and its solution, in plain words, for the parser's commonest messages."""
     lines = text.splitlines()[: position.line]
     above = [number for number, line in enumerate(lines[:-1], 1) if line.strip() and not line.lstrip().startswith("#")]
     if "mapping values are not allowed" not in message:

@@ -38,7 +38,7 @@ class DeployedStack:
         return (self.folder / ".terraform").is_dir()
 
     def check(self) -> None:
-        """See that it is there.
+        """Check that Terraform was started in the folder.
 
         Raises:
             NotDeployedError: it is not.
@@ -49,7 +49,7 @@ class DeployedStack:
             )
 
     def terraform(self, *arguments: str, text: str | None = None) -> str:
-        """Run Terraform in the folder, with this text as its input; what it printed.
+        """Run Terraform in the folder, with this text as its input; return its output.
 
         Raises:
             TerraformError: there is none, or it failed; the message ends with what it printed.
@@ -86,13 +86,13 @@ class DeployedStack:
         return [f"{GUARD}.{name}" for name in self._resources().get(GUARD, {})]
 
     def forget_guards(self) -> None:
-        """Take the replacement guards out of the state; what was deployed before there were any has none."""
+        """Remove the replacement guards from the state; older deployments have no guards."""
         recorded = self.terraform("state", "list").splitlines()
         if guards := [address for address in self.guards() if address in recorded]:
             self.terraform("state", "rm", *guards)
 
     def record_outputs(self) -> None:
-        """Write the stack's outputs into its state, and nothing else.
+        """Write only the stack's outputs into its state.
 
         Raises:
             TerraformError: Terraform cannot plan, or the plan would change a resource.

@@ -1,4 +1,4 @@
-"""The cluster that a command works on: the arguments that name it, and cluster.yaml where none does."""
+"""The cluster that a command works on: named by arguments, else by cluster.yaml."""
 
 from __future__ import annotations
 

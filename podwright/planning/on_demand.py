@@ -61,7 +61,7 @@ def _base_prices() -> dict[str, float]:
 
 @lru_cache(maxsize=1)
 def _ratios() -> dict[tuple[str, str], float]:
-    """Return what a family costs in a region, as a multiple of its price in us-east-1."""
+    """Return a family's price in a region, as a multiple of its price in us-east-1."""
     base = _base_prices()
     return {
         (_family(row["instance_type"]), row["region"]): float(row["ec2_usd_per_hour"]) / base[row["instance_type"]]

@@ -72,14 +72,14 @@ def arguments(config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
 
 
 def _schedule(config: TrainConfig) -> Schedule:
-    """Return the schedule: an interleaved one is that of its stages per rank."""
+    """Return the schedule; the number of stages per rank tells an interleaved one from 1f1b."""
     if not splits_backward(config):
         return "1f1b"
     return "zero_bubble_v" if config.pipeline_schedule == "zero_bubble_v" else "zero_bubble"
 
 
 def _recompute(config: TrainConfig) -> Recompute:
-    """Return what is recomputed; within a budget, which only the compiler knows, nothing: the most memory."""
+    """Return the recomputation; for a budget, which only the compiler knows, none: the most memory."""
     if not config.activation_checkpointing or config.activation_checkpointing_mode == "budget":
         return "none"
     return "full" if config.activation_checkpointing_mode == "full" else "selective"

@@ -35,7 +35,7 @@ class Condition(Section):
 
 
 class Statement(Section):
-    """Permissions of nodes besides; jobs have them, too."""
+    """Additional permissions of nodes; jobs have them, too."""
 
     actions: tuple[str, ...] = Field(description="Actions, such as s3:GetObject.")
     resources: tuple[str, ...] = Field(description="ARNs, or *.")

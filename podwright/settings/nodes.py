@@ -1,4 +1,4 @@
-"""The section ``nodes`` of ``cluster.yaml``: what nodes have beyond Slurm and file systems, off unless asked for."""
+"""The section ``nodes`` of ``cluster.yaml``: features of nodes beyond Slurm and file systems, all off by default."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -98,7 +98,7 @@ Reaction = Literal["fail", "warn", "skip"]
 
 
 def _reaction(default: Reaction, description: str) -> Reaction:
-    """Declare what a finding does: fail the boot, warn in the log, or skip the check."""
+    """Declare the effect of a finding: fail the boot, warn in the log, or skip the check."""
     field: Reaction = Field(default, description=description)
     return field
 
@@ -179,7 +179,7 @@ class Downloads(Section):
 
 
 class Containers(Section):
-    """Docker, and Enroot with Pyxis: what the image lacks is installed, what it has stays."""
+    """Docker, and Enroot with Pyxis: installed if the image lacks them, else left as they are."""
 
     docker: bool = Field(default=True, description="Install Docker on all nodes but the controller.")
     enroot: bool = Field(default=True, description="Install Enroot and Pyxis, for `srun --container-image`.")
@@ -406,7 +406,7 @@ class Nodes(Section):
     )
 
     def features(self) -> "NodeFeatures":
-        """Return what the nodes read: the same names, but for `S3Mount.key_arn`, which only the role needs."""
+        """Return the nodes' view: the same names, except `S3Mount.key_arn`, which only the role needs."""
         from podwright_bootstrap.features import NodeFeatures  # noqa: PLC0415 — `check` does not need it
 
         return NodeFeatures.from_dict(

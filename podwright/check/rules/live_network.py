@@ -184,7 +184,7 @@ def s3_route(settings: Settings, account: Account) -> Iterator[Finding]:
 
 
 class _Peers:
-    """Whom a rule must admit: the group itself, or every address of the nodes' subnets."""
+    """The peers that a rule must admit: the group itself, or every address of the nodes' subnets."""
 
     def __init__(self, group_id: str, blocks: Sequence[IPv4Network]) -> None:
         self.group_id = group_id

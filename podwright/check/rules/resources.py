@@ -97,7 +97,7 @@ def created_lustre(settings: Settings) -> Iterator[Finding]:
 
 
 def _links_with_own_bucket(settings: Settings, lustre: CreatedLustre) -> Iterator[Finding]:
-    """Report links by which a file of any user becomes what every node runs as root."""
+    """Report links through which any user could replace scripts that every node runs as root."""
     for index, link in enumerate(lustre.data_repositories):
         bucket, _, prefix = link.s3_uri.removeprefix("s3://").partition("/")
         prefix = f"{prefix.rstrip('/')}/" if prefix else ""

@@ -123,7 +123,7 @@ def _partitions(
 
 
 def _of_partition(job: JobSpec, name: str, groups: Sequence[tuple[KeyPath, InstanceGroup]]) -> Iterator[Finding]:
-    """Yield what a partition lacks for a job: one finding each for nodes, ranks and accelerator."""
+    """Yield a finding for each resource that a partition lacks for a job: nodes, ranks, accelerator."""
     from podwright_training.neuron import ranks_per_device  # noqa: PLC0415 — only `--run` needs it
 
     count = sum(group.count for _, group in groups)

@@ -268,7 +268,7 @@ def _is_ldap(uri: str) -> bool:
 
 
 def _why_no_key(key: str) -> str:
-    """Return what is wrong with a public key; empty if it is valid."""
+    """Return the problem of a public key; empty if the key is valid."""
     if "PRIVATE KEY" in key:
         return "this is a private key; replace the key pair, because others may have read it"
     if "\n" in key.strip():

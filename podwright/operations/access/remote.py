@@ -68,7 +68,7 @@ class Remote:
         return done.stdout.decode(errors="replace")
 
     def show(self, line: str) -> None:
-        """Run a line of shell whose output goes to our own, until it ends.
+        """Run a line of shell until it ends, and copy its output to our own.
 
         The line ends with this process: the pipe of its standard input closes.
 

@@ -101,7 +101,7 @@ def write(cluster: Cluster, blocks: str) -> Path:
 
 
 def authorize(wanted: Target, cluster: Cluster, node: Node, *, user: str, key: str) -> None:
-    """Let a key in as a user of a node, through Session Manager; a key that is there already stays.
+    """Authorize a key for a user of a node, through Session Manager; existing keys stay.
 
     Raises:
         OperationError: the session did not start, or the node has no such user.

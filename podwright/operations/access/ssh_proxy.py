@@ -1,4 +1,4 @@
-"""``podwright ssh-proxy``: connect standard input and output with a node's sshd; what ssh's ProxyCommand runs."""
+"""``podwright ssh-proxy``: connect standard input and output with a node's sshd; ssh's ProxyCommand runs it."""
 
 from __future__ import annotations
 

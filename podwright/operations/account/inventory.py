@@ -1,4 +1,4 @@
-"""Find what a cluster still costs in an account: by its tag, by its name, and by what it refers to.
+"""Find resources of a cluster that still cost money: by its tag, by its name, and by references to it.
 
 Every listing needs one read permission. Prices are those of ``podwright.prices``.
 """
@@ -93,7 +93,7 @@ class Inventory:
 
 
 def inventory(session: Session, cluster: str) -> Inventory:
-    """List what a cluster still costs.
+    """List resources of a cluster that still cost money.
 
     Args:
         session: The account and region.
@@ -128,7 +128,7 @@ def inventory(session: Session, cluster: str) -> Inventory:
 
 
 def others(session: Session, cluster: str) -> Iterator[Leftover]:
-    """Yield what a running cluster costs by the hour beside nodes and file systems, but for cents a day.
+    """Yield what a running cluster costs per hour in addition to nodes and file systems, except for cents a day.
 
     Raises:
         OperationError: AWS does not answer.
@@ -139,7 +139,7 @@ def others(session: Session, cluster: str) -> Iterator[Leftover]:
 
 
 def _answered(found: Inventory, ask: Callable[[], Any]) -> Any:
-    """Return an answer; note a refused call and go on, because the others still say what is left."""
+    """Return an answer; note a refused call and continue, because the other calls still find resources."""
     try:
         return ask()
     except OperationError as error:
@@ -246,7 +246,7 @@ class _Search:
                 yield Leftover("NAT gateway", name, item["State"], prices.of("aws_nat_gateway", {}), delete)
 
     def addresses(self) -> Iterator[Leftover]:
-        """Elastic addresses that nothing uses."""
+        """Yield unused Elastic IP addresses."""
         for item in self._session.call("ec2", "describe_addresses", Filters=self._filter)["Addresses"]:
             if not item.get("AssociationId") and not item.get("NetworkInterfaceId"):
                 name = item["AllocationId"]

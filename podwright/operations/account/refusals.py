@@ -93,7 +93,7 @@ def _unanswered(error: exceptions.BotoCoreError, *, service: str, region: str) -
 
 
 def _misspelt_region(error: exceptions.BotoCoreError, *, service: str, region: str) -> ArgumentError | None:
-    """Return the error for a region that botocore does not list, if that may be why nothing answered."""
+    """Return the error for a region that botocore does not list, if that may be why AWS did not answer."""
     if os.environ.get("AWS_ENDPOINT_URL") or not isinstance(
         error, exceptions.InvalidRegionError | exceptions.EndpointConnectionError
     ):

@@ -22,7 +22,7 @@ UNDER_NODES = {"aws_vpc", "aws_subnet", "aws_security_group"}  # AWS keeps them 
 def refuse_losses(
     changes: Mapping[str, Sequence[Change] | None], *, allowed: Sequence[str], deployed: str = "nothing"
 ) -> None:
-    """Refuse to replace or destroy what holds jobs or data, unless it is named.
+    """Refuse to replace or destroy resources that hold jobs or data, unless they are named.
 
     Args:
         changes: the changes by part; None for a cluster that is there and has no plan yet.

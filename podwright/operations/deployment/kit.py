@@ -188,7 +188,7 @@ def find_program() -> str:
 
 
 def install_command() -> str:
-    """Return what installs the kit's command."""
+    """Return the command that installs the kit's command."""
     setup = "podwright setup"
     return setup if kit_name() == kit_choice.CDKTF.name else f"{kit_choice.VARIABLE}={kit_name()} {setup}"
 

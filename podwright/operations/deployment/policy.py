@@ -34,7 +34,7 @@ PASSED_TO = ("sagemaker.amazonaws.com", "scheduler.amazonaws.com", "vpc-flow-log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take whose policy, the settings file, and the role to simulate it for."""
+    """Add the flags for the policy, the settings file, and the role to simulate it for."""
     parser.add_argument("whose", choices=["deployer"], help="deployer: policy for podwright deploy and destroy")
     add_file(parser)
     parser.add_argument(
@@ -58,7 +58,7 @@ def _role_arn(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the policy, or what a role lacks of it; AWS is not changed.
+    """Print the policy, or the actions of it that a role lacks; AWS is not changed.
 
     Raises:
         PodwrightError: the file is wrong, the kit fails, or IAM does not simulate.

@@ -1,4 +1,4 @@
-"""``podwright teardown --check``: list what a cluster still costs, in the order in which it can be deleted."""
+"""``podwright teardown --check``: list resources of a cluster that still cost money, in the order to delete them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """List what is left; nothing is changed.
+    """List the remaining resources; AWS is not changed.
 
     Raises:
         OperationError: AWS does not answer.
@@ -54,7 +54,7 @@ def to_dict(found: Inventory) -> dict[str, object]:
 
 
 def print_inventory(found: Inventory) -> None:
-    """Print what is left, and the sum on the last line."""
+    """Print the remaining resources, and the sum on the last line."""
     if found.left:
         print_table(COLUMNS, [_row(item.to_dict()) for item in found.left])
         print("`podwright destroy` deletes what Terraform's state lists; the commands delete the rest, from the top.")

@@ -51,7 +51,7 @@ _MODELINE = "# yaml-language-server: $schema="  # https://github.com/redhat-deve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take what is described, and the file to write."""
+    """Add the flags for the document to describe, and the file to write."""
     parser.add_argument(
         "what",
         nargs="?",

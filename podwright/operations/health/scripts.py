@@ -1,4 +1,4 @@
-"""The scripts and programs of a cluster in its bucket, compared with what podwright uploaded there."""
+"""Compare the scripts and programs in a cluster's bucket with those that podwright uploaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DIGEST = re.compile(rb"^archive_sha256=([0-9a-f]{64})$", re.MULTILINE)
 
 
 def changed_scripts(session: Session, cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Yield URI and reason of each script that new nodes could not run, or that is not what was uploaded.
+    """Yield URI and reason of each script that new nodes could not run, or that was changed after its upload.
 
     podwright's on_create.sh names the SHA-256 of its archive. Other scripts are only looked for.
 
@@ -74,7 +74,7 @@ def changed_uploads(session: Session, stack: DeployedStack) -> Iterator[tuple[st
 
 
 def _read(session: Session, uri: str) -> bytes | None:
-    """Return an object's content; None if there is none."""
+    """Return an object's content; None if the object does not exist."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     try:
         with session.translated("s3"):

@@ -1,4 +1,4 @@
-"""``podwright fetch``: bring a run's report, metrics, log and model to this machine."""
+"""``podwright fetch``: copy a run's report, metrics, log and model to this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PACK = "cd {folder} && tar -c -f - --no-recursion --null -T - || [ $? = 1 ]"
 
 @dataclass(frozen=True)
 class Price:
-    """The price of all nodes of a run, and whose it is."""
+    """The price of all nodes of a run, and its source."""
 
     usd_per_hour: float
     source: str
@@ -137,7 +137,7 @@ def _name_report(report: Path, price: Price | None) -> None:
 
 
 def summary(wanted: list[RemoteFile], to: Path, *, unchanged: int) -> str:
-    """Return one sentence on what came and what was there."""
+    """Return one sentence on the copied and the unchanged files."""
     size = sum(file.size_bytes for file in wanted)
     came = f"{_count(len(wanted))}, {_size(size)}, copied to {to}" if wanted else f"nothing new for {to}"
     return f"{came}; {_count(unchanged)} unchanged" if unchanged else came

@@ -42,7 +42,7 @@ true"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take what to show and how much of it."""
+    """Add the flags that select a log and the number of its lines."""
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("job", nargs="?", metavar="JOB|RUN", help="a job's number, or the name of a run's folder")
     which.add_argument(

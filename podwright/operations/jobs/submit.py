@@ -184,7 +184,7 @@ def _how_to_get(path: Path) -> str:
 
 
 def _files(options: argparse.Namespace) -> dict[str, Path]:
-    """Return what is sent, by its name in the run's folder.
+    """Return the files to send, by their names in the run's folder.
 
     Raises:
         ArgumentError: a file is missing, two have one name, or an argument is; all problems are named.
@@ -286,7 +286,7 @@ def _sha256(path: Path) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return what git says of a folder, or nothing where it is no repository."""
+    """Return git's description of a folder, empty outside of a repository."""
     with contextlib.suppress(FileNotFoundError):
         done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else ""

@@ -15,7 +15,7 @@ SAVE_S = 900.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the file, the destination, and how far to go."""
+    """Add the flags for the file, the destination, and the last step."""
     add_file(parser, "settings of the old cluster. ")
     place = parser.add_argument_group("destination, for a new move")
     place.add_argument("--zone", metavar="ID", help="id of the new Availability Zone, such as usw2-az2")
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Begin a move, or go on with the one that the journal beside the file has.
+    """Begin a move, or continue the one that the journal beside the file records.
 
     Raises:
         PodwrightError: the file or the destination is wrong, a step fails, or AWS refuses.

@@ -1,4 +1,4 @@
-"""The Slurm job of a validation: choose nodes, send the program, follow the job, read what it measured."""
+"""The Slurm job of a validation: choose nodes, send the program, follow the job, read its results."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def _state(node: Remote, folder: str, job_id: str) -> tuple[str, str, str]:
 
 
 def measurements(node: Remote, folder: str, job_id: str = "") -> Measurements:
-    """Return what a job measured.
+    """Return the measurements of a job.
 
     Raises:
         OperationError: it left nothing; the message has the last line of its log, or how Slurm ended the job.

@@ -1,4 +1,4 @@
-"""``podwright validate``: measure nodes, network and shared file system of a cluster, and name what is slow."""
+"""``podwright validate``: measure nodes, network and shared file system of a cluster, and name slow ones."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print a table and what is wrong; 1 if something is.
+    """Measure, print a table and all problems; return 1 if there are any.
 
     Raises:
         OperationError: the nodes or Slurm do not answer, or the job failed.
@@ -127,7 +127,7 @@ def _wanted(wanted: Target, cluster: Cluster, groups: list[str]) -> list[Node]:
 
 
 def _type_of(measured: Measurements, nodes: list[Node]) -> str:
-    """Return the instance type of what was measured; empty for nodes that are gone."""
+    """Return the instance type of the measured nodes; empty if the nodes are gone."""
     names = {node.name for node in measured.nodes}
     return next((node.instance_type for node in nodes if node.slurm_name in names), "")
 
@@ -194,7 +194,7 @@ def _gpu_figures(node: NodeReport) -> tuple[str, str]:
 
 
 def _lines(instance_type: str, measured: Measurements) -> list[str]:
-    """Return what the pairs of nodes have in common, and what is published."""
+    """Return the pairs' common results, and published values to compare with."""
     fastest = {pair: max(speeds) for pair, speeds in measured.speeds_of_pairs().items()}
     if not fastest:
         return []
@@ -211,7 +211,7 @@ def _lines(instance_type: str, measured: Measurements) -> list[str]:
 
 
 def _figure(value: float | None) -> str:
-    """Return three significant digits, or nothing."""
+    """Return three significant digits, or an empty text."""
     return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: PLR2004
 
 
