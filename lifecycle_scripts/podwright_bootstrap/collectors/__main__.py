@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def measure(names: List[str], output: Path) -> None:
-    """Write one file: readers see the old or the new one. A collector that fails takes nothing from the others."""
+    """Write one file: readers see the old or the new one. A collector that fails does not stop the others."""
     works = Family("podwright_collector_works", "Whether the collector had an answer, 1 or 0")
     families = [works]
     for name in names:

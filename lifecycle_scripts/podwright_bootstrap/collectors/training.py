@@ -50,9 +50,9 @@ def collect() -> List[Family]:
 
 
 def _recent_runs() -> List[Path]:
-    """Return the folders whose metrics changed lately; no more than can be looked at in time.
+    """Return the folders whose metrics changed lately, at most as many as one collection can read in time.
 
-    Of too many each owner has a share, the newest: a user who makes hundreds hides nobody else's.
+    Of too many each owner has a share, the newest: a user who makes hundreds does not hide the others'.
     """
     found: List[Tuple[float, int, str]] = []
     end, now = time.monotonic() + LOOK_LIMIT_S, time.time()

@@ -83,7 +83,7 @@ def huge_pages(facts: InstanceFacts) -> Iterator[str]:
 
 
 def shared_memory(facts: InstanceFacts) -> Iterator[str]:  # noqa: ARG001 (for every type)
-    """Shared memory has a quarter of the memory at least: NCCL and data loaders go by it; Linux gives it half."""
+    """Shared memory has at least a quarter of the memory: NCCL and data loaders need it; Linux gives it half."""
     status = os.statvfs(SHARED_MEMORY)
     size_kib, memory_kib = status.f_blocks * status.f_frsize // 1024, _meminfo()["MemTotal"]
     if size_kib < memory_kib // 4:

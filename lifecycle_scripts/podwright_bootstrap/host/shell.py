@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class BootstrapError(RuntimeError):
-    """The node cannot go on; ``hint`` says what to do. A retry would not help."""
+    """The boot cannot continue; ``hint`` has the solution. A retry would not help."""
 
     def __init__(self, why: str, *, hint: str = "") -> None:
         super().__init__(why)
@@ -251,7 +251,7 @@ def remove_files(*paths: Path) -> Iterator[str]:
 
 
 def _create_beside(path: Path) -> Tuple[Path, int]:
-    """Create an empty file beside ``path`` that no other writer has, and open it.
+    """Create an empty file with a unique name beside ``path``, and open it.
 
     Its name is this host's, so that what a killed boot left goes without a search. Whoever writes it holds its flock:
     a second writer, and a host where somebody else's file has that name, take a random one.
@@ -295,7 +295,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def acting_as(user: pwd.struct_passwd) -> Iterator[None]:
-    """Touch files in the block as this user does, who then owns them and whose links lead nowhere else."""
+    """Access files in the block with this user's rights: new files are the user's, and links give no further access."""
     groups, uid, gid = os.getgroups(), os.geteuid(), os.getegid()
     os.setgroups([])
     os.setegid(user.pw_gid)

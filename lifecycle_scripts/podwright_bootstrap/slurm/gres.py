@@ -1,4 +1,4 @@
-"""Accelerators and tasks in Slurm's configuration: is it what the node has, and what HyperPod needs?
+"""Accelerators and tasks in Slurm's configuration: compare them with the node, and with HyperPod's needs.
 
 https://slurm.schedmd.com/gres.html
 """

@@ -1,4 +1,4 @@
-"""Our part of Slurm's configuration: a file of its own that slurm.conf includes, the service's lines beside it.
+"""Our part of Slurm's configuration: a separate file that slurm.conf includes beside the service's lines.
 
 What the service gave to a key of ours is repeated here, and its own line is kept as a comment.
 https://slurm.schedmd.com/slurm.conf.html

@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def running_jobs() -> Optional[int]:
-    """Return the number of running jobs, or None if no compute node is up."""
+    """Return the number of running jobs, or None while no compute node is up."""
     states = _ask("sinfo", "--noheader", "--Node", "--format=%T").split()
     up = [state for state in states if not state.endswith("*") and state.rstrip("~#!%$@^-") not in NOT_UP]
     if not up:

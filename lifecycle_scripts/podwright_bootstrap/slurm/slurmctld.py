@@ -94,7 +94,7 @@ def _mismatches(log: Path, start: int) -> List[str]:
 
 
 def _forget_id(why: str) -> Iterator[str]:
-    """Remove the file with the id; never that of another cluster, whose jobs are in the same folder."""
+    """Remove the file with the id, unless it is another cluster's, whose jobs are in the same folder."""
     file = Path(slurm_conf.value("StateSaveLocation", "/var/spool")) / "clustername"
     name = file.read_text().split(":")[0].strip() if file.exists() else ""
     if name.lower() != slurm_conf.cluster_name():

@@ -59,7 +59,7 @@ def manifest() -> Dict[str, Dict[str, Download]]:
 
 
 def find(name: str) -> Download:
-    """The file of that name for this machine; ``BootstrapError`` if there is none."""
+    """Return the file of that name for this machine; ``BootstrapError`` if it does not exist."""
     machine = platform.machine()
     wanted = manifest()[name].get(machine)
     if wanted is None:
@@ -137,7 +137,7 @@ def fetch_wheels(folder: Path, node: Node) -> None:
 
 
 def from_internet(url: str, part: Path) -> None:
-    """Go on where an earlier attempt, of this node or one that died, broke off."""
+    """Continue where an earlier attempt, of this node or a dead one, stopped."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 (manifest)
     shell.say(f"fetching {url}" + (f" from byte {have}" if have else ""))
@@ -168,7 +168,7 @@ def _files(name: str, files: Mapping[str, Mapping[str, str]]) -> Dict[str, Downl
 
 
 def _folder(node: Node) -> Path:
-    """Of the cluster; of this node alone where nothing is shared."""
+    """Return the cluster's folder; this node's own if it has no shared file system."""
     return node.shared(contract.DOWNLOADS_DIRECTORY) if node.has_shared else contract.STATE_DIRECTORY / "downloads"
 
 
@@ -177,7 +177,7 @@ def _is(path: Path, wanted: Download) -> bool:
 
 
 def _identity(path: Path) -> Identity:
-    """Return what identifies a version of the file without reading it."""
+    """Return an identity of the file's version without reading the file."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -25,7 +25,7 @@ class Accelerators(Step):
         return bool(node.facts.accelerator)
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Change nothing: the image has the driver."""
+        """Do nothing: the image has the driver."""
         return iter(())
 
     def verify(self, node: Node) -> None:

@@ -58,7 +58,7 @@ class Accounting(Step):
         return node.role == CONTROLLER and (parameters.accounting is not None or parameters.slurm_by_api)
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Database, slurmdbd, what slurm.conf says of it; then, on the primary, whose jobs are accounted."""
+        """Set up database, slurmdbd and slurm.conf; then, on the primary, the cluster and its accounts."""
         slurm_conf.wait()
         if node.parameters.slurm_by_api:  # HyperPod has set slurmdbd up
             shell.wait_until(sacctmgr.answers, what="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)

@@ -86,7 +86,7 @@ def _groups(node: Node) -> Sequence[str]:
 
 
 def _rule(admins: Sequence[str], groups: Sequence[str]) -> str:
-    """Return a block for everybody else; the last line ends it, also where the file is included."""
+    """Return a block for all other users; the last line ends it, also where the file is included."""
     users, others = _all_but(admins), f' Group "{_all_but(groups)}"' if groups else ""
     return f'# Written by podwright.\nMatch User "{users}"{others}\n  DenyUsers *\nMatch all\n'
 
@@ -96,7 +96,7 @@ def _all_but(names: Sequence[str]) -> str:
 
 
 def _rules_of(user: str) -> Sequence[str]:
-    """Return what sshd would go by for a user."""
+    """Return the settings that sshd applies to a user."""
     whose = f"user={user},host=localhost,addr=127.0.0.1"
     return shell.run("sshd", "-T", "-C", whose, timeout_s=30, quiet=True).output.splitlines()
 

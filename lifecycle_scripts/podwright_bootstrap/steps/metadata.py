@@ -28,7 +28,7 @@ class Metadata(Step):
         return node.role == COMPUTE and node.environment is not None and not metadata.is_disabled()
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Nothing to change."""
+        """Do nothing: this step only checks."""
         return iter(())
 
     def verify(self, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""The timers of remediation: compute nodes report what they find, the controller acts."""
+"""The timers of remediation: compute nodes report their findings, the controller acts."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ EVERYBODY = 0o1777
 
 
 class Scratch(Step):
-    """The instance's own NVMe disks are one folder that everybody may write."""
+    """The instance's own NVMe disks are one folder that all users may write."""
 
     name = "scratch"
     whose = "compute nodes with NVMe disks of clusters with nodes.scratch"
@@ -36,11 +36,11 @@ class Scratch(Step):
     time_limit_s = 900
 
     def applies(self, node: Node) -> bool:
-        """On compute nodes whose type has disks of its own, if it is asked for."""
+        """Run on compute nodes whose type has NVMe disks, if cluster.yaml has nodes.scratch."""
         return node.role == COMPUTE and node.scratch is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Use what the image has mounted, else make a file system of the free disks."""
+        """Use the disks that the image has mounted, else make a file system of the free disks."""
         root = _root(node)
         own = instance_store()
         if own:
@@ -54,7 +54,7 @@ class Scratch(Step):
         yield from after_reboot.repeat(self.name)
 
     def remove(self, node: Node) -> Iterator[str]:
-        """Remove the unit; the folder stays, for what is in it."""
+        """Remove the unit; the folder stays, with its files."""
         yield from after_reboot.forget(self.name)
 
     def verify(self, node: Node) -> None:

@@ -40,7 +40,7 @@ WantedBy=timers.target
 
 
 class UserUpdates(Step):
-    """Users who are added, changed or removed in cluster.yaml are so on this node some minutes after a deployment."""
+    """Changes of users in cluster.yaml reach this node some minutes after a deployment."""
 
     name = "user_updates"
     whose = "clusters whose bucket has their users"

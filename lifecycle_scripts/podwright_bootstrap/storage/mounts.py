@@ -43,7 +43,7 @@ def _topmost(path: Path) -> Mount | None:
 
 
 def wait_for(path: Path) -> Mount:
-    """Return what the service mounts at ``path``.
+    """Return the source that the service mounts at ``path``.
 
     Raises:
         BootstrapError: nothing was mounted in time.
@@ -77,13 +77,13 @@ def enter_in_fstab(line: str, path: Path) -> bool:
 
 
 def prove_writable(path: Path, folder: Path, *, hostname: str) -> None:
-    """Prove that a folder of what is mounted at ``path`` can be written; see `prove_readback`.
+    """Prove that a folder on the file system at ``path`` can be written; see `prove_readback`.
 
     Raises:
-        BootstrapError: nothing is mounted there, or it is not writable.
+        BootstrapError: no file system is mounted there, or it is not writable.
     """
     if not mounted_at(path):
-        raise BootstrapError(f"nothing is mounted on {path}")
+        raise BootstrapError(f"no file system is mounted on {path}")
     prove_readback(folder, hostname=hostname)
 
 

@@ -1,4 +1,4 @@
-"""Folders of root's where users may write beside them: no link is followed, nothing that a user put there is used."""
+"""Root's folders in places where users may write: links are not followed, and users' files are never used."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def make_own(path: Path, *, mode: int) -> Iterator[str]:
 
 
 def make_for(path: Path, *, uid: int, gid: int, mode: int) -> Iterator[str]:
-    """Make ``path`` a folder of a user's, in a parent where only we write; the user's own folder stays as it is.
+    """Make ``path`` a user's folder, in a parent where only root writes; the user's existing folder stays as it is.
 
-    What lies there and is not the user's, since others could write there once, is moved aside.
+    Files of others at ``path``, from a time when others could write there, are moved aside.
 
     Raises:
-        BootstrapError: the parent is not ours alone.
+        BootstrapError: others than root can write to the parent.
     """
     parent = os.open(path.parent, _NO_LINK)
     try:
@@ -110,7 +110,7 @@ def _put(name: str, parent: int, *, owner: int, group: int, mode: int) -> int:
 
 
 def _open(name: str, parent: int, owner: int) -> "int | None":
-    """Open a real folder of this owner; None if the name is missing or is something else."""
+    """Open a real folder of this owner; return None if the name is missing or is something else."""
     try:
         folder = os.open(name, _NO_LINK, dir_fd=parent)
     except (FileNotFoundError, NotADirectoryError):
