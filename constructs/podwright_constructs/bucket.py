@@ -192,7 +192,7 @@ class TrainingBucket(Construct, Granting):
         return S3BucketServerSideEncryptionConfiguration(self, "encryption", bucket=self.name, rule=[rule])
 
     def _lifecycle(self, noncurrent_days: int, *, after: S3BucketVersioning) -> None:
-        """Let go of uploads that were never completed, and of what nobody has read under its name for long."""
+        """Expire uploads that were never completed, and old versions of objects."""
         S3BucketLifecycleConfiguration(
             self,
             "lifecycle",

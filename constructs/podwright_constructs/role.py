@@ -59,7 +59,7 @@ class ExistingRole:
 
 
 class ExecutionRole(Construct):
-    """The managed policy for nodes and what a VPC of yours needs, narrowed to prefixes of one bucket and one network.
+    """The managed policy for nodes and permissions for your VPC, narrowed to prefixes of one bucket and one network.
 
     It writes none of the prefixes it reads: nodes run what lies there as root, so a node that could write it could
     take over all others.
@@ -293,7 +293,7 @@ class ExecutionRole(Construct):
         volume_key_arns: Sequence[str],
         mount_key_arns: Sequence[str],
     ) -> Iterator[DataIamPolicyDocumentStatement]:
-        """Each key through the one service whose data it encrypts: objects, secrets, and through a grant the volumes.
+        """Yield statements that allow each key through one service only: objects, secrets, and volumes through a grant.
 
         https://docs.aws.amazon.com/sagemaker/latest/dg/smcluster-cmk.html
         """

@@ -104,7 +104,7 @@ def _known_type(path: tuple[str | int, ...], name: str) -> Iterator[Problem]:
 
 
 def _hardware(group: InstanceGroup, kind: InstanceType) -> Iterator[Problem]:
-    """Check what depends on the hardware of a type."""
+    """Check arguments that depend on the hardware of a type."""
     threads = range(facts.MIN_THREADS_PER_CORE, kind.max_threads_per_core + 1)
     yield from choice("threads_per_core", group.threads_per_core, threads, f" on {kind.name}")
     if group.deep_health_checks and not kind.accelerator:

@@ -132,7 +132,7 @@ def _zone(path: Path, zone: str) -> list[Problem]:
 
 
 def _secondary_blocks(vpc: Blocks) -> Iterator[Problem]:
-    """Check that secondary blocks are apart from the first and each other, and of a range that goes with it."""
+    """Check that secondary blocks do not overlap the first or each other, and that AWS allows their ranges with it."""
     known = _known(vpc)
     if len(vpc) > facts.MAX_VPC_BLOCKS:
         given, need = f"{len(vpc) - 1} blocks", f"at most {facts.MAX_VPC_BLOCKS - 1} beside cidr"
