@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_whole(args: argparse.Namespace, name: str) -> bool:
-    """Return whether a command prints what programs read: a document, or a script."""
+    """Return whether a command's output is for programs: a document, or a script."""
     return name in WHOLE or any(getattr(args, flag, False) for flag in ("json", "print_only"))
 
 
@@ -162,7 +162,7 @@ class _Version(argparse.Action):
 
 
 def _report(error: Exception) -> None:
-    """Print one line per problem; what several ranks of a host report alike, only once."""
+    """Print one line per problem; print problems that several ranks of a host share only once."""
     host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""
     for line in str(error).splitlines():
         if _is_first(line):

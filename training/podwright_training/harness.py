@@ -1,4 +1,4 @@
-"""Run tasks of lm-evaluation-harness on an exported model, by its program in an environment of its own.
+"""Run tasks of lm-evaluation-harness on an exported model, by its program in a separate environment.
 
 It pins other versions of what the trainer needs, so it is started, never imported.
 """

@@ -12,7 +12,7 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_private(path: Path) -> None:
-    """Make a folder of mode 700, or use the one that is there.
+    """Make a folder of mode 700, or use an existing one.
 
     Raises:
         UserError: The path is not a folder, belongs to another user, or is open to others.

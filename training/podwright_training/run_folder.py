@@ -188,7 +188,7 @@ def _starts(file: BinaryIO, end: int) -> Iterator[bytes]:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """Return the event in a line of the metrics; ``None`` if it lacks a number that such an event has."""
+    """Return the event in a line of the metrics; ``None`` if it lacks a required number."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

@@ -85,7 +85,7 @@ class MemoryFolder:
         return partial if partial.is_dir() else final
 
     def held(self) -> list[Held]:
-        """Return what this host has, the newest first."""
+        """Return this host's checkpoints, the newest first."""
         found = []
         for path in self.root.iterdir() if self.root.is_dir() else ():
             name = path.name.removeprefix(".").removesuffix(".partial")

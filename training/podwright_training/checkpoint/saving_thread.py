@@ -39,7 +39,7 @@ class SavingThread:
         self._in_progress = self._executor.submit(save, *args)
 
     def wait(self) -> None:
-        """Wait until no save is in progress; raise what it raised."""
+        """Wait until no save is in progress; raise the save's error."""
         if self._in_progress:
             self._in_progress.result()
             self._in_progress = None

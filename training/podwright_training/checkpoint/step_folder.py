@@ -57,7 +57,7 @@ HASH_CHUNK_BYTES = 4 * 2**20
 
 @dataclass(frozen=True)
 class TrainerState:
-    """Contents of a checkpoint besides tensors."""
+    """The contents of a checkpoint without its tensors."""
 
     step: int
     sequences: int  # drawn from the data so far, by all ranks
@@ -184,7 +184,7 @@ def find(directory: Path, step: int | None = None) -> Path:
 
 
 def read_state(path: Path) -> TrainerState:
-    """Return the contents of a checkpoint besides tensors.
+    """Return the contents of a checkpoint without its tensors.
 
     Raises:
         CheckpointError: A newer version wrote them.
@@ -370,7 +370,7 @@ def _detached(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_state(partial: Path, state: TrainerState) -> None:
-    """Write the contents besides tensors."""
+    """Write the contents without tensors."""
     write_atomically(partial / TRAINER, json.dumps(asdict(state)))
 
 

@@ -1,6 +1,6 @@
 """``podwright-train curate``: filter and de-duplicate a dataset, and write it as token shards.
 
-The same settings write the same bytes. An interrupted command goes on where it stopped.
+The same settings write the same bytes. An interrupted command continues where it stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``podwright-train dry-run``: run the step of a large job's ranks on one CPU, and count what it takes."""
+"""``podwright-train dry-run``: run the step of a large job's ranks on one CPU, and count its memory and traffic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what a step takes on each kind of rank; return 1 if it does not fit, else 0."""
+    """Print the memory and traffic of a step on each kind of rank; return 1 if it does not fit, else 0."""
     options = sources.load(args)
     memory_gb = MEMORY_GB[args.gpu] if args.gpu else args.memory_gb
     nodes, rest = divmod(args.world_size, args.ranks_per_node)

@@ -118,7 +118,7 @@ def _keep(found: dict[str, Any], args: argparse.Namespace) -> None:
 
 
 def as_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that say what was found; each source, checkpoint, prompt and task has its own."""
+    """Yield the lines of the result, one for each source, checkpoint, prompt and task."""
     step = f", step {found['step']}" if "step" in found else ""
     yield f"{found['model']}{step}, on {found['tokens']:,} tokens"
     yield f"  {_quality(found)}"
@@ -144,7 +144,7 @@ def _quality(figures: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _process_group() -> Iterator[Ranks]:
-    """Connect the ranks, if torchrun started several; they exchange nothing but sums."""
+    """Connect the ranks, if torchrun started several; they exchange only sums."""
     ranks = Ranks.from_environment()
     if ranks.world_size == 1:
         yield ranks
@@ -186,7 +186,7 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
 
 
 def _exported_step(folder: RunFolder) -> int:
-    """Return the step that the exported model is of."""
+    """Return the step of the exported model."""
     again = f"run `podwright-train consolidate --run-dir {folder.root}`"
     if not folder.hf.exists():
         raise UserError(f"{folder.hf} does not exist: {again} first")
@@ -201,7 +201,7 @@ def _validated_tokens(options: TrainConfig) -> int:
 
 
 def _figures(model: Path, options: TrainConfig, tokens: int, *, device: str | None, dtype: str) -> dict[str, Any]:
-    """Return the figures of a model, and by source those of a mixture."""
+    """Return the figures of a model; for a mixture, also by source."""
     by_source = sums_by_source(load_model(model, device=device, dtype=dtype), options, tokens=tokens)
     found: dict[str, Any] = {"tokens": tokens, **sum(by_source.values(), Sums()).figures()}
     if len(by_source) > 1:
@@ -212,7 +212,7 @@ def _figures(model: Path, options: TrainConfig, tokens: int, *, device: str | No
 def progression(
     folder: RunFolder, prompts: list[str], *, tokens: int, device: str | None = None, dtype: str = "float32"
 ) -> Iterator[dict[str, Any]]:
-    """Yield the figures of every checkpoint of a run, the oldest first, and what it writes: its likeliest tokens.
+    """Yield the figures of every checkpoint of a run, the oldest first, with its likeliest continuations.
 
     Args:
         folder: a run.

@@ -21,7 +21,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 class GenerateError(UserError):
-    """Generating text failed; the message says why and what to do."""
+    """Generating text failed; the message has the reason and the solution."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +115,7 @@ def continue_texts(
     stream: bool = False,
     **sampling: Any,
 ) -> list[str]:
-    """Return each prompt with what the model adds to it; transformers keeps the keys and values of earlier tokens.
+    """Return each prompt with the model's continuation; transformers keeps the keys and values of earlier tokens.
 
     Args:
         loaded: model and tokenizer.
@@ -147,7 +147,7 @@ def continue_texts(
 
 
 def _beginning(tokenizer: Any) -> str:
-    """Return what an empty prompt is: the token that begins a text, or that ends the one before."""
+    """Return the token for an empty prompt: the one that begins a text, or that ends the previous text."""
     return str(tokenizer.bos_token or tokenizer.eos_token)
 
 

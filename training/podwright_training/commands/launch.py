@@ -73,7 +73,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Elastic:
-    """The fewest nodes of an elastic job, and nodes that wait to take a lost one's place."""
+    """The fewest nodes of an elastic job, and its spare nodes, which replace lost ones."""
 
     min_nodes: int
     spares: int = 0
@@ -104,7 +104,7 @@ class Job:
 
     @property
     def program(self) -> Path:
-        """Return what the batch script starts on each node."""
+        """Return the command that the batch script starts on each node."""
         return self.environment / "bin" / ("podwright-train" if self.elastic or self.spec else "torchrun")
 
     @property
@@ -228,7 +228,7 @@ def _run_nxdt(args: argparse.Namespace, nodes: Nodes) -> int:
 
 
 def problems_of_nxdt(args: argparse.Namespace) -> Iterator[str]:
-    """Yield which flags do not go with ``--backend nxdt``."""
+    """Yield flags that conflict with ``--backend nxdt``."""
     given = [name for name in FOREIGN if getattr(args, name) is not None]
     yield from (f"{flag(name)}: leave it out, --backend nxdt has none" for name in given)
     if args.nodes:
@@ -281,7 +281,7 @@ def _with_peak(spec: JobSpec, accelerator_name: str) -> JobSpec:
 
 
 def _prepare(args: argparse.Namespace, spec: JobSpec) -> None:
-    """Fill in what the job says of nodes and ranks; refuse what only our trainer has."""
+    """Fill in nodes and ranks from the job; refuse options that only our trainer has."""
     ours = ("--preset", args.preset), ("flags after --", args.trainer_arguments), ("--spares", args.spares)
     problems = [f"{name}: only podwright-train's own run has it, not --job" for name, value in ours if value]
     args.nodes = args.nodes or Span(spec.nodes, spec.nodes)
@@ -341,7 +341,7 @@ def _write_job(job: Job, spec: JobSpec) -> None:
 
 
 def _problems_of_job(spec: JobSpec, root: Path) -> Iterator[str]:
-    """Yield what is wrong with the folders and files that a job names, of those on the run's own file system.
+    """Yield problems of the folders and files that a job names, if they are on the run's own file system.
 
     Others may be there on the nodes alone.
     """
@@ -359,7 +359,7 @@ def _problems_of_job(spec: JobSpec, root: Path) -> Iterator[str]:
 
 
 def _on_same_disk(path: Path, other: Path) -> bool:
-    """Return whether two paths, or what is there of them, are on one file system."""
+    """Return whether two paths, or their existing parents, are on one file system."""
     first, second = (next(part for part in (each, *each.parents) if part.exists()) for each in (path, other))
     return first.stat().st_dev == second.stat().st_dev
 
@@ -394,7 +394,7 @@ def submit(job: Job) -> int:
 
 
 def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: Path) -> Nodes:
-    """Return what the bootstrap recorded about the nodes of ``partition``; nothing on plain Slurm.
+    """Return the bootstrap's record of the nodes of ``partition``; empty on plain Slurm.
 
     Raises:
         LaunchError: There are several partitions to choose from, no partition has that name, or a file is damaged.
@@ -515,7 +515,7 @@ def _check_policy(args: argparse.Namespace, nproc_per_node: int) -> None:
 
 
 def _other_owner(root: Path) -> str:
-    """Return whose the folder is, or the link to it, if it is neither ours nor root's; empty if it is not there."""
+    """Return the owner of the folder, or of the link to it, if it is neither us nor root; else empty."""
     try:
         owners = {root.lstat().st_uid, root.stat().st_uid} - {os.geteuid(), 0}
     except (FileNotFoundError, NotADirectoryError):

@@ -41,7 +41,7 @@ TIMESTAMP = "1970-01-01T00:00:00Z"  # C4 has the time of the crawl; prose from a
 
 
 class PrepareError(UserError):
-    """Making a dataset of the prose failed; the message says what was found and what is needed."""
+    """Making a dataset of the prose failed; the message names the problem and the requirement."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def split_documents(prose: str) -> Iterator[str]:
 
 
 def _files(source: Path, dropped: Dropped) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yield the files with prose, sorted by name, each with what reads it."""
+    """Yield the files with prose, sorted by name, each with its reader."""
     if source.is_dir():
         paths = {path.relative_to(source).as_posix(): path for path in files_below(source)}
         yield from ((name, paths[name].read_bytes) for name in _readable(paths, dropped))

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(output: Path, texts: Mapping[str, str], drawing: Drawing, *, title: str) -> None:
-    """Write page and figures, or nothing."""
+    """Write page and figures, both or neither."""
     from podwright_training.report.figures import draw
 
     output.mkdir(parents=True, exist_ok=True)

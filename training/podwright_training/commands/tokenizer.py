@@ -23,11 +23,11 @@ ENCODE_DOCUMENTS = 64  # one call of the tokenizer
 
 
 class TokenizerError(UserError):
-    """Training a tokenizer failed; the message says what was found and what is needed."""
+    """Training a tokenizer failed; the message names the problem and the requirement."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``train`` and ``inspect`` with their flags; those named as the trainer's have the same meaning."""
+    """Add ``train`` and ``inspect`` with their flags; flags of the trainer have the same meaning."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     training = actions.add_parser("train", allow_abbrev=False, help="train on the training split of a dataset")
     training.add_argument("--output", type=Path, required=True, help="folder to create, for train's --tokenizer")

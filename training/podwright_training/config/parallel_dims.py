@@ -80,7 +80,7 @@ def blocks_of_stage(number: int, count: int, blocks: int) -> range:
 
 
 def vocabulary_shares(options: TrainConfig) -> int:
-    """Return the number of ranks that divide embedding and head by words: those of tensor parallelism, if that is even.
+    """Return the number of ranks that share embedding and head by rows: tensor_parallel, if it divides vocab_size.
 
     An embedding that is the head too stays whole.
     """

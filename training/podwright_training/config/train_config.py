@@ -158,7 +158,7 @@ def _budget_conflicts(config: TrainConfig) -> Conflicts:
 
 
 def _neuron_conflicts(config: TrainConfig) -> Conflicts:
-    """Yield what a device without shapes that depend on values, Trainium, cannot compute."""
+    """Yield options that conflict with Trainium, whose shapes may not depend on values."""
     name = next((name for name in ("device", "device_rules") if getattr(config, name) == "neuron"), None)
     if name is None:
         return

@@ -24,7 +24,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Term:
-    """One leader's time: where it is, and what the next one must know."""
+    """One leader's term: its address, and the state that the next leader must know."""
 
     number: int
     leader: str  # the member's name
@@ -61,7 +61,7 @@ class Terms:
         return None
 
     def claim(self, term: Term) -> bool:
-        """Begin a term; return whether nobody else has begun it."""
+        """Begin a term; return False if another host has begun it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         draft = self._write_draft(term)
         try:
@@ -76,7 +76,7 @@ class Terms:
         return True
 
     def renew(self, term: Term) -> Term | None:
-        """Say that the leader of ``term`` is there, and what changed; return the term, or None if a newer one began."""
+        """Renew ``term`` with the changes; return the term, or None if a newer one began."""
         newest = self.newest()
         if newest and newest.number > term.number:
             return None
@@ -115,7 +115,7 @@ def _term(values: Any) -> Term:
 
 
 class Election:
-    """Decide what a host without a leader does.
+    """Decide the next action of a host without a leader.
 
     Args:
         timeout_s: How long a term that nobody renews counts, where its leader does not answer.
@@ -147,7 +147,7 @@ class Election:
 
 
 def secret(folder: Path) -> bytes:
-    """Return the run's secret, which only its user can read; make it first if there is none.
+    """Return the run's secret, which only its user can read; create it if it does not exist.
 
     Raises:
         UserError: Another user could have written it.

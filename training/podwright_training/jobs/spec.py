@@ -61,7 +61,7 @@ def _by_name(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Resume:
-    """The way in which the program goes on from its newest checkpoint, unless it looks for one itself."""
+    """The way in which the program resumes from its newest checkpoint, unless it looks for one itself."""
 
     folder: str = option("checkpoints", "Folder of checkpoints, in the run's folder if it is relative.")
     newest: str = option("*", "Shell pattern of a checkpoint's name; the highest number is the newest.")
@@ -119,7 +119,7 @@ class JobSpec:
     env: Mapping[str, str] = _by_name("Environment variables.")
     files: Mapping[str, Any] = _by_name("Files written into the run's folder: a text, or a mapping that becomes JSON.")
     stop_signal: str = option("TERM", "Signal before the time limit; then the job queues again.", choices=SIGNALS)
-    resume: Resume | None = field(default=None, metadata={"text": "How to go on from a checkpoint."})
+    resume: Resume | None = field(default=None, metadata={"text": "How to resume from a checkpoint."})
     log: Log = field(default_factory=Log, metadata={"text": "How to read the program's output."})
     model: Model = field(default_factory=Model, metadata={"text": "Model that is trained."})
 
@@ -144,7 +144,7 @@ def read_written(path: Path) -> JobSpec:
     """Return the job that launch wrote into a run's folder.
 
     Raises:
-        ConfigError: It is not there or damaged; the message has the place, and the command that writes it again.
+        ConfigError: It is missing or damaged; the message has the place, and the command that writes it again.
     """
     again = f"start the run again, which writes it: podwright-train launch --run-dir {path.parent} …"
     try:
@@ -210,7 +210,7 @@ def _plain(value: Any) -> Any:
 
 
 def _section(cls: type, given: Mapping[str, Value], problems: Problems) -> Any:
-    """Return a section with what the file gives it; report unknown keys and wrong values."""
+    """Return a section with the file's values; report unknown keys and wrong values."""
     items = {item.name: item for item in fields(cls)}
     values: dict[str, Any] = {}
     for name, value in given.items():
@@ -279,7 +279,7 @@ def _limited(value: Any, limits: Mapping[str, Any], name: str) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """Return what JSON can write of a file's content: a date is its text."""
+    """Return a file's content as values that JSON can write: a date becomes its text."""
     try:
         return json.loads(json.dumps(value, default=_date, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -312,7 +312,7 @@ def _shown(data: Any) -> str:
 
 
 def _check(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
-    """Report what the values say wrongly together."""
+    """Report conflicts among the values."""
     if not spec.command and "command" not in given:
         problems.add(None, "command is missing: the program that trains, with its arguments")
     elif not spec.command:
@@ -343,7 +343,7 @@ def _problems_of_resume(resume: Resume, *, has_argument: bool) -> Iterator[str]:
 
 
 def _check_run(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
-    """Report a name that is no folder's, and mounts that are none."""
+    """Report a name that cannot be a folder's, and malformed mounts."""
     if spec.name and not _NAME.fullmatch(spec.name):
         need = "need up to 100 letters, digits and ._+=@-, a letter or digit first: it is a folder's name"
         problems.add(given["name"].node, f"name: got {shown(spec.name)}, {need}")
@@ -354,7 +354,7 @@ def _check_run(spec: JobSpec, given: Mapping[str, Value], problems: Problems) ->
 def _check_names(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
     """Report invalid names of variables, files and places."""
     for name in sorted(_READ_ONLY & set(spec.env)):
-        problems.add(given["env"].node, f"env: {name} is Bash's own, which nobody sets")
+        problems.add(given["env"].node, f"env: {name} is Bash's own, which cannot be set")
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
         problems.add(given["env"].node, f"env: {shown(name)} is no name of a variable")
     for name in spec.files:

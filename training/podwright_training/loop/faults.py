@@ -1,4 +1,4 @@
-"""Say what ended a rank or holds it up: stacks of a stall, a snapshot of exhausted memory, a line for a lost rank."""
+"""Explain a rank's end or stall: stacks of a stall, a snapshot of exhausted memory, a line for a lost rank."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PORT = re.compile(r"(?<=\]):\d+")
 
 
 class StallWatch:
-    """Write the stacks of this rank's threads to a file when it says nothing for a time, or on SIGUSR2.
+    """Dump the stacks of this rank's threads to a file when it makes no progress for a time, or on SIGUSR2.
 
     Training goes on. Every rank has its own file, so that the rank whose stack differs from all others can be found.
 
@@ -71,7 +71,7 @@ class StallWatch:
 
 @contextmanager
 def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[None]:
-    """Turn an out-of-memory error into one that a user can act on; on a GPU, write a snapshot of its allocator.
+    """Turn an out-of-memory error into one with a remedy; on a GPU, write a snapshot of its allocator.
 
     Raises:
         UserError: The device is out of memory.

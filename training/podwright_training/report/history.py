@@ -25,7 +25,7 @@ CHECKPOINT = re.compile(r"step-(\d+)$")
 
 
 class ReportError(UserError):
-    """The run has nothing to report yet."""
+    """The run has no results to report yet."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class History:
 
 
 def _job(path: Path) -> dict[str, Any]:
-    """Return what another trainer's job says of the run, by our trainer's names."""
+    """Return the facts of another trainer's job, by our trainer's names."""
     spec = read_written(path)
     steps = {"max_steps": spec.model.steps} if spec.model.steps else {}
     return {**steps, "launcher": spec.launcher, "command": " ".join(spec.command)}
@@ -149,7 +149,7 @@ def elapsed_hours(event: Mapping[str, Any]) -> float | None:
 
 
 def _with_elapsed(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Add the seconds since the first event; a clock that was set back goes on from where it was."""
+    """Add the seconds since the first event; they do not decrease when a clock was set back."""
     first, last, lost_s = None, 0.0, 0.0
     for event in events:
         time = event.get("time")
@@ -161,7 +161,7 @@ def _with_elapsed(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _that_count(events: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Return the events of a kind, of each step the last, without those that training went back behind."""
+    """Return the events of a kind, the last one of each step, without steps that were rolled back."""
     by_step: dict[int, dict[str, Any]] = {}
     for event in events:
         back = _went_back_to(event)
@@ -193,6 +193,6 @@ def _restarts(events: Iterable[dict[str, Any]]) -> Iterator[Restart]:
 
 
 def _end(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the end of the last start; None while it runs, or if it was killed."""
+    """Return the end event of the last start; None while it runs, or if it was killed."""
     last = next((event for event in reversed(events) if event["event"] in ("start", "end")), None)
     return last if last and last["event"] == "end" else None

@@ -11,7 +11,7 @@ AUTO = "auto"  # of memory_checkpoint_freq
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
-    """Set where checkpoints go, how often they are saved and which are kept."""
+    """Set the folder of checkpoints, how often they are saved and which are kept."""
 
     checkpoint_dir: str | None = option(
         None, "Folder or s3://bucket/prefix for checkpoints. Default: <run_dir>/checkpoints."
