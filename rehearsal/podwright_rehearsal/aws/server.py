@@ -195,7 +195,7 @@ class Application:
         return _json(200, wanted)
 
     def _refusal(self, call: Call, *, interrupted: bool) -> Response | None:
-        """Return the error that somebody asked for, or None."""
+        """Return the error that a test requested, or None."""
         if interrupted:
             return _error(call, AwsError(REFUSED, f"{call.name} is refused: an interruption was requested"))
         due = next((refusal for refusal in self._refusals.values() if refusal.strike(call.name)), None)

@@ -28,7 +28,7 @@ CHUNK_BYTES = 1 << 16
 
 
 def main() -> int:
-    """Run what the arguments ask for."""
+    """Run the session that the arguments describe."""
     first, *rest = sys.argv[1:]
     if first == "--bridge":
         return bridge(int(rest[0]))

@@ -483,7 +483,7 @@ def describe_exit(status: int) -> str:
 
 
 def describe_hang(ranks: list[tuple[int, str, RankReport]]) -> tuple[str, str | None]:
-    """Describe the ranks that hang: stopped ranks, else those that the others wait for; return the first's host, too."""
+    """Describe the ranks that hang: stopped ones, else those that the others wait for; also return the first's host."""
     living = [(number, host, rank) for number, host, rank in ranks if rank.exit_status is None]
     positions = {(rank.step, rank.activity) for _, _, rank in living}
     if stopped := [place for place in living if place[2].stopped]:

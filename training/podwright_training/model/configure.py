@@ -67,8 +67,8 @@ def kept_in_bf16(options: TrainConfig) -> str | None:
     experts = [name for name, item in modules.items() if isinstance(item, Experts)]
     multiple = f"{MULTIPLE} x tensor_parallel {options.tensor_parallel}"
     reasons = [
-        *([f"{', '.join(experts)}: routed experts are no linear layers"] if experts else []),
-        *([f"{', '.join(odd)}: sizes are no multiples of {multiple}"] if odd else []),
+        *([f"{', '.join(experts)}: routed experts are not linear layers"] if experts else []),
+        *([f"{', '.join(odd)}: sizes are not multiples of {multiple}"] if odd else []),
     ]
     return f"float8 leaves in bf16, in each block, {'; '.join(reasons)}" if reasons else None
 
