@@ -1,4 +1,4 @@
-"""Which kit builds the stacks: cdktf, or CDK Terrain, which continues it. Standard library only."""
+"""Choose the kit that builds the stacks: cdktf, or CDK Terrain, which continues it. Standard library only."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ STACKS = Path("cdktf.out", "stacks")  # where cdktf runs Terraform, below the fo
 
 
 class NotDeployedError(PodwrightError):
-    """Nothing was deployed from this folder; the message names the folder and the next step."""
+    """This folder has no deployment; the message names the folder and the next step."""
 
 
 @dataclass(frozen=True)

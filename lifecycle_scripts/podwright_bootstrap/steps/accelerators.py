@@ -29,6 +29,6 @@ class Accelerators(Step):
         return iter(())
 
     def verify(self, node: Node) -> None:
-        """Count them."""
+        """Count the accelerators."""
         for finding in health_checks.findings(accelerators.count, node.facts):
             raise CommandError(f"{finding} ({node.instance_type})")

@@ -78,7 +78,7 @@ class Accounting(Step):
         yield from units.remove_timer(ROTATION)
 
     def verify(self, node: Node) -> None:
-        """It runs and answers."""
+        """Check that slurmdbd runs and answers."""
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]
         if _runs_slurmdbd(node, daemons) and not node.parameters.slurm_by_api:
             shell.run("systemctl", "is-active", "slurmdbd", timeout_s=30)
@@ -87,7 +87,7 @@ class Accounting(Step):
 
 
 def _accounts(node: Node) -> Iterator[str]:
-    """The database knows the cluster, its users and the declared policy."""
+    """Register the cluster, its users and the declared policy in the database."""
     cluster = slurm_conf.cluster_name()
     yield from sacctmgr.register(cluster)
     yield from policy.apply(node.parameters.nodes, cluster)

@@ -57,7 +57,7 @@ class Docker(Step):
             yield f"added {contract.JOB_USER} to group {GROUP}"
 
     def verify(self, node: Node) -> None:
-        """It answers, from the right folder."""
+        """Check that Docker answers and stores images on the local disk."""
         shown = shell.run("docker", "info", "--format", "{{.DockerRootDir}}", timeout_s=60).output.strip()
         if shown != str(local_disk() / "docker"):
             raise BootstrapError(

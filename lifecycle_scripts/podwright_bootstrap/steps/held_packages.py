@@ -39,7 +39,7 @@ class HeldPackages(Step):
             yield f"held {', '.join(names)}"
 
     def verify(self, node: Node) -> None:
-        """All of them are."""
+        """Check that all of them are held."""
         names = _not_held()
         if names:
             raise BootstrapError(f"not held: {', '.join(names)}")

@@ -57,7 +57,7 @@ class Limits(Step):
             shell.run("systemctl", "daemon-reload", timeout_s=60)
 
     def verify(self, node: Node) -> None:
-        """The kernel has the values."""
+        """Check that the kernel has the values."""
         differing = _differing(_wanted(node))
         if differing:
             values = ", ".join(f"{name} is {value}" for name, value in differing.items())

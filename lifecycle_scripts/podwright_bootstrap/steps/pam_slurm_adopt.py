@@ -69,7 +69,7 @@ class PamSlurmAdopt(Step):
         yield from shell.remove_files(contract.LOGIN_ADMINS)
 
     def verify(self, node: Node) -> None:
-        """Sshd asks PAM at all."""
+        """Check that sshd uses PAM."""
         if "usepam yes" not in shell.run("sshd", "-T", timeout_s=30, quiet=True).output:
             raise BootstrapError("sshd does not ask PAM", hint="write `UsePAM yes` in /etc/ssh/sshd_config")
 

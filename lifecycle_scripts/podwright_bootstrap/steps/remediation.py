@@ -60,5 +60,5 @@ class Remediation(Step):
         yield from units.remove_timer(UNIT)
 
     def verify(self, node: Node) -> None:
-        """It is on."""
+        """Check that the timer is on."""
         units.require_active(f"{UNIT}.timer")

@@ -58,7 +58,7 @@ class Scratch(Step):
         yield from after_reboot.forget(self.name)
 
     def verify(self, node: Node) -> None:
-        """It can be written, on a disk that is not the root volume's."""
+        """Check that the folder can be written and is not on the root volume."""
         root = _root(node)
         if root.stat().st_dev == Path("/").stat().st_dev:
             raise BootstrapError(f"{root} is on the root volume")

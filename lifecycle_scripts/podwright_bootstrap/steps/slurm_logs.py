@@ -46,5 +46,5 @@ class SlurmLogs(Step):
             yield f"wrote {LOGROTATE_CONF}"
 
     def verify(self, node: Node) -> None:
-        """Logrotate takes it."""
+        """Check that logrotate accepts the file."""
         shell.run("logrotate", "--debug", LOGROTATE_CONF, timeout_s=60, quiet=True)

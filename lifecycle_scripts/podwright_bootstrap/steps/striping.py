@@ -51,7 +51,7 @@ class Striping(Step):
                 yield f"striped new files of {directory}"
 
     def verify(self, node: Node) -> None:
-        """The file system says so."""
+        """Check the layout that the file system reports."""
         for directory in map(node.shared, DIRECTORIES):
             if _layout(directory) != PROGRESSIVE:
                 raise CommandError(f"new files of {directory} are striped as {_layout(directory)}, not {PROGRESSIVE}")

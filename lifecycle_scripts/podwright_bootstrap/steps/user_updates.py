@@ -62,7 +62,7 @@ class UserUpdates(Step):
         yield from units.remove_timer(UNIT)
 
     def verify(self, node: Node) -> None:
-        """It is on."""
+        """Check that the timer is on."""
         units.require_active(f"{UNIT}.timer")
 
 

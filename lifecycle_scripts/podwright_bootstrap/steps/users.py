@@ -51,7 +51,7 @@ class Users(Step):
         yield from _close_removed(wanted.users)
 
     def verify(self, node: Node) -> None:
-        """The host itself says so."""
+        """Check the ids and groups that the host reports."""
         for user in node.parameters.nodes.users:
             shown = shell.run("id", user.name, timeout_s=60, quiet=True).output
             missing = [group for group in user.groups if f"({group})" not in shown]

@@ -63,7 +63,7 @@ class Leftover:
 
 @dataclass
 class Inventory:
-    """Everything left of a cluster, in the order in which it can be deleted.
+    """The remaining resources of a cluster, in the order in which they can be deleted.
 
     ``free`` are ARNs of tagged resources without a price of their own; ``unanswered`` are listings that AWS refused;
     ``instance_types`` are those of nodes in ``left``.

@@ -339,7 +339,7 @@ class _Group(Document):
     status: str
     node_statuses: dict[str, int]
     operations: dict[str, int]
-    """Those in progress, with their nodes."""
+    """Operations in progress, with the number of their nodes."""
     usd_per_hour: float | None
     training_plan_arn: str | None
     image_version: str

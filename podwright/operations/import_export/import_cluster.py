@@ -45,7 +45,7 @@ FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for the cluster, the file to write, and facts that AWS does not tell."""
+    """Add the flags for the cluster, the file to write, and facts that AWS does not have."""
     parser.add_argument("cluster", metavar="CLUSTER", help="name or ARN of a cluster on Slurm")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"the new file. Default: {DEFAULT_CONFIG}")
     parser.add_argument("--region", help="Default: AWS_REGION, else the profile's")

@@ -134,7 +134,7 @@ class HostRanks:
         theirs.close()
 
     def beat(self) -> None:
-        """Tell the ranks that their agent lives, unless it was frozen: the run then continues without them."""
+        """Show the ranks that their agent lives, unless it was frozen: the run then continues without them."""
         timeout_s, now = self._options.heartbeat_timeout_s, time.monotonic()
         if self.generation is not None and now - self._beaten_s > timeout_s:
             self.stop()

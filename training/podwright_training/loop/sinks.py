@@ -54,7 +54,7 @@ def open_sinks(options: TrainConfig, folder: RunFolder) -> list[Sink]:
 
 
 def _is_logged_in() -> bool:
-    """Return whether W&B has a key or needs no key; True also if its package does not tell."""
+    """Return whether W&B has a key or needs no key; True also if its package fails."""
     if os.environ.get("WANDB_MODE", "online") != "online" or "WANDB_DISABLED" in os.environ:
         return True
     try:
