@@ -1,4 +1,4 @@
-"""``podwright forward``: make a port of a node a port of this machine."""
+"""``podwright forward``: forward a port of a node to this machine."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Deploy(Document):
     usd_per_hour: float
     nodes_usd_per_hour: float
     kept_usd_per_month: float
-    """Of what stays when the cluster is destroyed and the foundation kept."""
+    """Cost of the resources that stay when the cluster is destroyed and the foundation kept."""
     unpriced: list[str]
     seconds: int = 0
     outputs: Outputs | dict[str, Any] = Field(default_factory=dict)
