@@ -276,7 +276,7 @@ def _refused_features(text: str) -> Iterator[Finding]:
             )
             return
         if documents > 1:
-            hint = "one file, one cluster: give the other one a file of its own"
+            hint = "a file describes one cluster: write the other one into a separate file"
             yield _finding("yaml-feature", (), _start(event), "a second document starts here", hint)
             return
         feature = _feature(event)

@@ -182,7 +182,7 @@ def instance_group_composition(groups: Sequence[InstanceGroup]) -> list[Problem]
             same = f"{times} groups have the name {given}."
             hint = same if given == first else f"{first} and {given} differ only in upper and lower case."
             path = ("instance_groups", second, "name")
-            problems.append(Problem("duplicate", path, given, "a name of its own for each group", hint))
+            problems.append(Problem("duplicate", path, given, "a unique name for each group", hint))
     roles = Counter(group.role for group in groups)
     if roles["controller"] != 1:
         problems.append(_groups("size", counted(roles["controller"], "controller group"), "exactly 1"))

@@ -148,7 +148,7 @@ def _secondary_blocks(vpc: Blocks) -> Iterator[Problem]:
         refused = [facts.AWS_OWN_RANGE]
     for path, block in known.items():
         if any(_inside(block, other) for other in refused):
-            hint = "100.64.0.0/10 goes with every VPC."
+            hint = "100.64.0.0/10 is allowed in every VPC."
             yield Problem("conflict", path, block, f"a block outside {one_of(refused)} beside {first}", hint)
 
 

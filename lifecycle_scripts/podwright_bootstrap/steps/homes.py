@@ -108,7 +108,7 @@ def _make(user: User, home: Path) -> Iterator[str]:
     except (CommandError, OSError) as error:
         if not mounts.is_full(error):
             raise
-        shell.say(f"warning: {user.name} has no home {home}, and gets it at a boot that finds space: {error}")
+        shell.say(f"warning: {user.name} has no home {home} until a boot finds space: {error}")
         return
     changes: List[str] = []
     with _as_owner(user, home):

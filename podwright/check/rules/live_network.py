@@ -111,7 +111,7 @@ def free_addresses(settings: Settings, account: Account) -> Iterator[Finding]:
     interfaces = sum(count * interfaces_of(name) for name, count in coming.items())
     if sum(coming.values()) > free:
         message = f"subnet_ids: {free} addresses are free, {sum(coming.values())} nodes are to come"
-        yield error(SUBNETS, message, "give the nodes a larger subnet, or a further one")
+        yield error(SUBNETS, message, "give the nodes a larger subnet, or an additional one")
     elif interfaces > free:
         message = f"subnet_ids: {free} addresses are free; with EFA the nodes to come may take {interfaces}"
         yield warning(SUBNETS, message, "give the nodes a larger subnet, or efa-only interfaces")
@@ -178,7 +178,7 @@ def s3_route(settings: Settings, account: Account) -> Iterator[Finding]:
             continue
         yield error(
             (*SUBNETS, index),
-            f"{subnet_id} follows {table['RouteTableId']}, which leads neither to S3 nor to the internet",
+            f"{subnet_id} uses {table['RouteTableId']}, which has no route to S3 or the internet",
             "add a gateway endpoint of S3 to that table, or a route through a NAT gateway",
         )
 

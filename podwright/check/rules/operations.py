@@ -51,7 +51,7 @@ def accounting_in_network(settings: Settings) -> Iterator[Finding]:
             yield error(path, f"{cidr} is outside the network, {within}", f"use a block within {within}")
         over = next((block for block in taken if IPv4Network(cidr).overlaps(IPv4Network(block))), None)
         if over:
-            yield error(path, f"{cidr} overlaps {over}", "use a block of its own")
+            yield error(path, f"{cidr} overlaps {over}", "use a separate block")
         taken.append(cidr)
 
 

@@ -43,7 +43,7 @@ def blocks_of_network(settings: Settings) -> Iterator[Finding]:
     for path, block in given.items():
         if not block_problems("cidr", block) and IPv4Network(block).overlaps(IPv4Network(facts.DOCKER_RANGE)):
             what = f"{path[1]}: {block} overlaps {facts.DOCKER_RANGE}, the network of Docker on every node"
-            yield warning(path, what, "use another block: containers do not reach what is in this one")
+            yield warning(path, what, "use another block: containers cannot reach addresses in this one")
     blocks, most = 1 + len(network.secondary_cidrs), facts.DEFAULT_VPC_BLOCKS
     if most < blocks <= facts.MAX_VPC_BLOCKS:
         yield warning(

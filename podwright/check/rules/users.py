@@ -77,7 +77,8 @@ def ids_of_people(settings: Settings) -> Iterator[Finding]:
             hint = "lower ids belong to the image's own users"
             yield error(path, f"{path[-1]}: got {number}, need {MIN_ID} to {MAX_ID}", hint)
         elif number in owners:
-            yield error(path, f"{path[-1]}: {owners[number]} has {number} already", "give each user and group its own")
+            hint = "use a unique id for each user and group"
+            yield error(path, f"{path[-1]}: {owners[number]} has {number} already", hint)
         else:
             owners[number] = dotted(path[:-1])
 
@@ -121,11 +122,11 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
             where = f"{openzfs} or {lustre}" if openzfs else lustre
             yield error(path, f"home: got {user.home!r}, need a path below {where}", "all nodes mount it")
         elif home == usual or any(home.is_relative_to(folder) for folder in ours):
-            yield error(path, f"home: {home} is reserved", f"use a folder of its own, as {usual / user.name}")
+            yield error(path, f"home: {home} is reserved", f"use a separate folder, such as {usual / user.name}")
         elif owners.get(home, user.name) != user.name:
-            yield error(path, f"home: {home} is another user's", "use a folder of its own")
+            yield error(path, f"home: {home} is another user's", "use a separate folder")
         elif around := [other for other in owners if other in home.parents or home in other.parents]:
-            yield error(path, f"home: {home} and {around[0]}, another user's, overlap", "use a folder of its own")
+            yield error(path, f"home: {home} and {around[0]}, another user's, overlap", "use a separate folder")
         owners[home] = user.name
 
 
@@ -231,7 +232,7 @@ def _access_problems(wanted: Ldap) -> Iterator[Finding]:
         yield error((*LDAP, "access_filter"), f"access_filter: the parentheses of {access!r} do not match", "")
     if access is not None and wanted.allowed_groups:
         hint = "put the groups into the filter, such as (memberOf=cn=research,ou=groups,dc=corp,dc=net)"
-        yield error((*LDAP, "access_filter"), "access_filter does not go with allowed_groups", hint)
+        yield error((*LDAP, "access_filter"), "access_filter conflicts with allowed_groups", hint)
     if attribute is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", attribute):
         given = f"ssh_key_attribute: got {attribute!r}, need an attribute's name, such as sshPublicKey"
         yield error((*LDAP, "ssh_key_attribute"), given, "")

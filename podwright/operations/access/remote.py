@@ -167,7 +167,7 @@ def front(cluster: Cluster, existing: tuple[Node, ...]) -> Node:
     logins = [node for node in existing if node.role == LOGIN and node.status == RUNNING]
     controllers = [node for node in existing if node.role == CONTROLLER]
     if not logins and not controllers:
-        raise ArgumentError(f"which node of {cluster.name} is the controller is not known", "name it with --node")
+        raise ArgumentError(f"the controller of {cluster.name} is not known", "name it with --node")
     return running((*logins, *controllers)[0])
 
 

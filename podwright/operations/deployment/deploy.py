@@ -306,7 +306,8 @@ def _finish(preview: Preview, settings: Settings, kit: Kit, *, json: bool, secon
         print(f"deployed in {seconds / 60:.0f} min" if seconds > 90 else f"deployed in {seconds:.0f} s")  # noqa: PLR2004 -- below, minutes say little
     if settings.state.source == "local" and preview.creates:
         print(
-            "state: terraform.*.tfstate in this folder alone; `podwright state` moves it to S3, for when this is lost"
+            "state: terraform.*.tfstate in this folder alone; `podwright state` moves it to S3, in case this folder is "
+            "lost"
         )
     print("next:\n" + "\n".join(f"  {command}" for command in following))
 

@@ -128,7 +128,7 @@ def _refuse_to_overwrite(files: list[Path]) -> None:
 def _refuse_answers(options: argparse.Namespace) -> None:
     given = [question.flag for question in QUESTIONS if getattr(options, question.key)]
     if given:
-        raise ArgumentError(f"--example does not go with {', '.join(given)}", "copy the example, and edit the copy")
+        raise ArgumentError(f"--example conflicts with {', '.join(given)}", "copy the example, and edit the copy")
 
 
 def _checked(text: str, file: Path) -> str:

@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     if to.exists() and not to.is_dir():
         raise ArgumentError(f"--to {to}: is a file")
     if options.usd_per_hour is not None and not options.export:
-        raise ArgumentError("--usd-per-hour is the report's, which --export writes: add --export")
+        raise ArgumentError("--usd-per-hour needs --export, which writes the report with the cost")
     node = remote(target(options), options)
     found = runs.find(node, options.runs)
     folder = found.path(name)

@@ -131,7 +131,7 @@ def _go_on(move: Move, options: argparse.Namespace, preview: MovePreview | None 
 def _say_what_is_left(move: Move) -> None:
     """Print the resources of the old cluster that still cost money, and the command that deletes them."""
     journal = move.journal
-    print(f"moved: {journal.new.name} runs with {journal.new.file}. What {journal.old.name} still costs:")
+    print(f"moved: {journal.new.name} runs with {journal.new.file}. Remaining costs of {journal.old.name}:")
     print_inventory(inventory(move.session(journal.old), journal.old.name))
     print("next:\n  podwright move --destroy-old      # or --back")
 

@@ -53,7 +53,7 @@ class Journal:
             raise OperationError(f"{path} is not the journal of a move: {error}", "restore it from a copy") from error
         if not isinstance(given, dict) or given.get("schema") != SCHEMA:
             raise OperationError(
-                f"{path} is not a journal of this version, {SCHEMA}", "finish with the version that began"
+                f"{path} is not a journal of this version, {SCHEMA}", "finish the move with the version that began it"
             )
         ends = {
             end: Place(given[end]["name"], given[end]["region"], Path(given[end]["file"])) for end in ("old", "new")

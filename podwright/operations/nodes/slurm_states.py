@@ -71,7 +71,7 @@ def controller_shell(session: Session, cluster: Cluster, nodes: Sequence[Node]) 
     controllers = [node for node in nodes if node.is_controller]
     if not controllers:
         raise OperationError(
-            f"which node of {cluster.name} is the controller is not known",
+            f"the controller of {cluster.name} is not known",
             "allow s3:GetObject on provisioning_parameters.json beside its lifecycle scripts",
         )
     up = [node for node in controllers if node.status == "Running"] or controllers

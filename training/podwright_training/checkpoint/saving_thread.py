@@ -55,7 +55,7 @@ class SavingThread:
         if self._in_progress and futures.wait([self._in_progress], timeout=patience).not_done:
             traceback.print_exception(error)
             logger.error(
-                "the %s in progress is given up: another rank has not done its part for %g s", self._name, patience_s
+                "the %s in progress is abandoned: another rank has made no progress for %g s", self._name, patience_s
             )
             sys.stdout.flush()
             sys.stderr.flush()

@@ -83,7 +83,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.model and not {"--config", "--dataset", "--data-mixture"}.intersection(given):
         raise UserError("--model needs a text to judge it on: --dataset, or --config with config.yaml of a run")
     if args.model and args.all_checkpoints:
-        raise UserError("got --all-checkpoints with --model: checkpoints are those of --run-dir")
+        raise UserError("got --all-checkpoints with --model: only --run-dir has checkpoints")
 
 
 def _of_model(args: argparse.Namespace) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _exported_step(folder: RunFolder) -> int:
     try:
         return int(json.loads((folder.hf / ORIGIN).read_text())["step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder.hf / ORIGIN} does not say of which step the model is: {again} again") from error
+        raise UserError(f"{folder.hf / ORIGIN} does not have the step of the model: {again} again") from error
 
 
 def _validated_tokens(options: TrainConfig) -> int:

@@ -161,7 +161,7 @@ def _check(args: argparse.Namespace) -> None:
     if not 0 < args.top_p <= 1:
         raise GenerateError(f"got top_p {args.top_p}, need a number above 0, at most 1")
     if args.step is not None and args.model:
-        raise GenerateError("got --step with --model: steps are those of --run-dir")
+        raise GenerateError("got --step with --model: only --run-dir has steps")
 
 
 def _source(args: argparse.Namespace) -> tuple[Path, str | None]:

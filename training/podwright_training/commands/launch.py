@@ -349,7 +349,7 @@ def _problems_of_job(spec: JobSpec, root: Path) -> Iterator[str]:
     if spec.environment and _on_same_disk(environment, root) and not (environment / "bin").is_dir():
         yield f"environment: got {spec.environment}, which has no folder bin: name a virtual environment"
     if spec.container[:1] in ("/", ".") and _on_same_disk(image, root) and not image.is_file():
-        yield f"container: got {spec.container}, which is no file: name an image's file, or registry#image:tag"
+        yield f"container: got {spec.container}, which is not a file: name an image's file, or registry#image:tag"
     for name in spec.files:
         path = root / name
         if path.is_dir():
@@ -485,7 +485,7 @@ def _problems_of_nodes(args: argparse.Namespace) -> Iterator[str]:
         yield f"--spares: got {args.spares}, need 0 or more"
     given = {flag(argument.split("=")[0]) for argument in args.trainer_arguments}
     if given & {"--min-nodes", "--max-nodes"}:
-        yield "--min-nodes, --max-nodes: leave them out, --nodes 2-4 before -- says both"
+        yield "--min-nodes, --max-nodes: leave them out, --nodes 2-4 before -- sets both"
     if args.auto_resume and (least < most or args.spares):
         yield "--auto-resume: leave it out, hosts of an elastic run are jobs that Slurm requeues one by one"
 

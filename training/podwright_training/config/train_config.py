@@ -154,7 +154,7 @@ def _budget_conflicts(config: TrainConfig) -> Conflicts:
         yield ("activation_checkpointing_mode", "compile"), f"{given} needs compile 1: the compiler chooses"
     for name in ("offload_activations", "num_local_experts"):  # of a mixture, parts are compiled by themselves
         if getattr(config, name):
-            yield ("activation_checkpointing_mode", name), f"{given} does not go with {name}: choose full or selective"
+            yield ("activation_checkpointing_mode", name), f"{given} conflicts with {name}: choose full or selective"
 
 
 def _neuron_conflicts(config: TrainConfig) -> Conflicts:

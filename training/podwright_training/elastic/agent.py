@@ -374,4 +374,4 @@ async def _lead(leader: Leader, server: asyncio.Server) -> None:
     try:
         await leader.lead(server)
     except (OSError, ValueError) as error:
-        logger.warning("elastic: this host leads no more: %s", error)
+        logger.warning("elastic: this host is no longer the leader: %s", error)

@@ -356,7 +356,7 @@ def _check_names(spec: JobSpec, given: Mapping[str, Value], problems: Problems) 
     for name in sorted(_READ_ONLY & set(spec.env)):
         problems.add(given["env"].node, f"env: {name} is Bash's own, which cannot be set")
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
-        problems.add(given["env"].node, f"env: {shown(name)} is no name of a variable")
+        problems.add(given["env"].node, f"env: {shown(name)} is not a variable name")
     for name in spec.files:
         if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name or not name.isprintable():
             problems.add(given["files"].node, f"files: '{shown(name)}' is not a file of the run's folder")
@@ -389,7 +389,7 @@ def _problems_of_patterns(log: Log) -> Iterator[str]:
                 warnings.simplefilter("ignore")  # of what Python may read otherwise one day
                 groups = re.compile(text).groups
         except (re.error, OverflowError, RecursionError) as error:
-            yield f"{name}: {shown(text)} is no regular expression: {error}"
+            yield f"{name}: {shown(text)} is not a regular expression: {error}"
             continue
         if groups != 1:
             yield f"{name}: {shown(text)} has {groups} groups, need one: the number; write others as (?:…)"

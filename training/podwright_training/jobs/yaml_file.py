@@ -161,7 +161,7 @@ def data_of(node: yaml.Node, problems: Problems) -> Any:
     try:
         return loader.construct_object(node, deep=True)
     except _OF_DAMAGED_VALUES:
-        problems.add(node, "not YAML: this is no value of its tag")
+        problems.add(node, "not YAML: the value does not match its tag")
         return None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problems.add(node, f"not YAML: {shown(' '.join(str(error).split()))}")

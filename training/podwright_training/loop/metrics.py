@@ -90,7 +90,7 @@ class Metrics:
             sink.write(event, values)
         except Exception as error:  # noqa: BLE001 - of packages that are not ours: any kind
             why = f"{type(error).__name__}: {first_line(error)}"
-            logger.warning("metrics: %s failed (%s) and gets no more; training continues", type(sink).__name__, why)
+            logger.warning("metrics: %s failed (%s) and is off; training continues", type(sink).__name__, why)
             return False
         return True
 

@@ -140,7 +140,7 @@ def distinct_names(folders: Sequence[RunFolder]) -> list[str]:
 
 def not_a_number(steps: Sequence[int]) -> str:
     """Return a sentence about steps whose loss is NaN or infinite."""
-    return f"the loss of {len(steps)} steps is no finite number, the first at step {steps[0]}"
+    return f"the loss of {len(steps)} steps is not a finite number, the first at step {steps[0]}"
 
 
 def elapsed_hours(event: Mapping[str, Any]) -> float | None:
