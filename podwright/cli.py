@@ -480,7 +480,7 @@ def _adopt(options: argparse.Namespace) -> int:
     if options.json:
         _print_json("adopt", {"applied": options.apply, "orphans": [vars(outcome) for outcome in outcomes]})
     elif left and not options.apply:
-        print(f"{left} in AWS that no state knows: adopt with --apply, which changes nothing in AWS")
+        print(f"{left} in AWS that no state lists: adopt with --apply, which does not change AWS")
     return FAILED if left else OK
 
 

@@ -178,7 +178,7 @@ def _has_new_password(node: Node) -> bool:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="on_create.sh", description=__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="say which steps would run here, change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list the steps that would run here; run none")
     names = [step.name for step in STEPS]
     parser.add_argument("--only", metavar="STEP", choices=names, help="run this step alone")
     skip = "leave this step out; may be repeated"

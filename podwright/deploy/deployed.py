@@ -45,7 +45,8 @@ class DeployedStack:
         """
         if not self.is_there:
             raise NotDeployedError(
-                f"{self.folder}: nothing was deployed from here: run `podwright deploy`, or go to where you did"
+                f"{self.folder}: nothing was deployed from here: run `podwright deploy`, or go to the folder that you "
+                "deployed from"
             )
 
     def terraform(self, *arguments: str, text: str | None = None) -> str:
@@ -107,7 +108,7 @@ class DeployedStack:
                 if item["mode"] == "managed" and item["change"]["actions"] != ["no-op"]
             ]
             if changed:
-                raise TerraformError(f"{self.name} is not as its files say: {', '.join(changed)} would change")
+                raise TerraformError(f"{self.name} differs from its files: {', '.join(changed)} would change")
             self.terraform("apply", "-input=false", "-no-color", file)
 
     def addresses(self) -> dict[str, str]:

@@ -31,7 +31,7 @@ class Condition(Section):
 
     test: str = Field(description="Operator, such as StringEquals.")
     variable: str = Field(description="Condition key, such as aws:ResourceAccount.")
-    values: tuple[str, ...] = Field(description="Values, of which one must match.")
+    values: tuple[str, ...] = Field(description="Values; one of them must match.")
 
 
 class Statement(Section):

@@ -152,9 +152,9 @@ class Prolog(Section):
         default=True,
         description="Check accelerators before the job; a node that fails is drained and the job requeued.",
     )
-    clean: bool = Field(default=True, description="Remove what a job leaves: processes, shared memory, files in /tmp.")
+    clean: bool = Field(default=True, description="Remove leftovers of a job: processes, shared memory, files in /tmp.")
     job_folder: bool = Field(
-        default=True, description="Give each job a folder jobs/JOB of its own below nodes.scratch while it runs."
+        default=True, description="Give each job its own folder jobs/JOB below nodes.scratch while it runs."
     )
 
 
@@ -229,7 +229,7 @@ class ControllerLogins(Section):
     """Allow logins on controllers by ssh only to administrators; controllers may read the cluster's secrets."""
 
     admins: tuple[str, ...] = Field(
-        ("ubuntu",), description="Users who may log in, beside root and the members of `ldap.sudo_groups`."
+        ("ubuntu",), description="Users who may log in, in addition to root and the members of `ldap.sudo_groups`."
     )
     everybody: bool | None = Field(
         None, description="Allow logins to every user. Default: true in a cluster without login nodes, else false."
@@ -380,7 +380,7 @@ class Nodes(Section):
         default=None, description="Source of programs and packages. Default: the internet."
     )
     containers: Containers | None = Field(
-        default=None, description="Docker, Enroot and Pyxis. Default: what the image has."
+        default=None, description="Docker, Enroot and Pyxis. Default: the image's own, if it has them."
     )
     observability: Observability | None = Field(
         default=None, description="Metrics that nodes send. Default: no metrics."

@@ -18,7 +18,6 @@ class ExistingBucketArguments:
     key_arn: Annotated[
         str | None,
         Doc(
-            "ARN of the KMS key that it is encrypted with, which a created role may then use. "
-            "Default: S3's own encryption."
+            "ARN of the KMS key that encrypts the bucket; a created role may use it. Default: S3's own encryption."
         ),
     ] = None

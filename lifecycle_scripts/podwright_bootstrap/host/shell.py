@@ -313,7 +313,7 @@ def find_user(name: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(name)
     except KeyError as error:
-        hint = "HyperPod's own image has its users, step users adds those of cluster.yaml"
+        hint = "HyperPod's image has its own users; the step users adds the users of cluster.yaml"
         raise BootstrapError(f"this host has no user {name}", hint=hint) from error
 
 

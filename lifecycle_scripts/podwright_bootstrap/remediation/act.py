@@ -84,7 +84,7 @@ def _done() -> List[Act]:
     except FileNotFoundError:
         return []
     except (ValueError, TypeError, RecursionError) as error:
-        raise BootstrapError(f"{_path()} is not what podwright wrote: {error}", hint=f"remove {_path()}") from error
+        raise BootstrapError(f"{_path()} is damaged: {error}", hint=f"remove {_path()}") from error
 
 
 if __name__ == "__main__":

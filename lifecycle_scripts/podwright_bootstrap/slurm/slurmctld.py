@@ -100,7 +100,7 @@ def _forget_id(why: str) -> Iterator[str]:
     if name.lower() != slurm_conf.cluster_name():
         raise BootstrapError(
             f"slurmctld ended: {why}, and {file} belongs to cluster {name or '(none)'}",
-            hint=f"give each cluster a StateSaveLocation of its own; if it is this one's old name, `rm {file}`",
+            hint=f"give each cluster its own StateSaveLocation; if that is this cluster's old name, `rm {file}`",
         )
     file.unlink()
     yield f"removed {file}"

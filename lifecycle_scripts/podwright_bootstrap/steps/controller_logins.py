@@ -27,7 +27,7 @@ class ControllerLogins(Step):
 
     name = "controller_logins"
     whose = "controllers of clusters with login nodes, unless everybody may log in"
-    hint = f"sshd -t says what is wrong with {OUR_PART}"
+    hint = f"sshd -t shows the problem of {OUR_PART}"
     time_limit_s = 120
     without = "a rule for logins: every user may log in to this controller"
 

@@ -22,7 +22,7 @@ class Hold(Step):
 
     name = "hold"
     whose = "compute nodes of clusters whose Slurm HyperPod sets up"
-    hint = "`scontrol show node` says what Slurm knows of it"
+    hint = "`scontrol show node` shows Slurm's record of it"
     time_limit_s = 300
     without = "a hold on jobs: some may start before the node is set up"
 

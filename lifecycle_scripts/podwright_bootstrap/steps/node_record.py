@@ -28,7 +28,7 @@ class Record(Step):
     def verify(self, node: Node) -> None:
         """Check that the file reads back with the expected content."""
         if contract.record_of_this_node() != record_of(node):
-            raise BootstrapError(f"{contract.NODE_JSON} does not say what this node is")
+            raise BootstrapError(f"{contract.NODE_JSON} does not describe this node")
 
 
 def record_of(node: Node) -> NodeRecord:

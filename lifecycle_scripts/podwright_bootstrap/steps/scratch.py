@@ -32,7 +32,7 @@ class Scratch(Step):
 
     name = "scratch"
     whose = "compute nodes with NVMe disks of clusters with nodes.scratch"
-    hint = "lsblk --fs and wipefs --no-act DISK say what is on the disks; disks that hold data are never formatted"
+    hint = "lsblk --fs and wipefs --no-act DISK show what the disks hold; disks with data are never formatted"
     time_limit_s = 900
 
     def applies(self, node: Node) -> bool:

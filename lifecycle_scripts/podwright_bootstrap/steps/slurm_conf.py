@@ -49,7 +49,7 @@ class SlurmConf(Step):
 
     name = "slurm_conf"
     whose = "controllers"
-    hint = f"look at {SLURM_CONF} and {own_part.OWN_PART}; journalctl -u {WATCH} says what was put back"
+    hint = f"look at {SLURM_CONF} and {own_part.OWN_PART}; journalctl -u {WATCH} shows restored lines"
     time_limit_s = 900
 
     def applies(self, node: Node) -> bool:

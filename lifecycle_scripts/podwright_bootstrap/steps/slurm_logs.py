@@ -36,7 +36,7 @@ class SlurmLogs(Step):
     """Logs of Slurm's daemons are rotated before they fill the root volume."""
 
     name = "slurm_logs"
-    hint = f"`logrotate --debug {LOGROTATE_CONF}` says what is wrong with it"
+    hint = f"`logrotate --debug {LOGROTATE_CONF}` shows the problem"
     time_limit_s = 120
     without = "rotated logs of Slurm: watch the root volume"
 

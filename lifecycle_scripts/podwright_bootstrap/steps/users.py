@@ -127,7 +127,7 @@ def _set_members(group: str, members: List[str]) -> Iterator[str]:
     """Set exactly these members: users who are removed from a group in cluster.yaml leave it."""
     if set(grp.getgrnam(group).gr_mem) != set(members):
         shell.run("gpasswd", "--members", ",".join(members), group, timeout_s=60)
-        yield f"group {group} is {', '.join(members) or 'nobody'}"
+        yield f"group {group} is {', '.join(members) or 'empty'}"
 
 
 def _close_removed(users: tuple[User, ...]) -> Iterator[str]:

@@ -49,12 +49,13 @@ def wait_for(path: Path) -> Mount:
         BootstrapError: nothing was mounted in time.
     """
     hint = (
-        "HyperPod mounts what InstanceStorageConfigs names: is it AVAILABLE, and does its security group admit nodes?"
+        "HyperPod mounts the file systems of InstanceStorageConfigs: is it AVAILABLE, and does its security group "
+        "admit nodes?"
     )
     shell.wait_until(lambda: bool(mounted_at(path)), what=f"HyperPod to mount {path}", limit_s=LIMIT_S, hint=hint)
     mount = mounted_at(path)
     if not mount:
-        raise BootstrapError(f"what was mounted on {path} is gone", hint=hint)
+        raise BootstrapError(f"the file system on {path} is no longer mounted", hint=hint)
     return mount
 
 

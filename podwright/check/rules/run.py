@@ -99,7 +99,7 @@ def job_costs(settings: Settings, run: Run) -> Iterator[Finding]:
             continue
         found = figures(run, InstanceType.of(group.instance_type), settings.region)
         if found:
-            hint = "`podwright fetch RUN --export` writes a report with what it really takes"
+            hint = "`podwright fetch RUN --export` writes a report with measured values"
             yield remark((*path, "instance_type"), f"the job on {run.nodes} {group.instance_type}, {found.text}", hint)
         return
 

@@ -158,7 +158,7 @@ def role_of_login_nodes(settings: Settings) -> Iterator[Finding]:
     if nodes.metadata_access is not None or not (nodes.users or nodes.ldap) or not _has_login_nodes(settings):
         return
     given = "metadata_access: without it every user of the login nodes can use the nodes' role"
-    hint = "write `metadata_access: {users: [ubuntu]}` into nodes, with the users whose programs need the role"
+    hint = "write `metadata_access: {users: [ubuntu]}` into nodes, with users whose programs need the role"
     yield warning(USERS if nodes.users else LDAP, given, hint)
 
 

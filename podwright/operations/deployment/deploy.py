@@ -59,7 +59,7 @@ _WORDS = {"Creation": "created", "Modifications": "updated", "Destruction": "des
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the file, the part, and how to ask."""
     add_kit_arguments(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show price and changes, and deploy nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show price and changes, without deploying")
     help_ = "allow replacing or destroying this resource, which ends jobs or loses data; may be repeated"
     parser.add_argument("--replace", action="append", default=[], metavar="PATH", help=help_)
     add_examples(

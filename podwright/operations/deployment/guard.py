@@ -34,7 +34,7 @@ def refuse_losses(
     """
     lines = [line for path, line in _losses(changes) if path not in allowed]
     if lines:
-        hint = "undo it in the settings file, or go on with --replace PATH for each path"
+        hint = "undo it in the settings file, or continue with --replace PATH for each path"
         raise ArgumentError(f"{deployed} was deployed: {'; '.join(lines)}", hint)
 
 

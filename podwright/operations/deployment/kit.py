@@ -233,7 +233,7 @@ def _started(command: list[str], folder: Path, environment: dict[str, str]) -> I
             interrupts += 1
             os.killpg(process.pid, signal.SIGINT)
             with suppress(OSError):  # the terminal may be gone
-                print("stopping: Terraform ends what it has begun and writes its state", file=sys.stderr, flush=True)
+                print("stopping: Terraform finishes its changes and writes its state", file=sys.stderr, flush=True)
 
         before = {number: signal.signal(number, interrupt) for number in STOPS}
         try:

@@ -57,7 +57,7 @@ def print_inventory(found: Inventory) -> None:
     """Print the remaining resources, and the sum on the last line."""
     if found.left:
         print_table(COLUMNS, [_row(item.to_dict()) for item in found.left])
-        print("`podwright destroy` deletes what Terraform's state lists; the commands delete the rest, from the top.")
+        print("`podwright destroy` deletes resources in Terraform's state; the commands delete the rest, from the top.")
     for refused in found.unanswered:
         print(f"not listed: {refused}")
     if found.free:

@@ -137,8 +137,8 @@ def _source(session: Session, found: Cluster, *, lustre: str | None, bucket: str
     scripts = next((group.scripts_s3_uri for group in found.groups if group.scripts_s3_uri), "")
     if "controller" not in {group.role for group in found.groups}:
         place = f"{scripts.rstrip('/')}/{PROVISIONING_PARAMETERS_NAME}"
-        hint = "it needs s3:GetObject, or lies elsewhere: put a copy beside the scripts"
-        raise ArgumentError(f"{place} does not say which group of {found.name} is the controller", hint)
+        hint = "allow s3:GetObject on it, or put a copy beside the scripts if it is elsewhere"
+        raise ArgumentError(f"{place} does not name the controller group of {found.name}", hint)
     name = bucket or scripts.removeprefix("s3://").partition("/")[0]
     if not name:
         raise ArgumentError(f"{found.name} has no lifecycle scripts that name a bucket", "name one with --bucket")

@@ -244,7 +244,7 @@ def _bring(node: Remote, folder: str, wanted: list[RemoteFile], to: Path) -> Ite
     if process.returncode:
         raise node.failure(process.returncode, errors)
     if cut_short:
-        raise OperationError(f"{node.node.name}: the connection ended early", "run the command again: it goes on")
+        raise OperationError(f"{node.node.name}: the connection ended early", "run the command again: it continues")
 
 
 def _started(node: Remote, folder: str, wanted: list[RemoteFile], names: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -122,7 +122,7 @@ def _go_on(move: Move, options: argparse.Namespace, preview: MovePreview | None 
         return OK
     left = [name for name in STEPS if name not in journal.done]
     if left:
-        print(f"next: `podwright move` goes on with {left[0]}")
+        print(f"next: `podwright move` continues with {left[0]}")
         return OK
     _say_what_is_left(move)
     return OK

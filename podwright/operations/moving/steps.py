@@ -185,7 +185,7 @@ class Move:
         """
         found = self.controller(self.journal.new).call("jobs", "submit", self.shared)
         for before, after in found["submitted"].items():
-            self.say(f"job {before} goes on as {after}")
+            self.say(f"job {before} continues as {after}")
         if found["refused"] and not self.leaves_jobs:
             raise OperationError(
                 "\n".join(["these jobs are not submitted:", *found["refused"]]),

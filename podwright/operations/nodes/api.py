@@ -67,7 +67,7 @@ def protect_controllers(change: NodeChange, nodes: Sequence[Node], *, include_co
             f"{of}: AWS cannot {change.verb} it", "reboot it with `podwright nodes reboot --include-controller`"
         )
     if not include_controller:
-        hint = "running jobs go on, and no job starts until it is back"
+        hint = "running jobs continue, and no job starts until it is back"
         raise ArgumentError(f"{of}: rebooting it needs --include-controller", hint)
 
 

@@ -44,7 +44,7 @@ def without(parameters: ProvisioningParameters) -> ProvisioningParameters:
 
 def _features(nodes: NodeFeatures) -> Iterator[str]:
     if nodes.ldap:
-        yield f"nodes.ldap: hosts do not reach {nodes.ldap.uri}, and do not know its users"
+        yield f"nodes.ldap: hosts cannot reach {nodes.ldap.uri}, and do not know its users"
     if nodes.s3_mounts:
         paths = ", ".join(mount.path for mount in nodes.s3_mounts)
         yield f"nodes.s3_mounts: hosts cannot download mount-s3, and have no {paths}"

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         return _run(Curation.begin(settings, args.output), args)
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"cannot write {args.output}.partial: {reason}; start again to go on") from error
+        raise DataError(f"cannot write {args.output}.partial: {reason}; start again to continue") from error
 
 
 def _run(curation: Curation, args: argparse.Namespace) -> int:

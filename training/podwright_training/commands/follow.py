@@ -98,7 +98,7 @@ class _Follower:
 
 def _too_slow(*_: object) -> None:
     """Raise an error: an expression such as ``(a+)+b`` can take years."""
-    raise UserError(f"log.patterns: a line took over {LINE_S} s; an expression repeats what is repeated, as (a+)+ does")
+    raise UserError(f"log.patterns: a line took over {LINE_S} s; an expression has nested repetition, such as (a+)+")
 
 
 def _before(folder: RunFolder) -> dict[str, Any]:

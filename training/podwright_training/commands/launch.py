@@ -177,7 +177,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--instance", metavar="TYPE", help="instance type of Trainium nodes. Default: node.json")
     nxdt.add_arguments(parser)
-    parser.add_argument("--print", action="store_true", dest="print_only", help="print the script and write nothing")
+    parser.add_argument("--print", action="store_true", dest="print_only", help="print the script, write no files")
     add_json(parser)
     parser.add_argument(
         "trainer_arguments",
@@ -467,7 +467,7 @@ def _problems_of_run_dir(args: argparse.Namespace, nodes: Nodes, root: Path) -> 
     if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
         yield f"--run-dir: got {root}, need a folder below {nodes.shared_root}, which all nodes see"
     if owner := _other_owner(root):
-        yield f"--run-dir: {root} is {owner}'s, who could change what your job runs; name a folder of your own"
+        yield f"--run-dir: {root} belongs to {owner}, who could change your job's programs; name a folder of your own"
     if any(flag(argument.split("=")[0]) == "--run-dir" for argument in args.trainer_arguments):
         yield "write --run-dir before --: it also names the job's folder"
 
@@ -509,7 +509,7 @@ def _check_policy(args: argparse.Namespace, nproc_per_node: int) -> None:
     if args.spares and args.nodes.most == 1 and options.memory_checkpoint_freq:
         raise LaunchError(
             f"--spares {args.spares} with memory_checkpoint_freq {options.memory_checkpoint_freq}: one node has no "
-            "partner that keeps a copy of its memory, so a spare would go on from disk; use --nodes 2 or more, or "
+            "partner that keeps a copy of its memory, so a spare would continue from disk; use --nodes 2 or more, or "
             "leave memory_checkpoint_freq out"
         )
 

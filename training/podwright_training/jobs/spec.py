@@ -95,7 +95,9 @@ class Model:
     tokens_per_step: float = option(0.0, "Tokens per optimizer step, across all ranks.", at_least=0, at_most=1e12)
     steps: int = option(0, "Steps of the whole run, for the time left.", at_least=0, at_most=10**12)
     accelerator: str = option(
-        "", "Accelerator whose peak MFU refers to. Default: the nodes' own.", choices=(*PEAK_FLOPS, *NEURON_PEAK_FLOPS)
+        "",
+        "Accelerator whose peak is the basis of MFU. Default: the nodes' own.",
+        choices=(*PEAK_FLOPS, *NEURON_PEAK_FLOPS),
     )
 
     @property
@@ -337,7 +339,7 @@ def _problems_of_resume(resume: Resume, *, has_argument: bool) -> Iterator[str]:
         yield "resume.argument is missing; leave `resume` out if the program finds its checkpoints"
     for name, given in (("newest", resume.newest), ("complete", resume.complete)):
         if "/" in given:
-            yield f"resume.{name}: got {shown(given)}, need a name without /: nothing is looked for deeper"
+            yield f"resume.{name}: got {shown(given)}, need a name without /: subfolders are not searched"
     if "{checkpoint}" in resume.folder:
         yield "resume.folder: {checkpoint} is looked for in it; only resume.argument has it"
 

@@ -86,7 +86,7 @@ def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[
         snapshot = f"; snapshot for https://docs.pytorch.org/memory_viz: {path}" if cuda and _dump(path) else ""
         raise UserError(
             f"rank {ranks.rank} on {socket.gethostname()} is out of memory: {first} Lower train_batch_size, keep less "
-            f"(activation_checkpointing), or use more ranks; podwright plan --run shows what fits{snapshot}"
+            f"(activation_checkpointing), or use more ranks; podwright plan --run finds a fitting run{snapshot}"
         ) from error
 
 
@@ -106,8 +106,8 @@ def lost_ranks() -> Iterator[None]:
             raise
         reason, _, _ = PORT.sub("", GLOO.sub("", reason)).strip().rstrip(".").partition(". ")  # not its advice
         raise LostRanksError(
-            f"another rank is gone or late ({reason}), where this one was at {_own_line(error)}; the rank that failed "
-            "first says why"
+            f"another rank is gone or late ({reason}), while this one was at {_own_line(error)}; the rank that failed "
+            "first has the reason"
         ) from error
 
 

@@ -62,7 +62,7 @@ def check(options: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> Pr
     if ranks.rank == 0 and (hint := slow_precision(ranks, options.device, options.compute_precision)):
         logger.warning(hint)
     if ranks.rank == 0 and options.float8 and not options.compile:
-        logger.warning("float8 without compile scales and casts in kernels of its own, slower than bf16: add --compile")
+        logger.warning("float8 without compile scales and casts in separate kernels, slower than bf16: add --compile")
     if ranks.rank == 0 and options.float8 and (hint := kept_in_bf16(options)):
         logger.warning(hint)
     dims_problems = list(parallel_dims.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))

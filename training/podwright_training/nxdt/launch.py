@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kv-replicator",
         type=int,
         metavar="N",
-        help="cores that hold the same key-value heads. Default: as many as tensor_parallel needs",
+        help="cores that hold the same key-value heads. Default: the number that tensor_parallel needs",
     )
     group.add_argument("--neuron-index", default=INDEX, help=f"address of Neuron's packages. Default: {INDEX}")
     group.add_argument(

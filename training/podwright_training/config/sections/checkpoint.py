@@ -27,8 +27,8 @@ class CheckpointOptions:
     )
     init_state: str = option(
         "weights",
-        "What to take from a checkpoint that init_from names; weights: training starts at step 0; all: also the "
-        "optimizer's states and the step, so that the schedule goes on. The data start anew.",
+        "State to load from a checkpoint that init_from names; weights: training starts at step 0; all: also the "
+        "optimizer's states and the step, so that the schedule continues. The data start anew.",
         choices=("weights", "all"),
     )
     checkpoint_freq: int = option(1000, "Steps between checkpoints; the last step is always saved.", at_least=1)

@@ -22,8 +22,7 @@ class ElasticOptions:
     )
     elastic_wait_s: float = option(
         0.0,
-        "Longest wait for a spare or a new node to take a lost one's place before the run goes on with fewer, in "
-        "seconds.",
+        "Longest wait for a spare or a new node to replace a lost one before the run continues with fewer, in seconds.",
         at_least=0,
         at_most=LONGEST_WAIT_S,
     )
@@ -35,7 +34,7 @@ class ElasticOptions:
     )
     heartbeat_timeout_s: float = option(
         5.0,
-        "Longest silence of a host before an elastic run goes on without it, in seconds.",
+        "Longest silence of a host before an elastic run continues without it, in seconds.",
         at_least=0.5,
         at_most=LONGEST_SILENCE_S,
     )

@@ -40,7 +40,7 @@ class MemoryOptions:
     activation_checkpointing_mode: str = option(
         "full",
         "full: keep each block's input; selective: also keep the outputs of matrix products and attention; budget: the "
-        "compiler keeps what is slowest to compute, within activation_memory_budget.",
+        "compiler keeps the activations that are slowest to compute, within activation_memory_budget.",
         choices=("full", "selective", "budget"),
     )
     activation_memory_budget: float = option(
