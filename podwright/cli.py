@@ -1,6 +1,6 @@
 """The command line. A command is one function and, beside it, the arguments it takes.
 
-``podwright check`` starts in a quarter of a second: each command imports what it needs, and nothing else does.
+``podwright check`` starts in a quarter of a second: each command imports its own modules only when it runs.
 """
 
 from __future__ import annotations

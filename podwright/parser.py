@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.HelpFormatter):
-    """Wraps paragraphs and keeps lines; a command of the examples goes on after a backslash."""
+    """Wraps paragraphs and keeps lines; a long command of the examples continues after a backslash."""
 
     def add_argument(self, action: argparse.Action) -> None:
         """Leave room for the longest command too, whose indentation argparse forgets."""

@@ -80,7 +80,7 @@ class Granting:
         """Let a role list, read, write and delete the objects below a prefix, and use the bucket's key.
 
         Raises:
-            InvalidArgumentsError: the prefix does not end in a slash, or nodes could write what they run.
+            InvalidArgumentsError: the prefix does not end in a slash, or nodes could write their own scripts.
         """
         role.add_bucket_access(S3Access(bucket=self.name, prefix=prefix, read_only=False, key_arn=self.key_arn))
 

@@ -91,7 +91,7 @@ class ExecutionRole(Construct):
         ready: what a node depends on, its permissions.
 
     Raises:
-        InvalidArgumentsError: IAM would refuse the role, or nodes could write what they run; all problems are in it.
+        InvalidArgumentsError: IAM would refuse the role, or nodes could write their scripts; all problems are in it.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class ExecutionRole(Construct):
         """Allow reading or writing a bucket and the use of its key; ``Bucket.grant_read`` calls it.
 
         Raises:
-            InvalidArgumentsError: nodes could write what they run, or a name is malformed; all problems are in it.
+            InvalidArgumentsError: nodes could write their own scripts, or a name is malformed; all problems are in it.
         """
         refuse(self, checks.s3_access_problems(access, own_bucket=self._own_bucket, own_prefixes=self._read_prefixes))
         name = f"Granted{next(self._granted)}"

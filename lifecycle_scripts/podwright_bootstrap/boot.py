@@ -1,7 +1,7 @@
 """The boot of a HyperPod node: STEPS is its table of contents.
 
-Runs at creation, at replacement and after a software update, and may be run again at any time: a second run changes
-nothing.
+Runs at creation, at replacement and after a software update, and may be run again at any time: a second run makes no
+changes.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def _boot(steps: list[Step], node: Node) -> int:
 
 
 def _why(error: BaseException) -> str:
-    """Return the message of an error that somebody wrote for people; name the place of any other."""
+    """Return the message of an error that was written for users; for other errors, name the place in the code."""
     if isinstance(error, (BootstrapError, ContractError, OSError, TimeLimitError)):
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]

@@ -290,7 +290,7 @@ def with_users(text: str, users: str) -> str:
     """Return the text of ``provisioning_parameters.json`` with the users, groups and policy of ``USERS_NAME``'s text.
 
     Raises:
-        ContractError: a file does not say what this version needs.
+        ContractError: a file lacks facts that this version needs.
     """
     content, given = _object(text, PROVISIONING_PARAMETERS_NAME), _object(users, USERS_NAME)
     unknown = sorted(set(given) - set(FOLLOWED))

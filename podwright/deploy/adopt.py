@@ -95,7 +95,7 @@ def _look(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account
 
 
 def _rounds(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[Outcome]:
-    """Adopt until nothing new is found: an untagged resource is found once its parent is in the state."""
+    """Adopt until no further orphan is found: an untagged resource is found once its parent is in the state."""
     tried: set[str] = set()
     while True:
         plan = stack.plan()

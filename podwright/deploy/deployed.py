@@ -83,7 +83,7 @@ class DeployedStack:
         return plan
 
     def guards(self) -> list[str]:
-        """Return the addresses of the replacement guards; one that Terraform replaces refuses nothing."""
+        """Return the addresses of the replacement guards; a guard that Terraform replaces has no effect."""
         return [f"{GUARD}.{name}" for name in self._resources().get(GUARD, {})]
 
     def forget_guards(self) -> None:

@@ -1,4 +1,4 @@
-"""A diagram as SVG, for a screen or a phone, alone or in a page: no script, no font, nothing loaded from anywhere."""
+"""A diagram as SVG, for a screen or a phone, alone or in a page: no script, no font, no external files."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class _Canvas:
 
     @property
     def elements(self) -> list[str]:
-        """Boxes lie under what is in them."""
+        """Draw boxes below their contents."""
         return [*self._boxes, *self._content]
 
     def _draw_box(self, box: Box, x: float, y: float, style: str) -> float:

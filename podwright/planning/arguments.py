@@ -1,4 +1,4 @@
-"""Define the arguments of ``podwright plan``. Imports nothing else: every podwright command reads them."""
+"""Define the arguments of ``podwright plan``. It has no heavy imports, because every podwright command reads it."""
 
 from __future__ import annotations
 

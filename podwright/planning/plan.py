@@ -89,7 +89,7 @@ class Plan:
         return "use accelerators with more memory: `podwright plan --minimum` lists clusters"
 
     def unsupported_options(self, run: TrainConfig | None = None) -> list[str]:
-        """Return the parts of the layout that ``podwright-train`` does not support; ``run`` is what was planned."""
+        """Return the parts of the layout that ``podwright-train`` does not support; ``run`` is the planned run."""
         return trainer_options.unsupported(self.layout, self.model, run)
 
     def laid_out_as(self, candidate: Candidate) -> Plan:

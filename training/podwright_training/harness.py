@@ -1,6 +1,6 @@
 """Run tasks of lm-evaluation-harness on an exported model, by its program in a separate environment.
 
-It pins other versions of what the trainer needs, so it is started, never imported.
+It pins other versions of the trainer's packages, so it is started, never imported.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.HelpFormatter):
-    """Wraps paragraphs and keeps lines; a command of the examples goes on after a backslash."""
+    """Wraps paragraphs and keeps lines; a long command of the examples continues after a backslash."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(_wrapped(f"{indent}{line}", width) for line in text.splitlines())

@@ -21,7 +21,7 @@ COLLECTORS: Dict[str, Callable[[], List[Family]]] = {
 
 
 def main() -> None:
-    """Run the named collectors until somebody ends this."""
+    """Run the named collectors until this process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"collectors to run: {', '.join(COLLECTORS)}")
     parser.add_argument("--interval", type=float, required=True, metavar="SECONDS")

@@ -29,7 +29,7 @@ FIELDS = (
 def collect() -> List[Family]:
     """Return the last step of each run that still writes, and how many runs could not be read.
 
-    Runs are their users': one that is a pipe, closed or nonsense is counted, and takes nothing from the others.
+    Runs are their users': one that is a pipe, closed or nonsense is counted, and does not stop the others.
     """
     families = [Family(f"podwright_training_{name}", meaning) for _, name, meaning in FIELDS]
     running = Family("podwright_training_running", "1 while the run has not written its end, else 0")

@@ -57,7 +57,7 @@ class SlowCommandError(CommandError):
 
 
 class TimeLimitError(BaseException):
-    """A step used up its time. Like ``KeyboardInterrupt``, it passes those who handle errors and go on."""
+    """A step used up its time. Like ``KeyboardInterrupt``, it passes handlers of ordinary errors."""
 
 
 def say(text: str) -> None:
@@ -243,7 +243,7 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
 
 
 def remove_files(*paths: Path) -> Iterator[str]:
-    """Delete those of the files that are there; gives a phrase for each."""
+    """Delete the existing ones of the files; yields a phrase for each."""
     for path in paths:
         if os.path.lexists(path):
             path.unlink()

@@ -29,7 +29,7 @@ def write(parameters: ProvisioningParameters) -> Iterator[str]:
     """Write our part and let slurm.conf include it and the accounting's, now and after the service rewrote it.
 
     Raises:
-        BootstrapError: slurm.conf has a prolog or an epilog of somebody else.
+        BootstrapError: slurm.conf has another program's prolog or epilog.
     """
     yield from write_file(parameters)
     yield from _limit_partitions(parameters)

@@ -74,7 +74,7 @@ def from_bundle(node: Node) -> bool:
 
 
 def fetch(name: str, node: Node) -> Path:
-    """The file of that name for this machine, whose checksum is the manifest's.
+    """Fetch the file of that name for this machine, and check the manifest's checksum.
 
     Raises:
         BootstrapError: there is no file for this machine, the download failed, or the checksum differs.

@@ -78,7 +78,7 @@ def _configure(node: Node) -> Iterator[str]:
 
 
 def _move_containerd() -> Iterator[str]:
-    """Move containerd's folder: since Docker 29 images are there, whatever Docker's data-root says.
+    """Move containerd's folder: since Docker 29 images are in it, whatever Docker's data-root is.
 
     https://docs.docker.com/engine/storage/containerd/
     """

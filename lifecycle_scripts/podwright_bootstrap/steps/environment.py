@@ -106,7 +106,7 @@ def build(
             False: whoever calls this installs.
 
     Raises:
-        BootstrapError: something is out of reach, or is not what the contract or the lock says.
+        BootstrapError: a file is out of reach, or differs from the contract or the lock.
     """
     if target.exists():
         shell.say(f"{target} was left incomplete: building it anew")

@@ -40,7 +40,7 @@ class Homes(Step):
         return bool(node.parameters.nodes.users)
 
     def apply(self, node: Node) -> Iterator[str]:
-        """One node makes what is missing, the others wait until they see it."""
+        """Make missing homes on one node; the others wait until they see them."""
         homes = {user: home_of(user, node) for user in node.parameters.nodes.users}
         _refuse_foreign(homes)
         node.homes.mkdir(parents=True, exist_ok=True)

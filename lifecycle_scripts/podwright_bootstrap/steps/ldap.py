@@ -156,7 +156,7 @@ def has_new_password(node: Node) -> bool:
     """Return whether the password differs from SSSD's: controllers ask AWS, other nodes read the controllers' file.
 
     Raises:
-        BootstrapError: AWS gives none, or what is there is not a controller's.
+        BootstrapError: AWS does not return the password, or the file was not written by a controller.
     """
     wanted = node.parameters.nodes.ldap
     if wanted is None or not wanted.bind_secret_arn or not CONFIGURATION.is_file():
@@ -265,7 +265,7 @@ def _none_of(rows: List[List[str]], *attributes: str) -> str:
 
 
 def _access(wanted: Settings) -> str:
-    """Return SSSD's provider, of which a domain has one."""
+    """Return SSSD's provider; a domain has only one."""
     if wanted.access_filter:
         return "ldap"
     return "simple" if wanted.allowed_groups else "permit"

@@ -101,7 +101,7 @@ class S3Mounts(Step):
 
 
 def _starts(program: str) -> bool:
-    """Return whether its libraries are there; raise ``CommandError`` for any other reason why it does not start."""
+    """Return whether its libraries are installed; raise ``CommandError`` if it does not start for another reason."""
     outcome = shell.run(program, "--version", timeout_s=60, check=False, quiet=True)
     if outcome.exit_code and "libfuse" not in outcome.errors:
         raise CommandError(f"{program} does not start (exit {outcome.exit_code}): {outcome.summary}")

@@ -71,7 +71,7 @@ def fetch(text: str) -> str:
 
     Raises:
         BootstrapError: the bucket does not answer, or the file names no bucket.
-        ContractError: a file is not what this version needs.
+        ContractError: a file does not fit this version.
     """
     parameters = ProvisioningParameters.from_json(text)
     with tempfile.TemporaryDirectory() as folder:

@@ -46,7 +46,7 @@ def wait_for(path: Path) -> Mount:
     """Return the source that the service mounts at ``path``.
 
     Raises:
-        BootstrapError: nothing was mounted in time.
+        BootstrapError: HyperPod mounted no file system in time.
     """
     hint = (
         "HyperPod mounts the file systems of InstanceStorageConfigs: is it AVAILABLE, and does its security group "

@@ -17,7 +17,7 @@ _NO_LINK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def make_own(path: Path, *, mode: int) -> Iterator[str]:
     """Make ``path`` a folder of ours with this mode; whatever a user put in its place is moved aside.
 
-    Its parent is a trusted folder. If everybody may write there, from now on each removes only what is theirs.
+    Its parent is a trusted folder. If all users may write there, from now on each can remove only their own files.
     """
     parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

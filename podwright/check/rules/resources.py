@@ -172,7 +172,7 @@ def _policies_of_administrators(role: CreatedRole) -> Iterator[Finding]:
 
 
 def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
-    """The roles, or the policies of a role, are of two accounts; IAM and SageMaker use those of their own alone."""
+    """The roles, or a role's policies, are in two accounts; IAM and SageMaker use only the cluster's account."""
     role = settings.role
     if isinstance(role, ExistingRole):
         given: dict[KeyPath, str] = {("role", key): arn for key, arn in role.arns().items()}

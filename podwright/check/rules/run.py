@@ -107,7 +107,7 @@ def job_costs(settings: Settings, run: Run) -> Iterator[Finding]:
 def _partitions(
     settings: Settings, run: Run, partition: str | None = None
 ) -> Iterator[tuple[list[Finding], KeyPath, InstanceGroup]]:
-    """Yield for each partition, or the named one, what it lacks for a job, and its largest group; nothing for a run."""
+    """Yield the resources that each partition, or the named one, lacks for a job, with its largest group."""
     from podwright_training.jobs.spec import JobSpec  # noqa: PLC0415 — only `--run` needs it
 
     if not isinstance(run, JobSpec):

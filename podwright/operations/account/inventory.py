@@ -230,7 +230,7 @@ class _Search:
                 yield Leftover("backup", name, detail, _monthly(gib, BACKUP_USD_PER_GIB_MONTH), delete)
 
     def endpoints(self) -> Iterator[Leftover]:
-        """Interface endpoints; those of S3 cost nothing."""
+        """Yield interface endpoints; gateway endpoints of S3 are free."""
         for item in self._session.items("ec2", "describe_vpc_endpoints", "VpcEndpoints", Filters=self._filter):
             if item["VpcEndpointType"] == "Interface" and item["State"].lower() not in {"deleted", "deleting"}:
                 name, zones = item["VpcEndpointId"], len(item.get("SubnetIds", ())) or 1
@@ -266,7 +266,7 @@ class _Search:
             yield Leftover("network interface", name, detail.rstrip(", "), 0.0, delete)
 
     def volumes(self) -> Iterator[Leftover]:
-        """EBS volumes in this account; those of the nodes are in SageMaker's."""
+        """Yield EBS volumes in this account; the nodes' volumes are in SageMaker's account."""
         for item in self._session.items("ec2", "describe_volumes", "Volumes", Filters=self._filter):
             name, gib = item["VolumeId"], item["Size"]
             delete = f"aws ec2 delete-volume --volume-id {name}"
@@ -314,7 +314,7 @@ class _Search:
                 yield Leftover("secret", item["Name"], "", SECRET_USD_PER_MONTH / MONTH_H, delete)
 
     def keys(self) -> Iterator[Leftover]:
-        """KMS keys; one that is scheduled for deletion costs nothing."""
+        """Yield KMS keys; a key that is scheduled for deletion is free."""
         for arn in self._of("kms"):
             name = arn.rpartition("/")[2]
             state = self._session.call("kms", "describe_key", KeyId=name)["KeyMetadata"]["KeyState"]

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Going:
-    """The resources that a destruction deletes: those in the states, by part."""
+    """The resources that a destruction deletes: all in the states, by part."""
 
     settings: Settings
     stacks: Mapping[str, DeployedStack]

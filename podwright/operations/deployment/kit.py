@@ -1,6 +1,6 @@
 """Run the kit's commands, ``cdktf deploy`` and its like, with the right programs on PATH and Ctrl-C passed on.
 
-CDK Terrain's are those of cdktf, and read the same ``cdktf.json``.
+CDK Terrain has the same commands as cdktf, and reads the same ``cdktf.json``.
 """
 
 from __future__ import annotations

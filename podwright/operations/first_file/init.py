@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the file, and a run.yaml if a model is named; never overwrite one.
 
     Raises:
-        ArgumentError: a file is there already, or an answer is wrong; all of them are named.
+        ArgumentError: a file exists already, or an answer is wrong; all of them are named.
         OperationError: writing the file fails.
     """
     asker = Asker(QUESTIONS, options, asks=sys.stdin.isatty() and not (options.yes or options.json or options.example))

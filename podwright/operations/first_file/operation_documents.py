@@ -149,7 +149,7 @@ class Teardown(Document):
 
 
 class Destroy(Teardown):
-    """The document of `podwright destroy --json`: what is left."""
+    """The document of `podwright destroy --json`: the remaining resources."""
 
     kind: Literal["podwright.destroy/1"] = Field(alias="schema")  # type: ignore[assignment]
     kept_bucket: bool | str | None

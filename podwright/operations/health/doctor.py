@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Report all problems of a cluster and its surroundings; return 1 if one is an error. AWS is not changed.
 
-    Without AWS's answer it reports what is wrong on this machine, and then why AWS gave none.
+    If AWS does not answer, it reports problems of this machine, and then why AWS did not answer.
 
     Raises:
         PodwrightError: no cluster is named, or AWS does not answer.

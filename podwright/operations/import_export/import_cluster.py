@@ -248,7 +248,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _publish(temporary: Path, output: Path) -> None:
-    """Give the file its name, unless somebody else has meanwhile."""
+    """Give the file its name, unless another process has created it meanwhile."""
     try:
         os.link(temporary, output)
     except OSError as error:

@@ -88,7 +88,7 @@ class FlatCluster(RehearsedCluster):
         """Start all daemons; return when all compute nodes are idle.
 
         Raises:
-            HostError: a daemon did not come up; nothing is left running.
+            HostError: a daemon did not come up; all others are stopped.
         """
         for name in ("log", "state"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)

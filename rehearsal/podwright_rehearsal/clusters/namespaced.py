@@ -125,7 +125,7 @@ class NamespacedCluster(RehearsedCluster):
         """Start the hosts with sshd, munge and, on the controller, slurm.conf; no Slurm daemon runs yet.
 
         Raises:
-            HostError: a host did not come up; nothing is left running.
+            HostError: a host did not come up; all others are stopped.
         """
         self.fabric.start([self._describe(node) for node in self.nodes.values()])
         self._publish_instances()

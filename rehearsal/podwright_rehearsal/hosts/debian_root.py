@@ -61,7 +61,7 @@ def build_root(directory: Path, release: DebianRelease) -> bool:
     """Make ``directory/root`` of a release, unless it exists and is current; apt checks every package's signature.
 
     Returns:
-        True if it was made, False if it was there.
+        True if it was made, False if it existed.
 
     Raises:
         ImageError: a package could not be downloaded or installed.

@@ -100,7 +100,7 @@ class Fabric:
         """Make the network and boot the hosts, all at once.
 
         Raises:
-            HostError: the namespaces or a host could not be made; nothing is left running.
+            HostError: the namespaces or a host could not be made; all others are stopped.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self._shared.mkdir(parents=True, exist_ok=True)

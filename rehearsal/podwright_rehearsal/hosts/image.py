@@ -38,7 +38,7 @@ def build_image(directory: Path, *, release: DebianRelease) -> bool:
         release: the Debian whose root, in a folder beside ``directory``, lies below.
 
     Returns:
-        True if it was built, False if it was there.
+        True if it was built, False if it existed.
 
     Raises:
         ImageError: a package could not be installed.

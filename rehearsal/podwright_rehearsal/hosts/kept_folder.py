@@ -26,7 +26,7 @@ def build_once(directory: Path, key: str, fill: Callable[[Path], None]) -> bool:
         fill: called with an empty folder beside ``directory``. What it leaves there becomes the content.
 
     Returns:
-        True if it was built, False if it was there.
+        True if it was built, False if it existed.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     with directory.with_name(directory.name + ".lock").open("w") as lock:

@@ -84,7 +84,7 @@ def node_image(release: DebianRelease) -> Path:
 def why_no_image(release: DebianRelease) -> str | None:
     """Build the node image of a release, unless it exists; return why it is not available, or None.
 
-    What has failed is tried again by set-up, and after an hour.
+    A failed build is tried again by set-up, and after an hour.
     """
     failure = _failure(release)
     if failure.exists() and time.time() - failure.stat().st_mtime < RETRY_AFTER_S:

@@ -89,7 +89,7 @@ def export(
         on_bytes: Called with the number of bytes of each block that was written.
 
     Raises:
-        UserError: The checkpoint is damaged or has no moving average, or the disk is full; nothing is left.
+        UserError: The checkpoint is damaged or has no moving average, or the disk is full; no files are left.
     """
     chosen = chosen or ExportOptions()
     partial = target.with_name(f".{target.name}.partial")

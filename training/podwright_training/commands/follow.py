@@ -1,6 +1,6 @@
 """``podwright-train follow``: read the log of a job of another trainer, and write its steps as our metrics.
 
-``launch --job`` starts it beside the first rank. It only reads: if it ends, the job goes on.
+``launch --job`` starts it beside the first rank. It only reads: if it ends, the job continues.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class TrainConfig(
     def with_absolute_paths(self) -> Self:
         """Return the same with absolute paths, to be read from any folder.
 
-        A dataset, tokenizer or mixture is a path if something is there, as when it is opened; else it is an identifier.
+        A dataset, tokenizer or mixture is a path if that exists, as when it is opened; else it is an identifier.
         """
         given = {name: getattr(self, name) for name in PATHS}
         paths: dict[str, Any] = {

@@ -40,7 +40,7 @@ def list_files(dataset: str, folder: str = "") -> Listing:
 def files_below(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder and of folders linked in it, each folder once; also broken links.
 
-    A link to a folder around this one is not followed: what lies beside it belongs to others.
+    A link to a folder around this one is not followed: its other files belong to others.
     """
     seen: set[str] = set()
     root = Path(os.path.realpath(folder))

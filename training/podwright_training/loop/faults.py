@@ -39,7 +39,7 @@ PORT = re.compile(r"(?<=\]):\d+")
 class StallWatch:
     """Dump the stacks of this rank's threads to a file when it makes no progress for a time, or on SIGUSR2.
 
-    Training goes on. Every rank has its own file, so that the rank whose stack differs from all others can be found.
+    Training continues. Every rank has its own file, so that the rank whose stack differs from all others can be found.
 
     Args:
         path: File of the stacks, written only then.

@@ -153,7 +153,7 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
 def _problems_of_memory(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
     """Compare the size of checkpoints in memory with this host's free memory.
 
-    An elastic run that has begun goes on all the same: saves in memory are tried again, and each failure is a warning.
+    An elastic run that has begun continues anyway: saves in memory are tried again, and each failure is a warning.
     """
     folder = Path(options.memory_checkpoint_dir)
     if not folder.is_dir():

@@ -1,7 +1,7 @@
 """Read the history of a run from its metrics.
 
-A run that went back to a checkpoint, by a restart or a rollback, goes on from there: what it had logged of later steps
-does not count.
+A run that went back to a checkpoint, by a restart or a rollback, continues from there: its earlier events of later
+steps do not count.
 """
 
 from __future__ import annotations
