@@ -17,9 +17,7 @@ LAST_PORT = 65535
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the ports and the node."""
-    parser.add_argument(
-        "port", type=port, metavar="PORT", help="port on the node that a program serves on 127.0.0.1"
-    )
+    parser.add_argument("port", type=port, metavar="PORT", help="port on the node that a program serves on 127.0.0.1")
     parser.add_argument("node", nargs="?", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else controller")
     parser.add_argument("--local-port", type=port, metavar="PORT", help="port on this machine. Default: the same")
     add_target_arguments(parser, has_json=False)
