@@ -40,7 +40,7 @@ class MemoryTier:
 
     @classmethod
     def of(cls, hardware: Hardware, *, parameters: float, step_s: float) -> MemoryTier:
-        """Return the checkpoints in memory of a model with so many parameters, whose steps take ``step_s``."""
+        """Predict checkpoints in memory for a model with so many parameters, whose steps take ``step_s``."""
         ranks = hardware.instance.accelerator_count
         need = MemoryCheckpoints(STATE_BYTES * parameters / hardware.gpus, ranks, hardware.nodes)
         pause_s = need.rank_bytes / GB / COPY_GB_S

@@ -83,7 +83,7 @@ def fetch(name: str, node: Node) -> Path:
 
 
 def fetch_file(wanted: Download, node: Node) -> Path:
-    """The file, which has its checksum.
+    """Fetch the file, and check its checksum.
 
     Raises:
         BootstrapError: the download failed, or the checksum differs.
