@@ -66,7 +66,7 @@ _ACTIONS = {
 
 
 def no_credentials(error: Exception) -> str:
-    """Return what is missing in a few words, or an empty string for an error of another kind."""
+    """Return a few words on missing credentials, or an empty string for an error of another kind."""
     kinds = [kind.__name__ for kind in type(error).__mro__]
     if not NO_CREDENTIALS.intersection(kinds):
         return ""

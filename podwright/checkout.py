@@ -1,6 +1,6 @@
 """Paths of code, data, programs and caches: in the checkout, or in a wheel and the cache of its user.
 
-Nothing else computes these paths, or knows which of both it is.
+No other module computes these paths, or distinguishes the two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The command line. A command is one function and, beside it, the arguments it takes.
 
-``podwright check`` starts in a quarter of a second: each command imports what it needs, and nothing else does.
+``podwright check`` starts in a quarter of a second: each command imports its own modules only when it runs.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unwritten(error: OSError) -> int:
-    """Return the status of a command that could not write; raise what the user cannot solve."""
+    """Return the status of a command that could not write; raise errors that the user cannot solve."""
     if isinstance(error, BrokenPipeError):  # `podwright explain | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     elif error.errno in STORAGE:
@@ -99,7 +99,7 @@ def _unwritten(error: OSError) -> int:
 
 
 def _in_plain(error: UnicodeError) -> tuple[str, int]:
-    """Return what stands for characters that the terminal's encoding lacks: letters for bars, codes for others."""
+    """Return replacements for characters that the terminal's encoding lacks: letters for bars, codes for others."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     unknown = error.object[error.start : error.end]
@@ -167,15 +167,15 @@ def _commands() -> Sequence[Command]:
     """Return all commands, in the order of ``--help``."""
     return (
         _operation("first_file.init", "write a first cluster.yaml: from answers, flags, or an example"),
-        Command("check", "report everything that is wrong with a settings file", _check_arguments, _check),
+        Command("check", "report all problems of a settings file", _check_arguments, _check),
         Command("explain", "describe a key, a finding's code, or a file's cluster", _explain_arguments, _explain),
         _operation("first_file.schema", "print the JSON Schema of cluster.yaml, or of a command's JSON"),
         Command("plan", "estimate memory, speed, days and dollars of a training run", _plan_arguments, _plan),
-        _operation("deployment.setup", "find Terraform, Node and cdktf's command, and download what is missing"),
-        Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),
+        _operation("deployment.setup", "find Terraform, Node and cdktf's command, and download missing ones"),
+        Command("bundle", "download programs and packages for nodes without internet", _bundle_arguments, _bundle),
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
         Command("align", "prepare Terraform's state for an update of instance groups", _align_arguments, _align),
-        Command("adopt", "import what a killed deployment left in AWS into Terraform", _adopt_arguments, _adopt),
+        Command("adopt", "import resources of a killed deployment into Terraform", _adopt_arguments, _adopt),
         _operation(
             "import_export.import_cluster",
             "write cluster.yaml and state for a cluster that podwright did not make",
@@ -188,22 +188,22 @@ def _commands() -> Sequence[Command]:
         _operation("nodes.nodes", "list, add, replace, reboot, delete, drain and undrain nodes"),
         _operation("access.connect", "open a shell on a node"),
         _operation("access.ssh_config", "let ssh, scp and rsync reach the nodes by name"),
-        _operation("access.forward", "make a port of a node a port of this machine"),
+        _operation("access.forward", "forward a port of a node to this machine"),
         _operation("jobs.submit", "send a run's folder to the cluster and submit its job"),
         _operation("jobs.jobs", "list Slurm's jobs"),
         _operation("jobs.logs", "show the output of a job, of lifecycle scripts or of Slurm"),
         _operation("jobs.cancel", "cancel Slurm's jobs"),
-        _operation("jobs.fetch", "bring a run's report, metrics, log and model"),
+        _operation("jobs.fetch", "copy a run's report, metrics, log and model to this machine"),
         _operation("access.ssh_proxy", "reach a node's sshd; ssh's ProxyCommand runs it"),
-        _operation("validation.validate", "measure nodes, network and shared file system, and name what is slow"),
-        _operation("health.doctor", "report what is wrong with a cluster, its account, scripts and role"),
+        _operation("validation.validate", "measure nodes, network and shared file system, and name slow ones"),
+        _operation("health.doctor", "report problems of a cluster, its account, scripts and role"),
         _operation("health.drift", "compare AWS with Terraform's state and the settings"),
-        _operation("deployment.policy", "print the IAM policy that deploying needs"),
+        _operation("deployment.policy", "print the IAM policy for deploying"),
         _operation("import_export.export", "write the request of aws sagemaker create-cluster"),
         _operation("deployment.state", "move Terraform's state to an S3 bucket, and create the bucket"),
-        _operation("moving.move", "take a cluster with files, people, accounts and jobs to another zone or region"),
-        _operation("deployment.destroy", "say what goes and what stays, destroy, and list what is left"),
-        _operation("deployment.teardown", "list what a cluster still costs, in the order to delete it"),
+        _operation("moving.move", "move a cluster with files, people, accounts and jobs to another zone or region"),
+        _operation("deployment.destroy", "list deleted and kept resources, destroy, and list what still costs money"),
+        _operation("deployment.teardown", "list resources that still cost money, in the order to delete them"),
         _operation("completion", "print the script that completes commands in bash, zsh or fish"),
         Command("rehearse", "deploy, train, lose a host and destroy on this machine", _rehearse_arguments, _rehearse),
     )
@@ -286,8 +286,8 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--codes", action="store_true", help="list the codes of findings")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--run", action="store_true", help="of run.yaml instead of cluster.yaml")
-    which.add_argument("--job", action="store_true", help="of job.yaml instead of cluster.yaml")
+    which.add_argument("--run", action="store_true", help="explain keys of run.yaml instead of cluster.yaml")
+    which.add_argument("--job", action="store_true", help="explain keys of job.yaml instead of cluster.yaml")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="NAME.svg",
         help="draw the file's cluster as .svg, .narrow.svg (400 px wide), .html, .md or .mmd (Mermaid)",
@@ -399,10 +399,10 @@ def _plan(options: argparse.Namespace) -> int:
 def _bundle_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", help="where to write the bundle. Default: .cache/bundle"
+        "-o", "--output", type=Path, metavar="DIR", help="folder to write the bundle to. Default: .cache/bundle"
     )
-    parser.add_argument("--upload", action="store_true", help="upload it to the cluster's bucket, where nodes look")
-    parser.add_argument("--python", default="3.10", metavar="X.Y", help="the nodes' Python. Default: %(default)s")
+    parser.add_argument("--upload", action="store_true", help="upload it to the cluster's bucket, for the nodes")
+    parser.add_argument("--python", default="3.10", metavar="X.Y", help="Python of the nodes. Default: %(default)s")
     _add_json(parser)
     add_examples(parser, "podwright bundle -o bundle", "podwright bundle --upload")
 
@@ -480,7 +480,7 @@ def _adopt(options: argparse.Namespace) -> int:
     if options.json:
         _print_json("adopt", {"applied": options.apply, "orphans": [vars(outcome) for outcome in outcomes]})
     elif left and not options.apply:
-        print(f"{left} in AWS that no state knows: adopt with --apply, which changes nothing in AWS")
+        print(f"{left} in AWS that no state lists: adopt with --apply, which does not change AWS")
     return FAILED if left else OK
 
 
@@ -490,8 +490,8 @@ def _adopt(options: argparse.Namespace) -> int:
 def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", nargs="?", type=Path, metavar="FILE",
-        help=f"or {SHELL}, for a shell on a node of a rehearsal that stays up. Default: ${CONFIG_VARIABLE}, else "
-        f"{DEFAULT_CONFIG}, else an example that comes with podwright",
+        help=f"settings file, or {SHELL} to open a shell on a node of a rehearsal that stays up. Default: "
+        f"${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}, else an example that comes with podwright",
     )  # fmt: skip
     parser.add_argument("node", nargs="?", metavar="NODE", help=f"after {SHELL}: the node. Default: controller")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
@@ -500,8 +500,8 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
         "--hosts",
         choices=["debian-13", "debian-12", "flat"],
         default="debian-13",
-        help="what hosts boot: systemd on a Debian root of their own (Slurm 24.11 or 22.05), or nothing: plain "
-        "processes, without root. Default: %(default)s",
+        help="host type: debian-13 or debian-12 (each host boots systemd on its own Debian root, with Slurm 24.11 or "
+        "22.05; needs root), or flat (plain processes, without root). Default: %(default)s",
     )
     parser.add_argument("--flat", dest="hosts", action="store_const", const="flat", help="the same as --hosts flat")
     parser.add_argument(
@@ -510,7 +510,7 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="nodes in the first compute group. Default: its count",
     )
-    parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and list it")
+    parser.add_argument("--clean", action="store_true", help="end and list leftovers of an earlier rehearsal")
     add_examples(
         parser,
         "podwright rehearse",

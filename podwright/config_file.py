@@ -1,4 +1,4 @@
-"""The settings file's path, and the argument that names it: every command needs them, so nothing heavy is imported."""
+"""The settings file's path, and the argument that names it. It has no heavy imports: every command reads it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ class OutputError(PodwrightError):
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write the file, or leave what was there.
+    """Write the file completely, or leave the old one.
 
     Raises:
         OutputError: writing fails; the message names the file and says why.

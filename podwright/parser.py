@@ -1,4 +1,4 @@
-"""The parser of commands: it takes no abbreviations, names what was meant, and its help fits the terminal."""
+"""The parser of commands: it takes no abbreviations, suggests the closest name, and its help fits the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is no choice, and name the one that was meant."""
+        """Refuse a value that is not a choice, and suggest the closest one."""
         choices = [str(choice) for choice in action.choices or ()]
         if choices and value not in (action.choices or ()):
             close = get_close_matches(str(value), choices, n=1)
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.HelpFormatter):
-    """Wraps paragraphs and keeps lines; a command of the examples goes on after a backslash."""
+    """Wraps paragraphs and keeps lines; a long command of the examples continues after a backslash."""
 
     def add_argument(self, action: argparse.Action) -> None:
         """Leave room for the longest command too, whose indentation argparse forgets."""

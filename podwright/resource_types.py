@@ -22,7 +22,7 @@ class Account(Protocol):
     """The questions that the table asks of an AWS account."""
 
     def look(self, expression: str, service: str, operation: str, **arguments: Any) -> Any:
-        """Return what a JMESPath expression selects of an answer; None if there is no such resource."""
+        """Return the part of an answer that a JMESPath expression selects; None if the resource does not exist."""
 
     def account_id(self) -> str:
         """Return the account's id."""

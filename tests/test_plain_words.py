@@ -11,10 +11,10 @@ SOURCES = ("constructs", "lifecycle_scripts", "podwright", "rehearsal", "stacks"
 WORKSHOP = ("bench", "examples", "tests", "tools")
 MISLEADING = re.compile(
     r"\b(?:mend(?:s|ed|ing)?|dear(?:er|est)?|told|tells|tell(?!\()|brought|strays?|keepers?)\b"
-    r"|[;:#(] none (?:is|takes|means)\b",
+    r"|[;:#(] none (?:is|takes|means)\b|\b(?-i:none):",
     re.IGNORECASE,
 )
-RIDDLE = re.compile(r"(?:Who|Whose|What|Where|When|Why|How|Whether)\b")
+RIDDLE = re.compile(r"(?:Who|Whose|What|Which|Where|When|Why|How|Whether)\b")
 # Words that add nothing, abbreviations that some readers guess, and praise. `e.g.` and `i.e.` are words too.
 IDLE = re.compile(
     r"\be\.g\.|\bi\.e\.|\betc\.|\band/or\b|\b(?:simply|just|eas(?:y|ily)|obviously|of course|please|very|quite|"

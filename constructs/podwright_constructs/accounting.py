@@ -56,7 +56,7 @@ class AccountingDatabase(Protocol):
 
 @dataclass(frozen=True)
 class LocalAccountingDatabase:
-    """MariaDB on the controller, which lifecycle scripts set up: what it knows ends with the controller's disk."""
+    """MariaDB on the controller, which lifecycle scripts set up: its data are lost with the controller's disk."""
 
     endpoint = ""
     port = facts.MYSQL_PORT
@@ -87,7 +87,7 @@ class ExistingAccountingDatabase(ExistingAccountingArguments):
 
 
 class AccountingMariaDb(Construct):
-    """An encrypted RDS for MariaDB in subnets of its own without a way out, reached by the nodes' security group alone.
+    """An encrypted RDS for MariaDB in its own subnets without internet, reached by the nodes' security group alone.
 
     RDS makes the master's password, keeps it in Secrets Manager and changes it every seven days; Terraform never sees
     it, so it is in no state. Controllers read it once, to make slurmdbd a user of its own for each of them.

@@ -86,7 +86,7 @@ class Provider(TerraformProvider):
 
     @property  # type: ignore[misc] # an argument needs no setter
     def alias(self) -> str | None:
-        """The alias that distinguishes it from the stack's other providers; the default provider has none."""
+        """The alias that distinguishes it from the stack's other providers; the default provider has no alias."""
         alias: str | None = self._arguments.get("alias")
         return alias
 
@@ -95,7 +95,7 @@ class Provider(TerraformProvider):
 
 
 def given(value: Any) -> Any:
-    """Leave out what is None: cdktf's own clean-up does not look into lists."""
+    """Leave out values that are None: cdktf's own clean-up does not look into lists."""
     if isinstance(value, Mapping):
         return {key: given(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):

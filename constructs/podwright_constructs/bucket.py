@@ -80,7 +80,7 @@ class Granting:
         """Let a role list, read, write and delete the objects below a prefix, and use the bucket's key.
 
         Raises:
-            InvalidArgumentsError: the prefix does not end in a slash, or nodes could write what they run.
+            InvalidArgumentsError: the prefix does not end in a slash, or nodes could write their own scripts.
         """
         role.add_bucket_access(S3Access(bucket=self.name, prefix=prefix, read_only=False, key_arn=self.key_arn))
 
@@ -192,7 +192,7 @@ class TrainingBucket(Construct, Granting):
         return S3BucketServerSideEncryptionConfiguration(self, "encryption", bucket=self.name, rule=[rule])
 
     def _lifecycle(self, noncurrent_days: int, *, after: S3BucketVersioning) -> None:
-        """Let go of uploads that were never completed, and of what nobody has read under its name for long."""
+        """Expire uploads that were never completed, and old versions of objects."""
         S3BucketLifecycleConfiguration(
             self,
             "lifecycle",

@@ -16,7 +16,7 @@ class ClusterBudget(Construct):
     https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/activating-tags.html
 
     Raises:
-        InvalidArgumentsError: no amount, or an address nobody can have; all problems are in it.
+        InvalidArgumentsError: no amount, or an impossible address; all problems are in it.
     """
 
     def __init__(

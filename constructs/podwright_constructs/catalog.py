@@ -14,7 +14,7 @@ Accelerator = Literal["", "gpu", "neuron"]
 
 
 class UnknownInstanceTypeError(ValueError):
-    """No such instance type; the message offers the closest names."""
+    """The instance type does not exist; the message has the closest names."""
 
     def __init__(self, name: str) -> None:
         similar = similar_names(name)

@@ -9,7 +9,7 @@ _BLOCKS = re.compile(r"\s*(-----BEGIN CERTIFICATE-----\s[A-Za-z0-9+/=\s]+-----EN
 
 
 def are_certificates(text: str) -> bool:
-    """Return whether a text is one or more certificates and nothing else, and OpenSSL reads each."""
+    """Return whether a text consists of certificates, each of which OpenSSL can read."""
     if not _BLOCKS.fullmatch(text):
         return False
     try:

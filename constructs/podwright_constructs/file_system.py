@@ -10,5 +10,5 @@ KEPT = ["security_group_ids"]
 
 
 def lifecycle(on_destroy: str) -> TerraformResourceLifecycle:
-    """Return what Terraform may do to a file system."""
+    """Return Terraform's lifecycle rules of a file system."""
     return TerraformResourceLifecycle(ignore_changes=KEPT, prevent_destroy=True if on_destroy == "retain" else None)

@@ -30,7 +30,7 @@ class Key(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingKey:
-    """A key you have; its policy must admit CloudWatch Logs, and the roles that read what it encrypts.
+    """An existing key; its policy must admit CloudWatch Logs, and the roles that read encrypted data.
 
     Raises:
         InvalidArgumentsError: the ARN is malformed, or an alias's.

@@ -1,4 +1,4 @@
-"""Which kit builds the stacks: cdktf, or CDK Terrain, which continues it. Standard library only."""
+"""Choose the kit that builds the stacks: cdktf, or CDK Terrain, which continues it. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VARIABLE = "PODWRIGHT_KIT"
 
 @dataclass(frozen=True)
 class Kit:
-    """A kit: both have the same classes and commands, and write the same JSON but for their version.
+    """A kit: both have the same classes and commands, and write the same JSON except for their version.
 
     Args:
         name: of its Python package, and of its command line.

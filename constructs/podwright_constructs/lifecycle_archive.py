@@ -20,7 +20,7 @@ SHA256_LINE = re.compile(rb"^archive_sha256=$", re.MULTILINE)  # empty in the re
 
 
 def problems(scripts: Path) -> Iterator[Problem]:
-    """Report what keeps a folder of scripts from being packed."""
+    """Report problems that prevent packing a folder of scripts."""
     entrypoint = scripts / ENTRYPOINT
     if not entrypoint.is_file():
         yield Problem("missing", ("scripts",), scripts, f"a folder with {ENTRYPOINT} in it")

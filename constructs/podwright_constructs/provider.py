@@ -1,4 +1,4 @@
-"""Which of a stack's providers a construct belongs to."""
+"""Choose the provider of a construct among those of its stack."""
 
 from __future__ import annotations
 

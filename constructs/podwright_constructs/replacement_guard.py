@@ -19,7 +19,7 @@ from podwright_constructs.kit import (
 
 
 class ReplacementGuard(TerraformResource):
-    """Keeps what a resource was made with in Terraform's state, and fails every plan in which that is something else.
+    """Keeps a resource's arguments in Terraform's state, and fails every plan that would change them.
 
     ``prevent_destroy`` would refuse ``destroy`` too; Terraform does not evaluate postconditions when it destroys. The
     guard is made after the resource, so a creation that failed is tried again with other values.

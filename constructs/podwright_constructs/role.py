@@ -58,7 +58,7 @@ class ExistingRole:
 
 
 class ExecutionRole(Construct):
-    """The managed policy for nodes and what a VPC of yours needs, narrowed to prefixes of one bucket and one network.
+    """The managed policy for nodes and permissions for your VPC, narrowed to prefixes of one bucket and one network.
 
     It writes none of the prefixes it reads: nodes run what lies there as root, so a node that could write it could
     take over all others.
@@ -90,7 +90,7 @@ class ExecutionRole(Construct):
         ready: what a node depends on, its permissions.
 
     Raises:
-        InvalidArgumentsError: IAM would refuse the role, or nodes could write what they run; all problems are in it.
+        InvalidArgumentsError: IAM would refuse the role, or nodes could write their scripts; all problems are in it.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class ExecutionRole(Construct):
         """Allow reading or writing a bucket and the use of its key; ``Bucket.grant_read`` calls it.
 
         Raises:
-            InvalidArgumentsError: nodes could write what they run, or a name is malformed; all problems are in it.
+            InvalidArgumentsError: nodes could write their own scripts, or a name is malformed; all problems are in it.
         """
         refuse(self, checks.s3_access_problems(access, own_bucket=self._own_bucket, own_prefixes=self._read_prefixes))
         name = f"Granted{next(self._granted)}"
@@ -292,7 +292,7 @@ class ExecutionRole(Construct):
         volume_key_arns: Sequence[str],
         mount_key_arns: Sequence[str],
     ) -> Iterator[DataIamPolicyDocumentStatement]:
-        """Each key through the one service whose data it encrypts: objects, secrets, and through a grant the volumes.
+        """Yield statements that allow each key through one service only: objects, secrets, and volumes through a grant.
 
         https://docs.aws.amazon.com/sagemaker/latest/dg/smcluster-cmk.html
         """

@@ -1,4 +1,4 @@
-"""Shell access to nodes through Session Manager, as the user who runs jobs and not as root."""
+"""Shell access to nodes through Session Manager, as the user who runs jobs instead of root."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SessionDocument(Construct):
         scope: as of every construct.
         id_: as of every construct.
         name: of the document, unique in account and region.
-        user: whose shell it is.
+        user: user who runs the shell.
         idle_minutes: Minutes after which an idle session ends.
         log_retention_days: Days that a log group of its own keeps what sessions show. Default: it is not recorded.
             The node writes it: call ``grant_logs`` with its role.
@@ -69,7 +69,7 @@ class SessionDocument(Construct):
         self.name = self.document.name
 
     def grant_logs(self, role: ExecutionRole) -> None:
-        """Let the nodes of a role write what sessions show, if it is kept.
+        """Let the nodes of a role write recordings of sessions, if they are kept.
 
         https://docs.aws.amazon.com/systems-manager/latest/userguide/getting-started-create-iam-instance-profile.html
         """

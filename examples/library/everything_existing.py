@@ -11,7 +11,7 @@ from podwright_constructs.role import ExistingRole
 
 
 class Research(TerraformStack):
-    """The cluster, and nothing beside it."""
+    """Only the cluster: everything else exists."""
 
     def __init__(self, scope: Construct, id_: str) -> None:
         super().__init__(scope, id_)

@@ -1,7 +1,7 @@
 """The boot of a HyperPod node: STEPS is its table of contents.
 
-Runs at creation, at replacement and after a software update, and may be run again at any time: a second run changes
-nothing.
+Runs at creation, at replacement and after a software update, and may be run again at any time: a second run makes no
+changes.
 """
 
 from __future__ import annotations
@@ -155,16 +155,16 @@ def _boot_as(options: argparse.Namespace) -> int:
 
 
 def _follow_users() -> int:
-    """Run the steps that go by users, if the bucket has others now; until all of them hold, the next time too.
+    """Run the steps that depend on users if the bucket's users changed; run them again the next time if one fails.
 
-    The directory's password is part of it: controllers read it for all nodes.
+    The directory's password counts as a change too: controllers read it for all nodes.
     """
     known = contract.read(contract.installed_parameters())
     wanted = user_updates.fetch(known)
     parameters = ProvisioningParameters.from_json(wanted)
     node = identify(parameters)
     if parameters == ProvisioningParameters.from_json(known) and not _has_new_password(node):
-        shell.say("users are as the bucket says")
+        shell.say("users match users.json")
         return 0
     exit_code = _boot([step for step in STEPS if step.name in user_updates.STEPS], node)
     if not exit_code:
@@ -178,7 +178,7 @@ def _has_new_password(node: Node) -> bool:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="on_create.sh", description=__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="say which steps would run here, change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list the steps that would run here; run none")
     names = [step.name for step in STEPS]
     parser.add_argument("--only", metavar="STEP", choices=names, help="run this step alone")
     skip = "leave this step out; may be repeated"
@@ -263,7 +263,7 @@ def _boot(steps: list[Step], node: Node) -> int:
 
 
 def _why(error: BaseException) -> str:
-    """Return the message of an error that somebody wrote for people; name the place of any other."""
+    """Return the message of an error that was written for users; for other errors, name the place in the code."""
     if isinstance(error, (BootstrapError, ContractError, OSError, TimeLimitError)):
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
@@ -296,12 +296,12 @@ def _run(step: Step, node: Node) -> Result:
 
 
 def _removed(step: Step, node: Node) -> list[str]:
-    """Take away what a step left that was switched off; what does not go fails no boot. nodes.skip leaves all as is."""
+    """Remove leftovers of a step that is off; a failure only warns. Steps in nodes.skip leave everything as it is."""
     removed: list[str] = []
     try:
         if not step.applies(node):
             with shell.time_limit(step.time_limit_s * STEP_PATIENCE):
                 removed.extend(step.remove(node))
     except (Exception, TimeLimitError) as error:  # noqa: BLE001 (the next boot tries again)
-        shell.say(f"warning: {step.name} is off, and a part of it stays: {_why(error)}")
+        shell.say(f"warning: {step.name} is off, but its leftovers could not be removed: {_why(error)}")
     return removed

@@ -71,7 +71,7 @@ VERSION = "1.0.0"
 
 
 class ContractError(ValueError):
-    """The file does not say what this version of podwright needs; the message lists every problem."""
+    """The file lacks facts that this version of podwright needs; the message lists every problem."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class ProvisioningParameters:
         return self.instance_facts.get(group, InstanceFacts())
 
     def to_dict(self) -> Dict[str, Any]:
-        """Plain dictionary in the file's layout; keys that hold nothing are left out."""
+        """Return a plain dictionary in the file's layout; keys with empty values are left out."""
         aws = {
             "version": VERSION,
             "workload_manager": "slurm",
@@ -291,7 +291,7 @@ def with_users(text: str, users: str) -> str:
     """Return the text of ``provisioning_parameters.json`` with the users, groups and policy of ``USERS_NAME``'s text.
 
     Raises:
-        ContractError: a file does not say what this version needs.
+        ContractError: a file lacks facts that this version needs.
     """
     content, given = _object(text, PROVISIONING_PARAMETERS_NAME), _object(users, USERS_NAME)
     unknown = sorted(set(given) - set(FOLLOWED))
@@ -308,7 +308,7 @@ def with_users(text: str, users: str) -> str:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """The content of ``node.json``: who this node is and what a job may count on."""
+    """The content of ``node.json``: the node's identity, and facts that jobs may rely on."""
 
     cluster_name: str
     cluster_arn: str
@@ -334,7 +334,7 @@ class NodeRecord:
 
     @classmethod
     def from_json(cls, text: str) -> NodeRecord:
-        """Read the file's text; raises ``ContractError`` with what is missing."""
+        """Read the file's text; raises ``ContractError`` that lists missing keys."""
         record: NodeRecord = _build(cls, _object(text, NODE_JSON.name), NODE_JSON.name)
         return record
 
@@ -356,7 +356,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _features(content: Any) -> NodeFeatures:
-    """Read the features; one that this version does not know is refused, because nobody would set it up."""
+    """Read the features; one that this version does not know is refused, because no step would set it up."""
     try:
         return NodeFeatures.from_dict(content)
     except TypeError as error:

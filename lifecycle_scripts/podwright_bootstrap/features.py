@@ -69,7 +69,7 @@ class Ldap:
 
 @dataclass(frozen=True)
 class S3Mount:
-    """A bucket, or what lies below a prefix of it, as a folder."""
+    """A bucket, or a prefix of it, mounted as a folder."""
 
     bucket: str
     path: str
@@ -110,7 +110,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Scratch:
-    """The instance's own NVMe disks as a folder for everybody, empty on a replaced node."""
+    """The instance's own NVMe disks as a folder for all users, empty on a replaced node."""
 
     mount_path: str = "/scratch"
 
@@ -158,7 +158,7 @@ class Observability:
 
 @dataclass(frozen=True)
 class PamSlurmAdopt:
-    """Logins on compute nodes for who has a job there."""
+    """Logins on compute nodes, only for users with a job there."""
 
     admins: Tuple[str, ...] = ("ubuntu",)  # who may log in without
     slurm_source_sha256: Optional[str] = None  # of the image's release, where the module is built
@@ -166,7 +166,7 @@ class PamSlurmAdopt:
 
 @dataclass(frozen=True)
 class ControllerLogins:
-    """The users who may log in to controllers by ssh, beside root."""
+    """The users who may log in to controllers by ssh, in addition to root."""
 
     admins: Tuple[str, ...] = ("ubuntu",)
     everybody: Optional[bool] = None  # Default: where there are no login nodes
@@ -174,7 +174,7 @@ class ControllerLogins:
 
 @dataclass(frozen=True)
 class MetadataAccess:
-    """The users who reach the instance's metadata service, beside root."""
+    """The users who may reach the instance's metadata service, in addition to root."""
 
     users: Tuple[str, ...] = ()
 
@@ -186,7 +186,7 @@ class Qos:
     name: str
     priority: int = 0
     preempts: Tuple[str, ...] = ()  # those whose jobs are requeued for its jobs
-    grace_time_s: int = 0  # from the warning to the end of a job of this one that is preempted
+    grace_time_s: int = 0  # from SIGTERM until a preempted job of this quality is killed
     max_wall_minutes: Optional[int] = None  # of a job
     max_jobs_per_user: Optional[int] = None  # that run at the same time
     max_nodes_per_user: Optional[int] = None
@@ -291,7 +291,7 @@ class NodeFeatures:
         return {name: value for name, value in json.loads(json.dumps(asdict(self))).items() if value}
 
     def followed(self) -> Dict[str, Any]:
-        """Those of the features that nodes read again while they run."""
+        """The features that nodes read again while they run."""
         return {name: value for name, value in self.to_dict().items() if name in FOLLOWED}
 
     @classmethod

@@ -38,7 +38,7 @@ class Node:
 
     @property
     def turn_s(self) -> float:
-        """Seconds over which all hosts spread what each does once: 1 for 100 hosts, 50 for 5,000."""
+        """Seconds over which all hosts spread a task that each does once: 1 for 100 hosts, 50 for 5,000."""
         return self.hosts / HOSTS_PER_S
 
     @property
@@ -73,7 +73,7 @@ class Node:
 
     @property
     def homes(self) -> Path:
-        """Below what the homes of people are: a file system that all nodes have, if there is one."""
+        """The folder that contains the homes of users: on a file system that all nodes mount, if there is one."""
         if self.parameters.fsx_openzfs_dns_name is not None:
             return Path(self.parameters.openzfs_mount_path)
         return self.shared(contract.HOMES_DIRECTORY) if self.has_shared else Path("/home")
@@ -122,7 +122,7 @@ def identify(parameters: ProvisioningParameters) -> Node:
         listed = (
             f"lists {_names([instance.address for instance in known])}"
             if known
-            else "is not there or lists no instance"
+            else "does not exist or lists no instance"
         )
         raise BootstrapError(
             f"{error}: the host's addresses are {_names(own)}, the file {listed}",
@@ -154,7 +154,7 @@ class Instance:
 
 
 def read_instances(path: Path) -> list[Instance]:
-    """All instances of the resource config; none while the file is missing or half-written."""
+    """Return all instances of the resource config; empty while the file is missing or half-written."""
     return [
         Instance(
             group=_text(group, "Name"),
@@ -168,7 +168,7 @@ def read_instances(path: Path) -> list[Instance]:
 
 
 def role_of(group: str, parameters: ProvisioningParameters) -> str:
-    """The role the contract gives to an instance group; ``BootstrapError`` if it gives none."""
+    """Return the instance group's role in the contract; ``BootstrapError`` if it has no role."""
     workers = [worker.instance_group_name for worker in parameters.worker_groups]
     roles = dict.fromkeys(workers, COMPUTE)
     roles.update(dict.fromkeys(parameters.login_groups, LOGIN))
@@ -196,7 +196,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _objects(content: Dict[str, Any], key: str) -> List[Dict[str, Any]]:
-    """Return the objects of a list; none where something else is written."""
+    """Return the objects of a list; empty if the value is not a list."""
     items = content.get(key)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 

@@ -1,4 +1,4 @@
-"""Ask an AWS account what rules need to know, through boto3, with the user's own credentials. Change nothing.
+"""Ask an AWS account, through boto3 and read-only, for the facts that rules need, with the user's own credentials.
 
 Every question needs one read-only permission, which has the name of boto3's operation.
 """
@@ -36,7 +36,7 @@ class Account:
         self._answers: dict[tuple[str, str, str], Mapping[str, Any] | UnansweredError] = {}
 
     def quotas(self) -> dict[str, float]:
-        """SageMaker's quotas by name: AWS's defaults, and over them what the account was given."""
+        """Return SageMaker's quotas by name: AWS's defaults, replaced by the account's own values."""
         asked = ("list_aws_default_service_quotas", "list_service_quotas")
         answers = [self._ask("service-quotas", operation, ServiceCode="sagemaker") for operation in asked]
         return {quota["QuotaName"]: quota["Value"] for answer in answers for quota in answer.get("Quotas", ())}
@@ -60,13 +60,13 @@ class Account:
         return tuple(sorted(item["Location"] for item in answer["InstanceTypeOfferings"]))
 
     def offered(self, instance_types: Sequence[str], zone_id: str) -> set[str]:
-        """Those of the EC2 types that the zone has."""
+        """Return the EC2 types that the zone offers, out of the given ones."""
         filters = {"instance-type": instance_types, "location": [zone_id]}
         answer = self._ec2("describe_instance_type_offerings", filters, LocationType="availability-zone-id")
         return {item["InstanceType"] for item in answer["InstanceTypeOfferings"]}
 
     def vpc(self, vpc_id: str) -> Mapping[str, Any] | None:
-        """The VPC as EC2 describes it, or None."""
+        """Return the VPC as EC2 describes it, or None if it does not exist."""
         return next(iter(self._ec2("describe_vpcs", {"vpc-id": [vpc_id]})["Vpcs"]), None)
 
     def has_dns(self, vpc_id: str) -> dict[str, bool]:
@@ -78,7 +78,7 @@ class Account:
         }
 
     def subnets(self, subnet_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        """Those of the subnets that exist, by id, as EC2 describes them."""
+        """Return the subnets that exist, by id, as EC2 describes them."""
         answer = self._ec2("describe_subnets", {"subnet-id": subnet_ids})
         return {item["SubnetId"]: item for item in answer["Subnets"]}
 
@@ -87,7 +87,7 @@ class Account:
         return tuple(self._ec2("describe_subnets", {"vpc-id": [vpc_id]})["Subnets"])
 
     def security_group(self, group_id: str) -> Mapping[str, Any] | None:
-        """The security group as EC2 describes it, with its permissions, or None."""
+        """Return the security group as EC2 describes it, with its permissions, or None if it does not exist."""
         return next(iter(self._ec2("describe_security_groups", {"group-id": [group_id]})["SecurityGroups"]), None)
 
     def route_tables(self, vpc_id: str) -> Sequence[Mapping[str, Any]]:
@@ -106,7 +106,7 @@ class Account:
         }
 
     def bucket_region(self, name: str) -> str | None:
-        """The region of a bucket, or None if there is no such bucket.
+        """Return the region of a bucket, or None if the bucket does not exist.
 
         https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetBucketLocation.html
         """
@@ -132,7 +132,7 @@ class Account:
         return list(dict.fromkeys(item["EvalActionName"] for item in results if item["EvalDecision"] != "allowed"))
 
     def file_system(self, file_system_id: str) -> Mapping[str, Any] | None:
-        """The file system as FSx describes it, or None."""
+        """Return the file system as FSx describes it, or None if it does not exist."""
         answer = self._ask("fsx", "describe_file_systems", may_be_absent=True, FileSystemIds=[file_system_id])
         return next(iter(answer.get("FileSystems", ())), None)
 
@@ -153,7 +153,7 @@ class Account:
         }
 
     def look(self, expression: str, service: str, operation: str, **arguments: Any) -> Any:
-        """Return what a JMESPath expression finds in an answer, or None if the resource does not exist."""
+        """Return the result of a JMESPath expression on an answer, or None if the resource does not exist."""
         return jmespath.search(expression, self._ask(service, operation, may_be_absent=True, **arguments)) or None
 
     def _ec2(self, operation: str, filters: Mapping[str, Sequence[str]], **arguments: Any) -> Mapping[str, Any]:
@@ -162,7 +162,7 @@ class Account:
         return self._ask("ec2", operation, Filters=wanted, **arguments)
 
     def _ask(self, service: str, operation: str, *, may_be_absent: bool = False, **arguments: Any) -> Mapping[str, Any]:
-        """The whole answer, all pages; empty where the error says that what was asked for is not there."""
+        """Return all pages of the answer; empty if the error says that the resource does not exist."""
         key = (service, operation, json.dumps(arguments, sort_keys=True))
         if key not in self._answers:
             try:
@@ -201,7 +201,7 @@ def _refused(service: str, error: ClientError) -> UnansweredError:
 def _not_sent(service: str, error: BotoCoreError | ResponseParserError) -> UnansweredError:
     """The question did not reach AWS."""
     if isinstance(error, ResponseParserError):
-        return UnansweredError(f"{service}: the answer is not AWS's", _NETWORK_HINT)
+        return UnansweredError(f"{service}: the answer did not come from AWS", _NETWORK_HINT)
     if isinstance(error, HTTPClientError | ConnectionError):
         return UnansweredError(f"{service} does not answer: {error}", _NETWORK_HINT)
     missing = no_credentials(error)

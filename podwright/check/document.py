@@ -150,7 +150,7 @@ class Document:
 
     @cached_property
     def _escaped_secrets(self) -> tuple[tuple[KeyPath, str, str], ...]:
-        """Those that the text spells otherwise, by YAML's escapes or over several lines: path, secret and kind."""
+        """Return path, secret and kind of secrets that the text writes with YAML escapes or over several lines."""
         written = "".join(self.text.split())
         return tuple(
             (path, value[secret.start : secret.end], secret.kind)
@@ -195,7 +195,8 @@ def _read(file: Path) -> bytes:
         content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         given = f"{file} is too large: it has more than {MAX_BYTES // 1024} KiB"
-        raise UnreadableFileError(given, "a settings file for hundreds of users has a tenth of that")
+        hint = "check that this is the right file: settings with hundreds of users take about 100 KiB"
+        raise UnreadableFileError(given, hint)
     return content
 
 
@@ -275,13 +276,13 @@ def _refused_features(text: str) -> Iterator[Finding]:
             )
             return
         if documents > 1:
-            hint = "one file, one cluster: give the other one a file of its own"
+            hint = "a file describes one cluster: write the other one into a separate file"
             yield _finding("yaml-feature", (), _start(event), "a second document starts here", hint)
             return
         feature = _feature(event)
         if feature:
-            hint = "remove it and write the value out; each setting knows its type"
-            yield _finding("yaml-feature", (), _start(event), f"{feature} is not for this file", hint)
+            hint = "write the plain value: podwright converts it to the setting's type"
+            yield _finding("yaml-feature", (), _start(event), f"{feature} is not allowed here", hint)
 
 
 def _feature(event: yaml.Event) -> str | None:
@@ -306,7 +307,7 @@ def _syntax_finding(error: yaml.MarkedYAMLError, text: str) -> Finding:
 
 
 def _mistake(message: str, position: Position, text: str) -> tuple[str, str] | None:
-    """Return what is wrong and what to do, in plain words, for the parser's commonest messages."""
+    """Return the problem and its solution, in plain words, for the parser's commonest messages."""
     lines = text.splitlines()[: position.line]
     above = [number for number, line in enumerate(lines[:-1], 1) if line.strip() and not line.lstrip().startswith("#")]
     if "mapping values are not allowed" not in message:

@@ -124,7 +124,7 @@ def _job_key(item: Field[Any], prefix: str) -> Key:
 
 
 def _run_values(hint: Any, limits: Mapping[str, Any]) -> str:
-    """Return an option's type, its limits and the words that it takes besides: ``number, above 0 | none``."""
+    """Return an option's type, its limits and the words that it also accepts: ``number, above 0 | none``."""
     kinds = get_args(hint) or (hint,)
     within = [f"{word} {limits[key]:g}" for key, word in _LIMITS.items() if limits[key] is not None]
     number = ", ".join([_WORDS[kinds[0]], *within])
@@ -165,7 +165,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _plain_default(value: Any) -> str:
-    """Return a value as a file has it; where it is empty, the description says what applies."""
+    """Return a value as it is written in a file; for an empty value, the description says what applies."""
     if isinstance(value, bool):
         return f"default: {str(value).lower()}"
     if value and isinstance(value, tuple):

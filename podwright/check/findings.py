@@ -148,7 +148,7 @@ def _excerpt(finding: Finding, line: str, columns: int | None) -> list[tuple[str
 
 
 def _part_around(line: str, at: int, room: int) -> tuple[str, int]:
-    """Return the part of a line that fits, with what is at a position in it, and where the part starts."""
+    """Return the part of a line that fits and contains a position, and the column where the part starts."""
     if len(line) <= room:
         return line, 0
     start = max(0, min(at - room // 4, len(line) - room))

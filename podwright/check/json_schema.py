@@ -42,7 +42,7 @@ class _Generator(GenerateJsonSchema):
         return super().bool_schema(schema) | words
 
     def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
-        """Admit an allowed text as the number that a reader may take it for, such as the version 2.15."""
+        """Also allow a text as a number, because YAML readers parse texts such as the version 2.15 as numbers."""
         expected = schema["expected"]
         return {"enum": [*expected, *(number for text in expected if (number := _number(text)) is not None)]}
 

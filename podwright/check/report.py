@@ -83,7 +83,7 @@ def _located(finding: Finding, source: Document) -> Finding:
 
 
 def _masked(finding: Finding, source: Document) -> Finding:
-    """Mask the file's secrets in what a finding says."""
+    """Mask the file's secrets in the texts of a finding."""
     hide = source.without_secrets
     path = tuple(hide(key) if isinstance(key, str) else key for key in finding.path)
     return replace(finding, path=path, message=hide(finding.message), hint=hide(finding.hint))

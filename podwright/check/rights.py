@@ -49,7 +49,7 @@ class Right:
 
 
 def rights(settings: Settings) -> Iterator[Right]:
-    """Yield what each existing role needs besides; nothing if podwright makes the roles."""
+    """Yield the additional permissions that each existing role needs; none if podwright creates the roles."""
     role = settings.role
     if not isinstance(role, ExistingRole):
         return

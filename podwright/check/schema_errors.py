@@ -128,7 +128,7 @@ def _unknown_key(target: _Target) -> Finding:
     if name in keys:
         hint = f"renamed to {name}"
     elif owners:
-        hint = f"{name} goes with source: {source_of(owners[0])}; {hint}"
+        hint = f"{name} belongs to source: {source_of(owners[0])}; {hint}"
     elif similar:
         hint = _did_you_mean(similar[0])
     section = dotted(target.path[:-1]) or "the file"

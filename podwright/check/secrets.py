@@ -1,4 +1,4 @@
-"""Find secrets in the text of a file, and mask them: a settings file is for everybody who may deploy.
+"""Find secrets in the text of a file, and mask them: all users who deploy can read a settings file.
 
 Patterns are those that the issuers document, so that programs can find leaked ones:
 https://docs.github.com/en/code-security/secret-scanning/introduction/supported-secret-scanning-patterns,

@@ -1,4 +1,4 @@
-"""Adopt orphans: import what an interrupted Terraform created into its state. Nothing changes in AWS."""
+"""Adopt orphans: import resources of an interrupted Terraform run into its state. AWS is not changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_THERE = "Cannot import non-existent remote object"  # the Tagging API lists 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An orphan and what became of it.
+    """An orphan and the result of its adoption.
 
     Args:
         outcome: adopted, adoptable (without ``apply``), gone (deleted meanwhile), or left to the user.
@@ -95,7 +95,7 @@ def _look(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account
 
 
 def _rounds(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[Outcome]:
-    """Adopt until nothing new is found: an untagged resource is found once its parent is in the state."""
+    """Adopt until no further orphan is found: an untagged resource is found once its parent is in the state."""
     tried: set[str] = set()
     while True:
         plan = stack.plan()
@@ -157,7 +157,7 @@ def _enter_cluster(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan
 
 
 def enter(stack: DeployedStack, change: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
-    """Write a planned resource into the state: the provider has no import for what Cloud Control made.
+    """Write a planned resource into the state: the provider cannot import resources that Cloud Control created.
 
     Args:
         stack: the stack that plans it.
@@ -191,7 +191,7 @@ def enter(stack: DeployedStack, change: Mapping[str, Any], attributes: Mapping[s
 
 
 def as_made(wanted: Any, made: Any) -> Any:
-    """Return the cluster as it was created, so that the next plan shows what has changed in the settings since.
+    """Return the cluster as it was created, so that the next plan shows later changes of the settings.
 
     AWS's answer has more than was asked for, and lists in an order of its own.
     """

@@ -23,7 +23,7 @@ IDENTIFIERS = ("InstanceGroupName", "Key")  # the members that identify an item 
 
 
 def align(settings: Settings, *, folder: Path) -> bool:
-    """Align the state of the cluster's stack with AWS; return whether it changed. Nothing changes in AWS.
+    """Align the state of the cluster's stack with AWS; return whether it changed. AWS is not changed.
 
     Args:
         settings: The settings of the cluster.
@@ -67,7 +67,7 @@ def align_stack(stack: DeployedStack, account: Account) -> bool:
 
 
 def as_read(asked: Any, found: Any) -> Any:
-    """Return what was asked for with AWS's values in AWS's order, without members that only AWS has."""
+    """Return the request with AWS's values in AWS's order, without members that only AWS has."""
     if isinstance(asked, dict) and isinstance(found, dict):
         return {key: as_read(value, found[key]) for key, value in asked.items() if key in found}
     if isinstance(asked, list) and isinstance(found, list):
@@ -77,12 +77,12 @@ def as_read(asked: Any, found: Any) -> Any:
 
 
 def _members(items: list[Any]) -> dict[str, Any] | None:
-    """Return the members that items of a list have, for an item that somebody else added; None without members."""
+    """Return the members that items of a list have, for an item that another program added; None without members."""
     return {key: value for item in items if isinstance(item, dict) for key, value in item.items()} or None
 
 
 def identifier(item: Any) -> str:
-    """Return what identifies an item of a list: its name or key, else the whole item."""
+    """Return the identity of an item of a list: its name or key, else the whole item."""
     names = [str(item[name]) for name in IDENTIFIERS if name in item] if isinstance(item, dict) else []
     return names[0] if names else json.dumps(item, sort_keys=True)
 

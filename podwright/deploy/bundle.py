@@ -41,11 +41,11 @@ CHECKSUM = "sha256"  # an object's metadata
 
 
 class BundleError(PodwrightError):
-    """Building or uploading the bundle failed; the message says what to do."""
+    """Building or uploading the bundle failed; the message has the solution."""
 
 
 def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -> dict[str, Any]:
-    """Build the bundle and print its content; upload it to the cluster's bucket on request; return what was done.
+    """Build the bundle and print its content; upload it to the cluster's bucket on request; return a summary.
 
     Args:
         settings: say which programs nodes need, and their processors.
@@ -82,7 +82,7 @@ def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -
 
 
 def fetch(file: Download, folder: Path) -> Path:
-    """Download a file unless it is there; raise ``BundleError`` if that fails or the checksum differs."""
+    """Download a file unless it exists; raise ``BundleError`` if that fails or the checksum differs."""
     path, part = folder / file.filename, folder / f".{file.filename}.part"
     if path.is_file() and sha256_of(path) == file.sha256:
         return path
@@ -167,7 +167,7 @@ def write_index(folder: Path, paths: list[Path]) -> dict[str, dict[str, Any]]:
 
 
 def send(folder: Path, index: dict[str, dict[str, Any]], *, client: Any, bucket: str, prefix: str) -> int:
-    """Upload what the bucket lacks, the index last; return the number of uploaded objects.
+    """Upload objects that the bucket lacks, the index last; return the number of uploaded objects.
 
     Raises:
         BundleError: S3 refuses.
@@ -208,12 +208,12 @@ def _bucket(settings: Settings) -> str:
         return settings.bucket.name
     foundation = outputs.outputs(settings.name, folder=Path.cwd())["foundation"]
     if "BucketName" not in foundation:
-        raise BundleError("the foundation is not deployed, so there is no bucket: cdktf deploy the foundation first")
+        raise BundleError("the foundation is not deployed: create its bucket with `podwright deploy --only foundation`")
     return str(foundation["BucketName"])
 
 
 def _checksum(client: Any, bucket: str, key: str) -> str:
-    """Return the object's checksum from its metadata; empty if there is no such object."""
+    """Return the object's checksum from its metadata; empty if the object does not exist."""
     try:
         metadata: dict[str, str] = client.head_object(Bucket=bucket, Key=key)["Metadata"]
     except ClientError as error:

@@ -18,7 +18,7 @@ STACKS = Path("cdktf.out", "stacks")  # where cdktf runs Terraform, below the fo
 
 
 class NotDeployedError(PodwrightError):
-    """Nothing was deployed from this folder; the message names the folder and the next step."""
+    """This folder has no deployment; the message names the folder and the next step."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,19 @@ class DeployedStack:
         return (self.folder / ".terraform").is_dir()
 
     def check(self) -> None:
-        """See that it is there.
+        """Check that Terraform was started in the folder.
 
         Raises:
             NotDeployedError: it is not.
         """
         if not self.is_there:
             raise NotDeployedError(
-                f"{self.folder}: nothing was deployed from here: run `podwright deploy`, or go to where you did"
+                f"{self.folder}: nothing was deployed from here: run `podwright deploy`, or go to the folder that you "
+                "deployed from"
             )
 
     def terraform(self, *arguments: str, text: str | None = None) -> str:
-        """Run Terraform in the folder, with this text as its input; what it printed.
+        """Run Terraform in the folder, with this text as its input; return its output.
 
         Raises:
             TerraformError: there is none, or it failed; the message ends with what it printed.
@@ -82,17 +83,17 @@ class DeployedStack:
         return plan
 
     def guards(self) -> list[str]:
-        """Return the addresses of the replacement guards; one that Terraform replaces refuses nothing."""
+        """Return the addresses of the replacement guards; a guard that Terraform replaces has no effect."""
         return [f"{GUARD}.{name}" for name in self._resources().get(GUARD, {})]
 
     def forget_guards(self) -> None:
-        """Take the replacement guards out of the state; what was deployed before there were any has none."""
+        """Remove the replacement guards from the state; older deployments have no guards."""
         recorded = self.terraform("state", "list").splitlines()
         if guards := [address for address in self.guards() if address in recorded]:
             self.terraform("state", "rm", *guards)
 
     def record_outputs(self) -> None:
-        """Write the stack's outputs into its state, and nothing else.
+        """Write only the stack's outputs into its state.
 
         Raises:
             TerraformError: Terraform cannot plan, or the plan would change a resource.
@@ -107,7 +108,7 @@ class DeployedStack:
                 if item["mode"] == "managed" and item["change"]["actions"] != ["no-op"]
             ]
             if changed:
-                raise TerraformError(f"{self.name} is not as its files say: {', '.join(changed)} would change")
+                raise TerraformError(f"{self.name} differs from its files: {', '.join(changed)} would change")
             self.terraform("apply", "-input=false", "-no-color", file)
 
     def addresses(self) -> dict[str, str]:

@@ -96,7 +96,7 @@ def _by_tag(
 
 
 def _by_name(plan: Mapping[str, Any], account: Account) -> Iterator[Orphan]:
-    """Find what the plan would create although it exists."""
+    """Find resources that the plan would create although they exist."""
     for change in plan.get("resource_changes", ()):
         find = resource_type(change["type"]).find
         if find is None or change["change"]["actions"] != ["create"]:
@@ -125,7 +125,7 @@ def _kind(address: str) -> str:
 
 
 def import_id(kind: str, arn: str) -> str:
-    """Return what ``terraform import`` takes: ``vpc-1`` of ``arn:…:vpc/vpc-1``, or the whole ARN."""
+    """Return the id for ``terraform import``: ``vpc-1`` of ``arn:…:vpc/vpc-1``, or the whole ARN."""
     if kind in {CLUSTER, "aws_sns_topic"}:
         return arn
     name = re.split("[:/]", arn.split(":", 5)[5], maxsplit=1)[-1].removesuffix(":*")  # as log groups' ARNs may end

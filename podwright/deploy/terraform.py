@@ -35,7 +35,7 @@ DEPTH = 2
 
 
 class TerraformError(PodwrightError):
-    """Terraform is missing or too old, or it failed; the message says what to do."""
+    """Terraform is missing or too old, or it failed; the message has the solution."""
 
 
 def find_terraform() -> Path:

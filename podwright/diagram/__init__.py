@@ -1,1 +1,1 @@
-"""``podwright explain FILE``: what will exist, what talks to what, and what it costs by the hour."""
+"""``podwright explain FILE``: resources of a settings file, their connections and their cost per hour."""

@@ -32,7 +32,7 @@ Synthesize = Callable[[Settings, Path], None]
 
 
 def draw(settings: Settings, output: Path | None, synthesize: Synthesize) -> str:
-    """Draw what settings describe; return what to print: the diagram, or where it is.
+    """Draw the resources of settings; return the text to print: the diagram, or its path.
 
     Raises:
         InvalidArgumentsError: a construct refuses its arguments.

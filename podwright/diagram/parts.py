@@ -23,7 +23,7 @@ NETWORK = "network"
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One thing: ``usd_per_hour`` is 0 where only use is paid and None where the price is not known."""
+    """One resource: ``usd_per_hour`` is 0 where only use is paid and None where the price is not known."""
 
     kind: str
     name: str

@@ -30,7 +30,7 @@ from podwright.resource_types import resource_type
 
 
 def label(region: str, instance_types: Iterable[str]) -> str:
-    """Return what a sum is based on, and whose prices the nodes in it have.
+    """Return the basis of a sum: on-demand prices, and the region that they come from.
 
     Args:
         region: The region of the nodes.
@@ -40,7 +40,7 @@ def label(region: str, instance_types: Iterable[str]) -> str:
 
 
 def nodes(instance_type: str, count: int, volume_gib: int, *, region: str) -> float | None:
-    """Nodes with their additional volumes; None where EC2 prints no price of the type."""
+    """Return the price of nodes with their additional volumes; None where EC2 publishes no price of the type."""
     price = on_demand(instance_type, region)
     return None if price is None else count * (price.usd_per_hour + volume_gib * EBS_USD_PER_GIB_MONTH / MONTH_H)
 

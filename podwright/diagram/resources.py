@@ -1,4 +1,4 @@
-"""The resources of the synthesized stacks: what ``cdktf deploy`` would make, as data."""
+"""The resources of the synthesized stacks, as data: ``cdktf deploy`` would create them."""
 
 from __future__ import annotations
 

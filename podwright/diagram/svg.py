@@ -1,4 +1,4 @@
-"""A diagram as SVG, for a screen or a phone, alone or in a page: no script, no font, nothing loaded from anywhere."""
+"""A diagram as SVG, for a screen or a phone, alone or in a page: no script, no font, no external files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STYLE = """text{font:13px system-ui,sans-serif;fill:#1f2933}.head{font-weight:60
 
 
 class Layout(NamedTuple):
-    """Widths of what is drawn."""
+    """Widths of the drawing's parts."""
 
     card: int
     margin: int
@@ -44,7 +44,7 @@ PHONE = "<style>.narrow{display:none}@media(max-width:700px){.wide{display:none}
 
 
 def svg(diagram: Diagram, layout: Layout = WIDE) -> str:
-    """The VPC with its subnets at the left, what is beside it at the right, connections between them.
+    """A drawing of the VPC with its subnets at the left, other resources at the right, connections between them.
 
     A narrow one has the account below, 400 pixels wide.
     """
@@ -125,7 +125,7 @@ class _Canvas:
 
     @property
     def elements(self) -> list[str]:
-        """Boxes lie under what is in them."""
+        """Draw boxes below their contents."""
         return [*self._boxes, *self._content]
 
     def _draw_box(self, box: Box, x: float, y: float, style: str) -> float:
@@ -158,7 +158,7 @@ class _Canvas:
         return f"\N{LEFTWARDS ARROW} nodes: {', '.join(ways)}" if ways else ""
 
     def _connect(self) -> None:
-        """One curve from the compute nodes to each target, with all that goes over it."""
+        """Draw one curve from the compute nodes to each target, labelled with its traffic."""
         start = self._cards["Compute"] if "Compute" in self._cards else self._cards["Controller"]
         x, y = start.x + start.width, start.y + start.height / 2
         below, curves = len(self._content), []  # labels lie over all curves

@@ -44,7 +44,7 @@ def words(part: Part) -> str:
 
 
 def cost(part: Part) -> str:
-    """A part's dollars by the hour; nothing where only use is paid."""
+    """Return a part's dollars per hour; empty where only use is paid."""
     if part.usd_per_hour is None:
         return "unknown"
     if 0 < part.usd_per_hour < LEAST:
@@ -53,7 +53,7 @@ def cost(part: Part) -> str:
 
 
 def total(diagram: Diagram) -> str:
-    """The sum, with its label and what is missing in it."""
+    """Return the sum, with its label and the parts whose price is unknown."""
     text = f"{diagram.usd_per_hour:,.2f} USD/h ({diagram.price_label}; traffic, requests and backups come on top)"
     if diagram.unpriced:
         text += f"; unknown, and not in the sum: the price of {', '.join(diagram.unpriced)}"

@@ -1,4 +1,4 @@
-"""``podwright completion``: what Tab offers on a command line, by argcomplete."""
+"""``podwright completion``: complete command lines with Tab, by argcomplete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = ("FILE", "PATH", "DIR")  # in a metavar; other values are no files
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the shell."""
-    parser.add_argument("shell", choices=SHELLS, help="the script is for this shell")
+    parser.add_argument("shell", choices=SHELLS, help="shell to print the completion script for")
     add_examples(
         parser,
         "source <(podwright completion bash)    # in ~/.bashrc; zsh: in ~/.zshrc",
@@ -38,14 +38,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def answer(make_parser: Callable[[list[str]], argparse.ArgumentParser]) -> None:
-    """Print what can follow the words that the shell has, and end the program."""
+    """Print completions of the shell's command line, and end the program."""
     parser = make_parser(os.environ["COMP_LINE"].split())
     _complete_names(parser)
     autocomplete(parser, default_completer=_Files())
 
 
 def _complete_names(parser: argparse.ArgumentParser) -> None:
-    """Let arguments for groups and nodes offer those of the settings file."""
+    """Complete arguments for groups and nodes with names from the settings file."""
     for action in parser._actions:  # noqa: SLF001 — argparse has no other list of them
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 — as above
             for subparser in action.choices.values():

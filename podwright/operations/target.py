@@ -1,4 +1,4 @@
-"""The cluster that a command works on: the arguments that name it, and cluster.yaml where none does."""
+"""The cluster that a command works on: named by arguments, else by cluster.yaml."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def target(options: argparse.Namespace) -> Target:
 
 
 def _settings(file: Path, *, is_named: bool) -> tuple[str, str]:
-    """Return name and region of a settings file, each empty if it is not there.
+    """Return the name and region in a settings file, each empty if it is missing.
 
     Raises:
         InvalidSettingsError: the file is no YAML, or has no name or region, which no argument gives.

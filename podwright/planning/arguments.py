@@ -1,4 +1,4 @@
-"""Define the arguments of ``podwright plan``. Imports nothing else: every podwright command reads them."""
+"""Define the arguments of ``podwright plan``. It has no heavy imports, because every podwright command reads it."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--usd-per-hour",
         metavar="USD",
-        help="price of one node: that of your training plan or capacity block",
+        help="price of one node, such as in your training plan or capacity block",
     )
     parser.add_argument(
-        "--region", metavar="REGION", help="take this region's prices. Default: that of cluster.yaml, or us-east-1"
+        "--region", metavar="REGION", help="use this region's prices. Default: cluster.yaml's region, else us-east-1"
     )
     parser.add_argument(
         "--capacity-block", action="store_true", help="use EC2's capacity block prices of December 2024"

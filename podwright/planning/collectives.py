@@ -18,7 +18,7 @@ class Published:
 
 
 def all_reduce(instance_type: str, *, nodes: int, size_bytes: int) -> Published | None:
-    """Return what is published for an all-reduce of this size, or None.
+    """Return the published speed of an all-reduce of this size, or None.
 
     Args:
         instance_type: such as ``ml.p5.48xlarge``, with a rank for each accelerator.

@@ -37,7 +37,7 @@ class Hardware:
         if not self.instance.accelerator_count:
             raise HardwareError(f"{self.instance_type} has no accelerator. Use one of {', '.join(accelerated_types())}")
         if self.measured and self.measured.instance_type != self.instance.name:
-            raise HardwareError(f"measured on {self.measured.instance_type}, and planned for {self.instance.name}")
+            raise HardwareError(f"measured on {self.measured.instance_type}, but the plan is for {self.instance.name}")
 
     @cached_property
     def instance(self) -> InstanceType:

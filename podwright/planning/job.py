@@ -1,4 +1,4 @@
-"""Say what a job of another trainer takes at the MFU that published runs reach: its own speed is known once it runs."""
+"""Estimate the time and cost of another trainer's job, at the MFU of published runs: its own speed is not known yet."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Figures(NamedTuple):
 
 
 def figures(job: JobSpec, kind: InstanceType, region: str) -> Figures | None:
-    """Return what a job takes on nodes of a kind; ``None`` if its model or their peak is not known."""
+    """Return a job's time and cost on nodes of a kind; ``None`` if its model or their peak is not known."""
     model, name = job.model, kind.accelerator_name
     peak = rank_peak_flops(name)
     if not (peak and model.flops and model.tokens_per_step):

@@ -22,7 +22,7 @@ DEFAULT_TOKENIZER_TOKENS = 50_277  # of DEFAULTS.tokenizer; https://huggingface.
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Inputs of the command besides the plan.
+    """Further inputs of the command, in addition to the plan.
 
     Attributes:
         run: File of the run, and its configuration.

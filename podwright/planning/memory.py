@@ -53,7 +53,7 @@ class Memory:
 
     @property
     def headroom_gb(self) -> float:
-        """Capacity minus peak and what gaps may take beyond it."""
+        """Capacity minus the peak and the gaps that may come on top of it."""
         return self.capacity_gb - self.peak_gb - self.more_gaps_gb
 
     @property
@@ -63,7 +63,7 @@ class Memory:
 
     @property
     def fits_surely(self) -> bool:
-        """True if the capacity holds the peak and the planner's error beside it, as that of every proposal does."""
+        """True if the capacity holds the peak plus the planner's error, as required of every proposal."""
         return self.capacity_gb - self.peak_gb >= max(self.more_gaps_gb, self.error_gb)
 
     def items(self) -> dict[str, float]:
@@ -166,7 +166,7 @@ class _Sizing:
         )
 
     def _fragmentation(self) -> float:
-        """Return the share that the allocator reserves beside what tensors take.
+        """Return the share that the allocator reserves in addition to tensors.
 
         Interleaved pipelines free activations in another order than they make them, so that segments that cannot grow
         keep gaps.
@@ -185,7 +185,7 @@ class _Sizing:
         return self.constants("fragmentation", "interleaved", "worst") - self._fragmentation()
 
     def _candidates(self) -> list[dict[str, float]]:
-        """Return what is in memory beside the states when a step may have its peak.
+        """Return the memory in addition to the states at each moment when a step may have its peak.
 
         A loss in chunks has its gradients before the backward pass begins, so logits and the block that is worked on
         are not there at once: counted with ``podwright-train dry-run``.
@@ -218,7 +218,7 @@ class _Sizing:
         ]
 
     def _gathered_once_candidates(self, kept: float, working: float) -> list[dict[str, float]]:
-        """Return what is there in the first stage, in the last one with the loss, and when the embedding is reduced.
+        """Return the memory of the first stage, of the last one with the loss, and while the embedding is reduced.
 
         A gradient that is reduced after each micro-batch is there in fp32 until the next one is complete: in a
         pipeline, at first the embedding's, of the micro-batch before, and one of each other stage of the rank. Then a
@@ -249,7 +249,7 @@ class _Sizing:
         ]
 
     def _split_candidates(self) -> Iterator[dict[str, float]]:
-        """Yield what is there on each rank of a pipeline that splits the backward pass, before and in each pass.
+        """Yield the memory of each rank of a pipeline that splits the backward pass, before and in each pass.
 
         What a block kept or recomputed for the gradient of its input stays until that of its weights is complete, with
         the gradients of its matrices' results (``stage_backward_input`` of torch). The first stage has no such gradient
@@ -283,7 +283,7 @@ class _Sizing:
         return ends * self.model.embedding / self.layout.tensor
 
     def _stage_bytes(self, stage: int, last: int) -> tuple[float, float]:
-        """Size what a stage keeps of a micro-batch after its forward pass, and after the gradient of its input."""
+        """Return a stage's bytes of a micro-batch after its forward pass, and after the gradient of its input."""
         blocks = len(blocks_of_stage(stage, last + 1, self.model.layers))
         ends = 0.0
         if stage == last and self.layout.loss_chunk_tokens:  # the gradient of the head, which a loss in chunks has
@@ -292,18 +292,18 @@ class _Sizing:
         return kept, blocks * self._kept_when_split() + ends if stage else kept
 
     def _kept_in_pass(self) -> float:
-        """Size what a block keeps of a micro-batch from its forward pass on."""
+        """Return the bytes that a block keeps of a micro-batch from its forward pass on."""
         return self._kept_bytes() / self._in_flight() * self.layout.pipeline / self.model.layers
 
     def _kept_when_split(self) -> float:
-        """Size what a block keeps between the gradients of its input and of its weights."""
+        """Return the bytes that a block keeps between the gradients of its input and of its weights."""
         model, layout = self.model, self.layout
         whole = sum(count * self._whole(kind) for kind, count in self._kinds().items()) / model.layers
         results = (model.heads + 2 * model.kv_heads) * model.head_dim + model.matrices_of_mlp * model.ffn
         return self.tokens * (whole + 2.0 * results / layout.tensor)
 
     def _block_candidates(self, kept: float, working: float, root: float) -> list[dict[str, float]]:
-        """Return what is there while a block is worked on, and when its gradient is complete.
+        """Return the memory while a block is computed, and when its gradient is complete.
 
         The gradient of the block before is reduced meanwhile, in fp32; the block's own is in bf16. Experts are gathered
         by themselves, and reduced when the next block's are not yet worked on.
@@ -424,7 +424,7 @@ class _Sizing:
     # ---- activations -------------------------------------------------------------------------------
 
     def _kept_bytes(self) -> float:
-        """Size what blocks keep for the backward pass."""
+        """Return the bytes that blocks keep for the backward pass."""
         layout, model = self.layout, self.model
         kept = sum(count * self._kept(kind) for kind, count in self._kinds().items()) / layout.pipeline
         kept *= self.constants("kept", self.software.name) * (1 - layout.offloaded_layers / model.layers)
@@ -435,7 +435,7 @@ class _Sizing:
         return self.tokens * kept * self._in_flight() + self._scores() * blocks_with_scores
 
     def _working_bytes(self) -> float:
-        """Size what the block that is worked on adds."""
+        """Return the bytes that the block being computed adds."""
         whole = {kind: self._whole(kind) for kind, count in self._kinds().items() if count}
         if self.layout.recompute == "none":  # only gradients come on top of what is kept
             working = max(whole.values()) / 2

@@ -1,4 +1,4 @@
-"""Predict checkpoints in the memory of nodes: what they need, what they cost, and what they save."""
+"""Predict checkpoints in the memory of nodes: their size, the time they cost, and the time they save."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MemoryTier:
 
     @classmethod
     def of(cls, hardware: Hardware, *, parameters: float, step_s: float) -> MemoryTier:
-        """Return those of a model of so many parameters whose steps take ``step_s``."""
+        """Predict checkpoints in memory for a model with so many parameters, whose steps take ``step_s``."""
         ranks = hardware.instance.accelerator_count
         need = MemoryCheckpoints(STATE_BYTES * parameters / hardware.gpus, ranks, hardware.nodes)
         pause_s = need.rank_bytes / GB / COPY_GB_S

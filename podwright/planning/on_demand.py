@@ -35,7 +35,7 @@ def on_demand(instance_type: str, region: str) -> OnDemand | None:
 
 
 def source_of(region: str, instance_types: Iterable[str]) -> str:
-    """Return whose prices those of instance types are: of the region, of us-east-1, or of which type which."""
+    """Return text with the region that the types' prices come from; types priced in us-east-1 alone are named."""
     priced = {name: found.region for name in instance_types if (found := on_demand(name, region))}
     elsewhere = sorted(name for name, where in priced.items() if where != region)
     if not priced or region == BASE_REGION:
@@ -61,7 +61,7 @@ def _base_prices() -> dict[str, float]:
 
 @lru_cache(maxsize=1)
 def _ratios() -> dict[tuple[str, str], float]:
-    """Return what a family costs in a region, as a multiple of its price in us-east-1."""
+    """Return a family's price in a region, as a multiple of its price in us-east-1."""
     base = _base_prices()
     return {
         (_family(row["instance_type"]), row["region"]): float(row["ec2_usd_per_hour"]) / base[row["instance_type"]]

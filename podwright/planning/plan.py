@@ -59,7 +59,7 @@ class Plan:
         return self.need() if self.fits else f"{self.need()}: {self.remedy()}"
 
     def tight(self) -> str:
-        """Return what is free, and that it may not be enough, for a run that fits if the prediction is right."""
+        """Return a warning with the free memory, for a run that fits only if the prediction is right."""
         free, has = self.memory.headroom_gb, self.memory.capacity_gb
         error = f"{100 * error_share():.0f} % ({self.memory.error_gb:.1f} GB)"
         return f"this run leaves {free:.1f} of {has:.1f} GB per GPU free, and may need {error} more than predicted"
@@ -89,7 +89,7 @@ class Plan:
         return "use accelerators with more memory: `podwright plan --minimum` lists clusters"
 
     def unsupported_options(self, run: TrainConfig | None = None) -> list[str]:
-        """Return the parts of the layout that ``podwright-train`` does not support; ``run`` is what was planned."""
+        """Return the parts of the layout that ``podwright-train`` does not support; ``run`` is the planned run."""
         return trainer_options.unsupported(self.layout, self.model, run)
 
     def laid_out_as(self, candidate: Candidate) -> Plan:

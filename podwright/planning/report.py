@@ -32,7 +32,7 @@ def render(plan: Plan, *, how: str = "") -> str:
 
 
 def _answer(plan: Plan) -> Iterator[str]:
-    """Yield what most people ask first: why it does not fit, or how long it takes and what it costs."""
+    """Yield the answers to the first questions: why it does not fit, or how long it takes and its cost."""
     if not plan.fits:
         yield f"DOES NOT FIT: {plan.sentence()}"
     elif plan.cost and plan.tokens:
@@ -204,7 +204,7 @@ def _folded(title: str, command: Sequence[str]) -> str:
 
 
 def _within_columns(line: str) -> str:
-    """Break a longer line between words; what follows is indented."""
+    """Break a longer line between words; further lines are indented."""
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     width = columns(at_most=COLUMNS)
     broken = wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)

@@ -93,7 +93,7 @@ def layouts(
     optimizer: Optimizer = "adamw",
     run: TrainConfig | None = None,
 ) -> Iterator[Candidate]:
-    """Yield the layouts that surely fit, unsorted; ``run`` is what they are for.
+    """Yield the layouts of ``run`` that surely fit, unsorted.
 
     For each split into tensor, pipeline, context and expert parallelism and each way to shard, the least
     recomputation with which the micro-batches of 1, 2, 4, … up to the largest that fits are tried: more recomputation

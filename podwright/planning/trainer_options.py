@@ -1,4 +1,4 @@
-"""Translate a layout into options of podwright-train, and list what it does not support."""
+"""Translate a layout into options of podwright-train, and list unsupported parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARCHITECTURES = tuple(family.architecture for family in FAMILIES.values())  # pu
 
 
 def options(layout: Layout) -> dict[str, Any]:
-    """Return the trainer's options for a layout, without what is ``unsupported``.
+    """Return the trainer's options for a layout, without the ``unsupported`` parts.
 
     A pipeline takes all micro-batches of a step in one pass: for the trainer they are pieces of one.
     """
@@ -69,7 +69,7 @@ def options(layout: Layout) -> dict[str, Any]:
 
 
 def flags(layout: Layout, base: TrainConfig = DEFAULTS) -> list[str]:
-    """Return command-line flags for what differs from ``base``, the run or preset that the command names.
+    """Return command-line flags for the differences from ``base``, the run or preset that the command names.
 
     From the defaults, batch, sequence, recomputation and sharding are always given.
     """
@@ -120,7 +120,7 @@ def as_flags(given: Mapping[str, Any], base: TrainConfig, *, always: Collection[
 
 
 def unsupported(layout: Layout, model: Model, run: TrainConfig | None = None) -> list[str]:
-    """Return what the trainer does not support in a layout, with the trainer's own messages.
+    """Return the parts of a layout that the trainer does not support, with the trainer's own messages.
 
     Args:
         layout: The layout.

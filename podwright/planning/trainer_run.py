@@ -72,14 +72,14 @@ def arguments(config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
 
 
 def _schedule(config: TrainConfig) -> Schedule:
-    """Return the schedule: an interleaved one is that of its stages per rank."""
+    """Return the schedule; an interleaved one is 1f1b with several stages per rank."""
     if not splits_backward(config):
         return "1f1b"
     return "zero_bubble_v" if config.pipeline_schedule == "zero_bubble_v" else "zero_bubble"
 
 
 def _recompute(config: TrainConfig) -> Recompute:
-    """Return what is recomputed; within a budget, which only the compiler knows, nothing: the most memory."""
+    """Return the recomputation; a budget, whose effect only the compiler knows, counts as no recomputation."""
     if not config.activation_checkpointing or config.activation_checkpointing_mode == "budget":
         return "none"
     return "full" if config.activation_checkpointing_mode == "full" else "selective"

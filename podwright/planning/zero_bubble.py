@@ -24,7 +24,7 @@ class Action(NamedTuple):
 
 
 def actions(schedule: Schedule, rank: int, *, ranks: int, stages_per_rank: int, micro_batches: int) -> Iterator[Action]:
-    """Yield what a rank does in a step, in order."""
+    """Yield the passes of a rank in a step, in order."""
     if schedule == "zero_bubble_v":
         passes = _in_a_v(rank, ranks, micro_batches)
     else:
@@ -84,7 +84,7 @@ def _passes(stage: int) -> tuple[Pass, Pass, Pass]:
 
 
 def duration_s(orders: Sequence[Sequence[Action]], seconds: Mapping[Kind, float], *, stages: int) -> float:
-    """Return how long a step takes: a pass begins when its rank is free and what it needs has come.
+    """Return how long a step takes: a pass begins when its rank is free and its input has arrived.
 
     Args:
         orders: what each rank does.
@@ -110,14 +110,14 @@ def duration_s(orders: Sequence[Sequence[Action]], seconds: Mapping[Kind, float]
 
 
 def _seconds(action: Action, seconds: Mapping[Kind, float]) -> float:
-    """Return what a pass takes: the first stage, whose input has no gradient, does all of its backward pass at last."""
+    """Return the seconds of a pass: the first stage has no input gradient, so all of its backward pass comes last."""
     if action.stage or action.kind == "forward":
         return seconds[action.kind]
     return seconds["input"] + seconds["weight"] if action.kind == "weight" else 0.0
 
 
 def _needed(action: Action, stages: int) -> Action | None:
-    """Return what another pass must have computed, on whichever rank."""
+    """Return the pass that must come first, on whichever rank."""
     kind, stage, micro_batch = action
     if kind == "forward":
         return Action("forward", stage - 1, micro_batch) if stage else None

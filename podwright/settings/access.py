@@ -31,11 +31,11 @@ class Condition(Section):
 
     test: str = Field(description="Operator, such as StringEquals.")
     variable: str = Field(description="Condition key, such as aws:ResourceAccount.")
-    values: tuple[str, ...] = Field(description="Values, of which one must match.")
+    values: tuple[str, ...] = Field(description="Values; one of them must match.")
 
 
 class Statement(Section):
-    """Permissions of nodes besides; jobs have them, too."""
+    """Additional permissions of nodes; jobs have them, too."""
 
     actions: tuple[str, ...] = Field(description="Actions, such as s3:GetObject.")
     resources: tuple[str, ...] = Field(description="ARNs, or *.")
@@ -50,10 +50,10 @@ class CreatedRole(Section):
         None, description="ARN of the permissions boundary, where your organisation requires one."
     )
     policy_arns: tuple[str, ...] = Field(
-        (), description="ARNs of managed policies that nodes get besides. Default: no other policy."
+        (), description="ARNs of additional managed policies of the nodes. Default: no additional policy."
     )
     statements: tuple[Statement, ...] = Field(
-        (), description="Permissions that nodes get besides. Default: no other permission."
+        (), description="Additional permissions of the nodes. Default: no additional permission."
     )
 
 

@@ -49,7 +49,7 @@ class ApiSlurm(Section):
     source: Literal["api"] = Field(description="HyperPod itself writes slurm.conf and mounts the file system.")
     strategy: Literal["managed", "overwrite", "merge"] | None = Field(
         None,
-        description="What an update does to partitions edited on the controller: managed refuses, overwrite drops "
+        description="Effect of an update on partitions edited on the controller: managed refuses, overwrite drops "
         "them, merge keeps them. Required, except with continuous provisioning.",
     )
     init_script: InitScript | None = Field(
@@ -73,7 +73,8 @@ class ClusterSection(Section):
     )
     node_provisioning: Literal["continuous"] | None = Field(
         None,
-        description="continuous starts with the nodes available and keeps trying. Default: all nodes or none.",
+        description="continuous starts with the nodes available and keeps trying for the rest. Default: fail unless "
+        "all nodes start.",
     )
     own_tags: bool = Field(
         True,

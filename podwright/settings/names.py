@@ -19,12 +19,12 @@ FORMER_CONSTRUCT_PATH_TAG = f"{TAG_PREFIX}place"  # of what was deployed before 
 
 
 def foundation_stack(name: str) -> str:
-    """Return the Terraform stack of what you keep."""
+    """Return the name of the foundation's Terraform stack, which you keep."""
     return f"{name}-foundation"
 
 
 def cluster_stack(name: str) -> str:
-    """Return the Terraform stack of what you may destroy tonight."""
+    """Return the name of the cluster's Terraform stack, which you may destroy tonight."""
     return f"{name}-cluster"
 
 

@@ -1,4 +1,4 @@
-"""The section ``nodes`` of ``cluster.yaml``: what nodes have beyond Slurm and file systems, off unless asked for."""
+"""The section ``nodes`` of ``cluster.yaml``: features of nodes beyond Slurm and file systems, all off by default."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -72,7 +72,7 @@ class Ldap(Section):
         "allowed_groups. Default: no filter.",
     )
     sudo_groups: tuple[str, ...] = Field(
-        (), description="Groups whose members may become root by sudo, with their password. Default: nobody."
+        (), description="Groups whose members may become root by sudo, with their password. Default: no group."
     )
     ssh_key_attribute: str | None = Field(
         None,
@@ -98,7 +98,7 @@ Reaction = Literal["fail", "warn", "skip"]
 
 
 def _reaction(default: Reaction, description: str) -> Reaction:
-    """Declare what a finding does: fail the boot, warn in the log, or skip the check."""
+    """Declare the effect of a finding: fail the boot, warn in the log, or skip the check."""
     field: Reaction = Field(default, description=description)
     return field
 
@@ -152,9 +152,9 @@ class Prolog(Section):
         default=True,
         description="Check accelerators before the job; a node that fails is drained and the job requeued.",
     )
-    clean: bool = Field(default=True, description="Remove what a job leaves: processes, shared memory, files in /tmp.")
+    clean: bool = Field(default=True, description="Remove leftovers of a job: processes, shared memory, files in /tmp.")
     job_folder: bool = Field(
-        default=True, description="Give each job a folder jobs/JOB of its own below nodes.scratch while it runs."
+        default=True, description="Give each job its own folder jobs/JOB below nodes.scratch while it runs."
     )
 
 
@@ -179,7 +179,7 @@ class Downloads(Section):
 
 
 class Containers(Section):
-    """Docker, and Enroot with Pyxis: what the image lacks is installed, what it has stays."""
+    """Docker, and Enroot with Pyxis: installed if the image lacks them, else left as they are."""
 
     docker: bool = Field(default=True, description="Install Docker on all nodes but the controller.")
     enroot: bool = Field(default=True, description="Install Enroot and Pyxis, for `srun --container-image`.")
@@ -229,7 +229,7 @@ class ControllerLogins(Section):
     """Allow logins on controllers by ssh only to administrators; controllers may read the cluster's secrets."""
 
     admins: tuple[str, ...] = Field(
-        ("ubuntu",), description="Users who may log in, beside root and the members of `ldap.sudo_groups`."
+        ("ubuntu",), description="Users who may log in, in addition to root and the members of `ldap.sudo_groups`."
     )
     everybody: bool | None = Field(
         None, description="Allow logins to every user. Default: true in a cluster without login nodes, else false."
@@ -245,12 +245,16 @@ class Qos(Section):
         default=(), description="Qualities of service whose running jobs are requeued when its jobs need their nodes."
     )
     grace_time_s: int = Field(
-        default=0, description="Seconds from SIGTERM to the end of a job of this one that is preempted."
+        default=0, description="Seconds of grace, from SIGTERM on, before a preempted job of this quality is killed."
     )
-    max_wall_minutes: int | None = Field(default=None, description="Longest time of a job. Default: no limit.")
+    max_wall_minutes: int | None = Field(default=None, description="Longest time limit of a job. Default: no limit.")
     max_jobs_per_user: int | None = Field(default=None, description="Jobs a user may run at once. Default: no limit.")
-    max_nodes_per_user: int | None = Field(default=None, description="Nodes of a user's jobs. Default: no limit.")
-    max_gpus_per_user: int | None = Field(default=None, description="GPUs of a user's jobs. Default: no limit.")
+    max_nodes_per_user: int | None = Field(
+        default=None, description="Nodes that all jobs of a user may use at once. Default: no limit."
+    )
+    max_gpus_per_user: int | None = Field(
+        default=None, description="GPUs that all jobs of a user may use at once. Default: no limit."
+    )
 
 
 class Account(Section):
@@ -260,26 +264,28 @@ class Account(Section):
     users: tuple[str, ...] = Field(
         default=(), description="Users of nodes.users or of LDAP, or ubuntu. Users in no account are in `default`."
     )
-    fair_share: int = Field(default=1, description="Share of the cluster, beside the numbers of the other accounts.")
+    fair_share: int = Field(default=1, description="Fair-share weight relative to the other accounts.")
     qos: tuple[str, ...] = Field(
         default=("normal",),
-        description="Qualities of service that its jobs may ask for: `normal` or of nodes.slurm.qos.",
+        description="Qualities of service that its jobs may ask for: `normal`, or names in nodes.slurm.qos.",
     )
-    max_wall_minutes: int | None = Field(default=None, description="Longest time of a job. Default: no limit.")
+    max_wall_minutes: int | None = Field(default=None, description="Longest time limit of a job. Default: no limit.")
     max_jobs_per_user: int | None = Field(default=None, description="Jobs a user may run at once. Default: no limit.")
-    max_nodes: int | None = Field(default=None, description="Nodes of all its jobs together. Default: no limit.")
-    max_gpus: int | None = Field(default=None, description="GPUs of all its jobs together. Default: no limit.")
+    max_nodes: int | None = Field(
+        default=None, description="Nodes that all its jobs may use at once. Default: no limit."
+    )
+    max_gpus: int | None = Field(default=None, description="GPUs that all its jobs may use at once. Default: no limit.")
 
 
 class PartitionLimits(Section):
     """Limits of the jobs in a partition."""
 
     name: str = Field(description="Partition of an instance group.")
-    max_minutes: int | None = Field(default=None, description="Longest time of a job. Default: the service's.")
+    max_minutes: int | None = Field(default=None, description="Longest time limit of a job. Default: the service's.")
     default_minutes: int | None = Field(
-        default=None, description="Time of a job that asks for none. Default: the service's."
+        default=None, description="Time limit of jobs without `--time`. Default: the service's."
     )
-    max_nodes: int | None = Field(default=None, description="Nodes of a job. Default: the service's.")
+    max_nodes: int | None = Field(default=None, description="Nodes that a job may use. Default: the service's.")
     accounts: tuple[str, ...] = Field(default=(), description="Accounts that may use it. Default: all.")
     qos: tuple[str, ...] = Field(default=(), description="Qualities of service that may use it. Default: all.")
 
@@ -331,7 +337,7 @@ class Hook(Section):
     )
     groups: tuple[str, ...] = Field(default=(), description="Instance groups that run it. Default: all.")
     timeout_minutes: int = Field(
-        default=20, description=f"Longest time that it takes, 1 to {MAX_HOOK_MINUTES}; then the boot fails."
+        default=20, description=f"Minutes that the script may take, 1 to {MAX_HOOK_MINUTES}; after that the boot fails."
     )
 
 
@@ -344,7 +350,8 @@ class Nodes(Section):
     )
     groups: tuple[Group, ...] = Field(default=(), description="Groups that users may be in.")
     users: tuple[User, ...] = Field(
-        default=(), description="Users with a login, a home and SSH between the nodes; removed, they lose it."
+        default=(),
+        description="Users with a login, a home and SSH between the nodes; users who are removed lose their access.",
     )
     ldap: Ldap | None = Field(default=None, description="Existing LDAP server with users and groups. Default: no LDAP.")
     s3_mounts: tuple[S3Mount, ...] = Field(default=(), description="S3 buckets mounted as folders.")
@@ -373,7 +380,7 @@ class Nodes(Section):
         default=None, description="Source of programs and packages. Default: the internet."
     )
     containers: Containers | None = Field(
-        default=None, description="Docker, Enroot and Pyxis. Default: what the image has."
+        default=None, description="Docker, Enroot and Pyxis. Default: the image's own, if it has them."
     )
     observability: Observability | None = Field(
         default=None, description="Metrics that nodes send. Default: no metrics."
@@ -399,7 +406,7 @@ class Nodes(Section):
     )
 
     def features(self) -> "NodeFeatures":
-        """Return what the nodes read: the same names, but for `S3Mount.key_arn`, which only the role needs."""
+        """Return the nodes' view: the same names, except `S3Mount.key_arn`, which only the role needs."""
         from podwright_bootstrap.features import NodeFeatures  # noqa: PLC0415 — `check` does not need it
 
         return NodeFeatures.from_dict(

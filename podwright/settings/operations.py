@@ -98,7 +98,7 @@ class Session(Section):
     )
     log_retention_days: int | None = Field(
         None,
-        description="Days that CloudWatch keeps what sessions through the document show. Default: it is not recorded.",
+        description="Days that CloudWatch keeps recordings of sessions through the document. Default: no recordings.",
     )
 
 
@@ -117,7 +117,7 @@ class LocalState(Section):
 
 
 class S3State(Section):
-    """Terraform's state in S3, locked there while somebody deploys: for a team. Terraform 1.10 or newer."""
+    """Terraform's state in S3, locked there during deployments: for a team. Terraform 1.10 or newer."""
 
     source: Literal["s3"] = Field(description="An S3 bucket with versioning; `podwright state` creates it.")
     bucket: str = Field(description="Name of the bucket; not the bucket of this file.")

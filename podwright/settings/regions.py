@@ -1,4 +1,4 @@
-"""AWS regions, their Availability Zones, and which of them have HyperPod.
+"""AWS regions, their Availability Zones, and the regions that have HyperPod.
 
 https://docs.aws.amazon.com/global-infrastructure/latest/regions/aws-availability-zones.html
 """

@@ -1,4 +1,4 @@
-"""``cluster.yaml`` as a type: one section per resource, its default, and what it means.
+"""``cluster.yaml`` as a type: one section per resource, its default, and its description.
 
 ``source`` says whether the foundation stack creates a resource or uses an existing one. ``podwright.check.rules``
 knows which values are allowed beyond their type.

@@ -52,7 +52,7 @@ class CreatedBucket(Section):
     source: Literal["create"] = Field(description="A new bucket.")
     on_destroy: Literal["retain", "destroy"] = Field(
         "retain",
-        description="What destroying the foundation does to the bucket: retain refuses while it holds objects, "
+        description="Effect of destroying the foundation on the bucket: retain refuses while it holds objects, "
         "destroy deletes them too.",
     )
     noncurrent_version_expiration_days: int = Field(
@@ -62,7 +62,8 @@ class CreatedBucket(Section):
         None, description="A bucket of yours, in this region, that receives a line for each request."
     )
     access_log_prefix: str | None = Field(
-        None, description="Where in access_log_bucket. Default: the beginning of the bucket's name."
+        None,
+        description="Key prefix of the access logs in access_log_bucket. Default: the beginning of the bucket's name.",
     )
 
 

@@ -30,7 +30,7 @@ EXAMPLE = checkout.ROOT / DEFAULT_CONFIG  # for who has no file yet; it is in th
 
 
 def file_to_rehearse() -> Path:
-    """Return the user's settings file, or the bundled example where there is none; say so."""
+    """Return the user's settings file; without one, say so and return the bundled example."""
     own = config_path()
     if os.environ.get(CONFIG_VARIABLE) or own.exists() or own.is_symlink():
         return own
@@ -97,7 +97,7 @@ def shell(node: str) -> int:
 
 
 def clean() -> int:
-    """End what earlier rehearsals left: processes, and with them namespaces and mounts, and control groups."""
+    """End leftovers of earlier rehearsals: processes, and with them namespaces and mounts, and control groups."""
     left = False
     for kind in KINDS.values():
         hosts = leftovers.clean(kind.folder)
@@ -109,7 +109,7 @@ def clean() -> int:
             print(f"ended process {pid}")
         left = left or bool(hosts or others)
     if not left:
-        print(f"nothing was left of a rehearsal in {CACHE}")
+        print(f"no leftovers of a rehearsal in {CACHE}")
     return OK
 
 

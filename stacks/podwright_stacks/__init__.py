@@ -1,1 +1,1 @@
-"""The two Terraform stacks: what you keep, and what you may destroy tonight."""
+"""The two Terraform stacks: the foundation, which you keep, and the cluster, which you may destroy tonight."""

@@ -12,7 +12,7 @@ from podwright_stacks.provider import ENDPOINT_VARIABLE
 
 
 def remember(stack: TerraformStack, settings: Settings) -> None:
-    """In S3, locked by a file beside it, if the settings say so; else cdktf keeps it in the working directory.
+    """Keep the state in S3, locked by a file beside it, if the settings say so; else cdktf keeps it in this folder.
 
     https://developer.hashicorp.com/terraform/language/backend/s3
     """

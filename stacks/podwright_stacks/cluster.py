@@ -117,7 +117,7 @@ def _accounting(settings: Settings, foundation: FoundationStack) -> AccountingDa
 
 
 def _multi_head(foundation: FoundationStack) -> MultiHead | None:
-    """Return what several controllers share, in AWS's terms; a rule of the settings requires the database."""
+    """Return the resources that several controllers share, in AWS's terms; a rule requires the database."""
     database = foundation.accounting
     if database is None:
         return None
@@ -143,7 +143,7 @@ def _slurm(settings: Settings, foundation: FoundationStack, bundle: LifecycleBun
 
 
 def _watch(stack: ClusterStack, settings: Settings, foundation: FoundationStack, cluster: HyperPodCluster) -> None:
-    """Logs and dashboard, each if the settings ask for it: both go by the cluster's id."""
+    """Create logs and dashboard, if the settings have them: both need the cluster's id."""
     if settings.logs:
         ClusterLogGroup(
             stack,

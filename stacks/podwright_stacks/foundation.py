@@ -69,7 +69,7 @@ class FoundationStack(TerraformStack):
 
     @property
     def key_arn(self) -> str | None:
-        """The ARN of the key that encrypts everything of the cluster; None for each service's own key."""
+        """The ARN of the key that encrypts all data of the cluster; None for each service's own key."""
         return self.key.arn if self.key else None
 
 

@@ -19,7 +19,7 @@ BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(s
 
 
 class WheelError(PodwrightError):
-    """Building the project failed; the message ends with what the build said."""
+    """Building the project failed; the message ends with the build's output."""
 
 
 def build_wheel(project: Path, *, cache: Path) -> Path:
@@ -58,7 +58,7 @@ def _digest(sources: Path) -> str:
 
 
 def _build(sources: Path, folder: Path, *, name: str) -> None:
-    """Build beside the folder and rename, so that the folder is there completely or not at all."""
+    """Build beside the folder and rename, so that the folder is complete or does not exist."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         target = Path(temporary) / "wheel"

@@ -90,5 +90,5 @@ def test_hosts_that_make_a_folder_at_once_make_one(public):
 
 def test_a_job_gets_no_folder_where_others_may_write(public):
     """The parent is root's alone, or there is no folder."""
-    with pytest.raises(BootstrapError, match="public is uid 0's, mode 1777"):
+    with pytest.raises(BootstrapError, match="public: got owner uid 0, mode 1777"):
         list(make_for(public / "7", uid=USER, gid=USER, mode=0o700))

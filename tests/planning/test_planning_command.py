@@ -323,7 +323,7 @@ def test_a_measured_network_moves_the_prediction(plan, tmp_path):
         ({"schema": "podwright.status/1"}, "not podwright.validate/1"),
         ({"transports": ["gloo over TCP"]}, "measured on CPUs"),
         ({"pair_bus_gb_s": None}, "no pair of nodes was measured"),
-        ({"instance_type": "ml.p5en.48xlarge"}, "measured on ml.p5en.48xlarge, and planned for ml.p5.48xlarge"),
+        ({"instance_type": "ml.p5en.48xlarge"}, "measured on ml.p5en.48xlarge, but the plan is for ml.p5.48xlarge"),
     ],
 )
 def test_measurements_that_do_not_fit_are_refused(plan, tmp_path, changes, expected):

@@ -203,7 +203,7 @@ def test_ids_of_nothing(judge: Judge, things: Things, existing: dict[str, Any]):
         ("error", "network-exists", "network.security_group_id"),
         ("error", "network-exists", "network.subnet_ids[1]"),
     ]
-    assert f"not of {existing['network']['vpc_id']}" in found[0].message
+    assert f"need {existing['network']['vpc_id']}" in found[0].message
 
 
 def test_ports_are_named_one_by_one(judge: Judge, things: Things, existing: dict[str, Any]):

@@ -77,4 +77,4 @@ def test_adopt_says_where_to_go(tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "cluster.yaml").write_text(MINIMAL.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert main(["adopt"]) == 1
-    assert "run `podwright deploy`, or go to where you did" in capsys.readouterr().err
+    assert "run `podwright deploy`, or go to the folder that you deployed from" in capsys.readouterr().err

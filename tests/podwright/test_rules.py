@@ -745,7 +745,7 @@ def test_a_run_that_nxd_training_refuses_is_an_error(options: Mapping[str, Any],
         (
             {"model": Model(accelerator="H100")},
             "instance_type",
-            "the job's MFU is of H100, and ml.g5.xlarge has A10G",
+            "the job computes MFU for H100, but ml.g5.xlarge has A10G",
         ),
     ],
 )

@@ -156,7 +156,7 @@ def test_a_curation_survives_a_lost_host(cluster: NamespacedCluster) -> None:
             wait_for(lambda: running_on(cluster) == [FIRST, SECOND], timeout_s=WAITS_S, what=lambda: tail_of(begun))
         wait_for(lambda: len(list(begun.glob("completions/*"))) == 1, timeout_s=WAITS_S, what=lambda: tail_of(begun))
         again = cluster.run(submit, check=False)
-        assert "are there already; wait for them, or scancel them" in again.stderr
+        assert "are queued already; wait for them, or scancel them" in again.stderr
         assert running_on(cluster) == [SECOND]
         cluster.kill(SECOND, how="power")
     wait_for((scratch / "slurm/manifest.json").exists, timeout_s=WAITS_S, what=lambda: tail_of(begun.parent))

@@ -65,7 +65,7 @@ def test_an_interrupted_rehearsal_leaves_nothing(tmp_path: Path) -> None:
     assert states["bootstrap again"] == "stopped"
     assert "failed" not in states.values()
     cleaned = subprocess.run([*PODWRIGHT, "--clean"], cwd=checkout.ROOT, capture_output=True, text=True, check=True)
-    assert "nothing was left" in cleaned.stdout
+    assert "no leftovers" in cleaned.stdout
     assert str(Debian13Hosts.folder) not in Path("/proc/mounts").read_text()
 
 

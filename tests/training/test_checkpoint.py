@@ -291,7 +291,7 @@ def test_an_index_cannot_name_files_elsewhere(copied):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"optimizer": "muon"}, "is of another optimizer: resume with the --optimizer it was saved with"),
+        ({"optimizer": "muon"}, "belongs to another optimizer: resume with the --optimizer it was saved with"),
         ({"ema_decay": 0.9}, "has no moving average of the weights: resume without ema_decay"),
     ],
 )

@@ -125,7 +125,7 @@ def test_a_step_without_validation_is_evaluated(exported, capsys):
     assert "trainer_loss" not in of_run
     (exported.hf / "podwright.json").write_text("{}")
     assert main(["evaluate", "--run-dir", str(exported.root)]) == 2
-    assert "podwright.json does not say of which step the model is: run `podwright-train" in capsys.readouterr().err
+    assert "podwright.json does not have the step of the model: run `podwright-train" in capsys.readouterr().err
     consolidate(exported)
 
 
@@ -179,7 +179,7 @@ def test_a_checkpoint_can_be_chosen(exported):
     path = consolidate(exported, step=8)
     assert path.name == "step-00000008"
     assert json.loads((exported.hf / "podwright.json").read_text())["step"] == 8
-    with pytest.raises(UserError, match="no complete checkpoint of step 9; it has those of 4, 8, 12"):
+    with pytest.raises(UserError, match="no complete checkpoint of step 9; it has steps 4, 8, 12"):
         consolidate(exported, step=9)
     consolidate(exported)
 
@@ -357,7 +357,7 @@ def test_text_comes_from_any_checkpoint(exported, capsys):
     assert texts[0].startswith("the node")
     assert texts == texts[:1] * 3
     assert main(["generate", "--run-dir", str(exported.root), "--step", "9"]) == 2
-    assert "no complete checkpoint of step 9; it has those of 4, 8, 12" in capsys.readouterr().err
+    assert "no complete checkpoint of step 9; it has steps 4, 8, 12" in capsys.readouterr().err
     consolidate(exported)
 
 
@@ -437,7 +437,7 @@ def test_a_model_and_a_run_are_judged_on_their_own_text(exported, text_dataset, 
         (("--model", exported.hf), "--model needs a text to judge it on: --dataset, or --config"),
         (
             ("--model", exported.hf, "--dataset", text_dataset, "--all-checkpoints"),
-            "checkpoints are those of --run-dir",
+            "only --run-dir has checkpoints",
         ),
         (("--run-dir", exported.root, "--val-batch-size", 2), "got --val-batch-size with --run-dir"),
     ):

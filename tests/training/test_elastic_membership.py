@@ -535,7 +535,7 @@ def test_nobody_joins_without_the_secret(tmp_path):
     with pytest.raises(UserError, match="has no 64 hexadecimal digits, it is damaged: remove it"):
         terms.secret(tmp_path)
     (tmp_path / "secret").chmod(0o644)
-    with pytest.raises(UserError, match="nobody else may read it"):
+    with pytest.raises(UserError, match="others may not read it"):
         terms.secret(tmp_path)
 
 
@@ -568,7 +568,7 @@ def test_nobody_else_makes_a_hosts_folders(tmp_path):
     finally:
         folder.rmdir()
     os.chown(tmp_path, NOBODY, NOBODY)
-    with pytest.raises(UserError, match=f"is of uid {NOBODY}, need your own"):
+    with pytest.raises(UserError, match=f"belongs to uid {NOBODY}, need your own"):
         terms.secret(tmp_path)
 
 

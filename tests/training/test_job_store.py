@@ -30,7 +30,7 @@ def test_a_first_rank_that_is_gone_is_no_error_of_the_user(run_ranks, tmp_path):
     """Others fail as ranks do that lost a peer: an elastic run would end for good with an error of the user."""
     run_ranks(__file__, tmp_path, "gone", ranks=RANKS)
     assert {path.read_text() for path in tmp_path.glob("lost-*")} == {
-        "LostRanksError: the first rank is gone, and did not say: contents; see its error"
+        "LostRanksError: the first rank is gone before it shared contents; see its error"
     }
     assert len(list(tmp_path.glob("lost-*"))) == RANKS - 1
 

@@ -504,7 +504,7 @@ def test_nobody_elses_run_folder(tmp_path, planted):
     else:
         run.symlink_to(tmp_path / "mine")
     os.chown(run, 54321, 54321, follow_symlinks=False)
-    with pytest.raises(LaunchError, match=r"--run-dir: .*/run is uid 54321's, who could change what your job runs"):
+    with pytest.raises(LaunchError, match=r"--run-dir: .*/run belongs to uid 54321, who could change your job's"):
         plan(parse("--run-dir", str(run), "--nodes", "1", "--nproc-per-node", "1"), Nodes())
     plan(parse("--run-dir", str(tmp_path / "mine"), "--nodes", "1", "--nproc-per-node", "1"), Nodes())
 

@@ -32,7 +32,7 @@ def test_a_rank_that_loses_another_says_so_in_a_line(tiny_flags, tmp_path, fork_
     answer = fork_server(script=__file__, argv=[str(tmp_path), *flags], ranks=2)
     lines = [line for line in answer["output"].splitlines() if "error: " in line]
     assert len(lines) == 1
-    assert re.search(r"error: another rank is gone or late \(.*\), where this one was at \S+\.py:\d+; ", lines[0])
+    assert re.search(r"error: another rank is gone or late \(.*\), while this one was at \S+\.py:\d+; ", lines[0])
     assert "Traceback" not in answer["output"]
     assert (tmp_path / "status-0").read_text() == "1"
 

@@ -202,7 +202,7 @@ def test_another_user_can_neither_read_nor_plant(memory):
     (memory / "elsewhere").mkdir(0o700)
     planted = MemoryFolder(memory, run="planted", host="a")
     planted.root.parent.symlink_to(memory / "elsewhere")
-    with pytest.raises(CheckpointError, match="is no folder; remove it"):
+    with pytest.raises(CheckpointError, match="is not a folder; remove it"):
         planted.open()
     planted.root.parent.unlink()
     planted.root.parent.mkdir(0o777)
@@ -227,9 +227,9 @@ def test_the_server_answers_only_those_who_know_the_secret(memory, monkeypatch, 
         with MemoryClient(address, b"the secret") as client:
             assert client.read("step-00000001/file", 10, 5) == bytes(range(10, 15))
             for name in ("outside", "step-00000001/../outside", "/etc/passwd", "step-00000001/..", "step-00000001/x"):
-                with pytest.raises(CheckpointError, match="has not all of"):
+                with pytest.raises(CheckpointError, match="does not have all of"):
                     client.read(name, 0, 1)
-            with pytest.raises(CheckpointError, match="has not all of"):
+            with pytest.raises(CheckpointError, match="does not have all of"):
                 client.read("step-00000001/file", 90, 20)
             with pytest.raises(CheckpointError):
                 client.read("step-00000001/link", 0, 1)

@@ -235,7 +235,7 @@ def test_a_cache_of_another_compiler_is_refused(tmp_path, capsys):
     (cache / "podwright.json").write_text('{"compiler": "2.21.18209.0"}')
     status, printed = launch(capsys, *words)
     assert status == 2
-    assert f"--compile-cache: {cache} is of neuronx-cc 2.21.18209.0, and the run's is {COMPILER}" in printed.err
+    assert f"--compile-cache: {cache} was made by neuronx-cc 2.21.18209.0, but the run uses {COMPILER}" in printed.err
 
 
 def test_a_trn1_has_no_native_path(capsys):
@@ -333,7 +333,7 @@ def test_two_runs_share_one_dataset(text_dataset, tmp_path):
     printed = [job.communicate()[0] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0, 0]
     last = sorted(text.splitlines()[-1] for text in printed)
-    assert last == [f"{out} is there already"] * 2 + [f"{out}: 20 sequences"]
+    assert last == [f"{out} exists already"] * 2 + [f"{out}: 20 sequences"]
     assert len(datasets.load_from_disk(str(out))) == 20
     assert sorted(path.name for path in out.parent.iterdir()) == ["rows", "rows.lock"]
 
@@ -382,4 +382,4 @@ def test_one_job_at_a_time_makes_the_environment(tmp_path):
     holder.communicate("\n")
     rest = second.communicate()[0]
     assert second.returncode == 0
-    assert rest == f"{plan.environment} is there already\n"
+    assert rest == f"{plan.environment} exists already\n"

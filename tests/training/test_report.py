@@ -357,15 +357,15 @@ def test_a_loss_that_is_no_number(folder):
         metrics.write(json.dumps({**train(301), "loss": math.nan, "grad_norm": math.inf}) + "\n")
     write([folder.root])
     page = folder.report / "index.html"
-    assert "diverged the loss of 1 steps is no finite number, the first at step 301" in text_of(page)
+    assert "diverged the loss of 1 steps is not a finite number, the first at step 301" in text_of(page)
     assert "NaN" not in re.search(r'id="report-data">(.*?)</script>', page.read_text(), re.DOTALL)[1]
 
 
 def test_a_loss_that_never_was_a_number(tmp_path):
     """There is no curve to draw; the line says since when. A folder that is not there is named."""
-    with pytest.raises(ReportError, match="no curve: the loss of 2 steps is no finite number, the first at step 1"):
+    with pytest.raises(ReportError, match="no curve: the loss of 2 steps is not a finite number, the first at step 1"):
         history_of(tmp_path, *({**train(step), "loss": math.nan} for step in (1, 2)))
-    with pytest.raises(ReportError, match="nowhere is not there"):
+    with pytest.raises(ReportError, match="nowhere does not exist"):
         History.of(RunFolder(tmp_path / "nowhere"))
 
 

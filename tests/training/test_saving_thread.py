@@ -22,7 +22,7 @@ def test_a_rank_that_hangs_in_a_save_ends_the_job(tmp_path, tiny_flags, fork_ser
     first, _, given_up = answer["output"].partition("Traceback (most recent call last)")
     assert "step 1 " in first
     assert f"Timed out waiting {STEP_TIMEOUT_S}000ms" in given_up
-    assert f"checkpoint in progress is given up: another rank has not done its part for {STEP_TIMEOUT_S} s" in given_up
+    assert f"checkpoint in progress is abandoned: another rank has made no progress for {STEP_TIMEOUT_S} s" in given_up
     assert (tmp_path / "stacks" / "rank-00000.txt").read_text()
 
 

@@ -437,7 +437,7 @@ def test_a_checkpoint_of_another_model_is_refused(undisturbed, tiny_flags, tmp_p
     """The difference is named before anything is loaded."""
     flags = tiny_flags(tmp_path, ranks=1, num_layers=3, resume_from_checkpoint=undisturbed / "checkpoints")
     assert main(["train", *flags]) == 2
-    assert "is of another model: num_hidden_layers 2 there, 3 here" in capsys.readouterr().err
+    assert "belongs to another model: num_hidden_layers 2 there, 3 here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ LOST_STATUS = 1  # of a rank that lost another one: as of any error that is not 
 COMMANDS = {  # name: (module, summary)
     "train": ("train", "train a model; start it with torchrun for more than one process"),
     "launch": ("launch", "make a run folder and submit its job to Slurm"),
-    "follow": ("follow", "write what another trainer's log says as metrics; `launch --job` starts it"),
+    "follow": ("follow", "convert another trainer's log to metrics; `launch --job` starts it"),
     "join": ("join", "take part in an elastic run, as one of its hosts; see launch --nodes 2-4"),
-    "dry-run": ("dry_run", "count what a step of a large job takes, on one CPU"),
+    "dry-run": ("dry_run", "count memory and traffic of a large job's step, on one CPU"),
     "consolidate": ("consolidate", "export a checkpoint as a Hugging Face model"),
     "evaluate": ("evaluate", "compute the perplexity of a run's model, or of any other, with transformers"),
     "generate": ("generate", "generate text from the consolidated model"),
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_whole(args: argparse.Namespace, name: str) -> bool:
-    """Return whether a command prints what programs read: a document, or a script."""
+    """Return whether a command's output is for programs: a document, or a script."""
     return name in WHOLE or any(getattr(args, flag, False) for flag in ("json", "print_only"))
 
 
@@ -162,7 +162,7 @@ class _Version(argparse.Action):
 
 
 def _report(error: Exception) -> None:
-    """Print one line per problem; what several ranks of a host report alike, only once."""
+    """Print one line per problem; print problems that several ranks of a host share only once."""
     host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""
     for line in str(error).splitlines():
         if _is_first(line):

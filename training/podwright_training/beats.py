@@ -86,7 +86,7 @@ class Beats:
 
 
 class Pulse:
-    """One rank's side: ``mark`` says what it does; without an agent it does nothing."""
+    """One rank's side: ``mark`` reports its phase to the agent; without an agent it has no effect."""
 
     def __init__(self, beats: Beats | None, rank: int) -> None:
         self._beats, self._rank = beats, rank
@@ -100,21 +100,21 @@ class Pulse:
 
     @property
     def heard(self) -> bool:
-        """Return whether an agent listens: then it decides what comes after this process."""
+        """Return whether an agent listens: the agent then decides what follows this process."""
         return self._beats is not None
 
     def loaded(self, step: int) -> None:
-        """Say that training goes on after so many steps."""
+        """Report that training continues after so many steps."""
         self._began, self._loaded_s = step, time.monotonic()
 
     def check(self) -> None:
-        """End the process if its agent is silent: other hosts may train on, and write what this one would."""
+        """End the process if its agent is silent: other hosts may continue, and write the same files."""
         if self._beats and self._beats.silent:
             print("error: the agent of this host is gone or frozen: this rank ends", file=sys.stderr, flush=True)
             os._exit(ORPHANED_STATUS)
 
     def mark(self, activity: Activity, step: int) -> None:
-        """Say what this rank does now, after so many steps; end the process if its agent is silent."""
+        """Report this rank's phase, after so many steps; end the process if its agent is silent."""
         if self._beats is None:
             return
         self.check()

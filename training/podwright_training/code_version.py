@@ -20,7 +20,7 @@ def code_version(file: Path = Path(__file__)) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return what git prints; nothing where it fails or is not installed."""
+    """Return git's output; empty if git fails or is not installed."""
     try:
         done = subprocess.run(
             ("git", "-C", folder, *arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=True

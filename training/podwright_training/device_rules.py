@@ -1,4 +1,4 @@
-"""Refuse on any device what Neuron's compiler cannot do, so that a run on a CPU shows it.
+"""Refuse on any device operations that Neuron's compiler cannot do, so that a run on a CPU shows them.
 
 TorchNeuron compiles each operation, or each graph, for the shapes it sees: a shape that depends on values ends on the
 CPU, and a new one compiles again. https://awsdocs-neuron.readthedocs-hosted.com/en/latest/torch/reference/best-practices-pytorch-neuron.html
@@ -28,11 +28,11 @@ TO_HOST = frozenset({Tensor.cpu, Tensor.item, Tensor.numpy, Tensor.tolist, Tenso
 
 
 class DeviceRuleError(UserError):
-    """An operation breaks a rule; the message names it, its part of the step, and what to do."""
+    """An operation breaks a rule; the message names it, its part of the step, and the solution."""
 
 
 def rules_of(name: str) -> Rules:
-    """Return what checks a part of a step; ``name`` is ``TrainConfig.device_rules``."""
+    """Return the checker of a part of a step; ``name`` is ``TrainConfig.device_rules``."""
     return NeuronRules().part if name == "neuron" else lambda _part: nullcontext()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """An error the user can fix: the message says what was given, what is allowed and what to do. Exit status 2."""
+    """An error the user can fix: the message has the given value, the allowed ones and the solution. Exit status 2."""
 
 
 class ConfigError(UserError):
@@ -18,4 +18,4 @@ class ConfigError(UserError):
 
 
 class LostRanksError(RuntimeError):
-    """Another rank of the job is gone or late, and has its own error. A new start may go well. Exit status 1."""
+    """Another rank of the job is gone or late, and has its own error. A new start may succeed. Exit status 1."""

@@ -1,6 +1,6 @@
-"""Run tasks of lm-evaluation-harness on an exported model, by its program in an environment of its own.
+"""Run tasks of lm-evaluation-harness on an exported model, by its program in a separate environment.
 
-It pins other versions of what the trainer needs, so it is started, never imported.
+It pins other versions of the trainer's packages, so it is started, never imported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def run_tasks(
         model: folder of the exported model.
         tasks: names of tasks or groups.
         program: name or path of ``lm_eval``.
-        include_path: folder of further tasks, YAML files that may name local data.
+        include_path: folder of additional tasks, YAML files that may name local data.
         device: of torch.
         dtype: name of torch's type.
 

@@ -14,13 +14,13 @@ IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def free_memory_bytes() -> int:
-    """Return what this process may still allocate without swapping: the host's memory, or its job's limit if less."""
+    """Return the bytes that this process may still allocate: the host's free memory, or its job's limit if less."""
     available = next(line.split()[1] for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
     return min(1024 * int(available), *map(_left_in, _own_groups()), UNLIMITED)
 
 
 def free_bytes_in(folder: Path) -> int:
-    """Return what may still be written to a folder: the room of its file system, or less memory if it is there."""
+    """Return the bytes that may still be written to a folder: the free space; on a tmpfs, the free memory if less."""
     found = os.statvfs(folder)
     room = found.f_bavail * found.f_frsize
     return min(room, free_memory_bytes()) if is_in_memory(folder) else room
@@ -48,7 +48,7 @@ def _own_groups() -> list[Path]:
 
 
 def _left_in(group: Path) -> int:
-    """Return what a control group leaves free; caches of files do not count, they can go."""
+    """Return the free memory of a control group; the page cache counts as free."""
     try:
         limit = (group / "memory.max").read_text().strip()
         if limit == "max":

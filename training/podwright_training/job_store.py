@@ -79,7 +79,7 @@ class JobStore:
             answer = json.loads(zlib.decompress(self.store.get(name)))
         except RuntimeError as error:
             time.sleep(GRACE_S)  # if the first ended with an error of the user, that is why its agent ends this one
-            raise LostRanksError(f"the first rank is gone, and did not say: {name}; see its error") from error
+            raise LostRanksError(f"the first rank is gone before it shared {name}; see its error") from error
         if "problem" in answer:
             raise DataError(answer["problem"])
         return answer["result"]

@@ -28,7 +28,7 @@ def host_folder(parent: Path, *, run: str, host: str) -> Path:
 
 
 def give_back(folder: Path) -> None:
-    """Remove a host's folder, and that of the run if no other host of this machine uses it."""
+    """Remove a host's folder, and the run's folder if no other host of this machine uses it."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.parent.rmdir()

@@ -1,4 +1,4 @@
-"""Describe an exported model in the words of the hub's model cards: what it was trained on, how long, how well."""
+"""Describe an exported model as a model card of the hub: its training data, steps and quality."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def model_card(folder: RunFolder, path: Path, options: TrainConfig, *, averaged_
 
 
 def _averaged(path: Path, others: Sequence[Path]) -> str:
-    """Return what the weights are the mean of."""
+    """Return the checkpoints that the weights are the mean of."""
     steps = sorted((step_folder.read_state(each).step, each) for each in (path, *others))
     if all(each.parent == path.parent for each in others):
         return f"mean of steps {', '.join(f'{step:,}' for step, _ in steps)}"

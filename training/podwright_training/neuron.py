@@ -63,14 +63,14 @@ def load() -> None:
 
 
 def native_problem(device: str) -> str | None:
-    """Return why native PyTorch does not run on devices of that name, or ``None``."""
+    """Return the reason why native PyTorch does not run on devices of that name, or ``None``."""
     if not device or device in DEVICES:
         return None
     return f"native PyTorch on Neuron needs {' or '.join(DEVICES)}, and this is {device}: {LEGACY}"
 
 
 def machine_problem() -> str | None:
-    """Return why this machine cannot run native PyTorch on Neuron, or ``None``."""
+    """Return the reason why this machine cannot run native PyTorch on Neuron, or ``None``."""
     if problem := native_problem(device_name()):
         return problem
     here, (first, last) = sys.version_info[:2], PYTHONS

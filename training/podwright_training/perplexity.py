@@ -115,7 +115,7 @@ def _of_all_ranks(by_source: dict[str, Sums], ranks: Ranks) -> dict[str, Sums]:
 
 
 def _ends_with_its_head(model: Any) -> bool:
-    """Return whether a model's logits are what its head returns: Gemma 2 caps them, Cohere scales them."""
+    """Return whether a model's logits are its head's output: Gemma 2 caps them, Cohere scales them."""
     import torch
 
     inputs = {"input_ids": torch.arange(PROBE_TOKENS, device=model.device)[None], "use_cache": False}

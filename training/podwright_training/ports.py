@@ -15,7 +15,7 @@ def listen() -> socket.socket:
 
 
 def free_port() -> int:
-    """Return a port on which nothing listens."""
+    """Return a free port."""
     with listen() as probe:
         return int(probe.getsockname()[1])
 

@@ -12,19 +12,19 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_private(path: Path) -> None:
-    """Make a folder of mode 700, or use the one that is there.
+    """Make a folder of mode 700, or use an existing one.
 
     Raises:
-        UserError: What is there is no folder, of another user, or open to others.
+        UserError: The path is not a folder, belongs to another user, or is open to others.
     """
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
-            raise UserError(f"{path} is no folder; remove it") from None
+            raise UserError(f"{path} is not a folder; remove it") from None
         if found.st_uid != os.geteuid() or found.st_mode & OTHERS:
             raise UserError(
-                f"{path} is of uid {found.st_uid} and mode {found.st_mode & 0o777:o}, need your own folder of mode "
+                f"{path}: got owner uid {found.st_uid}, mode {found.st_mode & 0o777:o}; need your own folder of mode "
                 "700; remove it"
             ) from None

@@ -96,7 +96,7 @@ class RunFolder:
 
     @property
     def elastic(self) -> Path:
-        """Return the folder through which the hosts of an elastic run meet; their output is there too."""
+        """Return the folder through which the hosts of an elastic run meet; it also has their output."""
         return self.root / "elastic"
 
     def host_log(self, host: str) -> Path:
@@ -188,7 +188,7 @@ def _starts(file: BinaryIO, end: int) -> Iterator[bytes]:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """Return the event in a line of the metrics; ``None`` if it lacks a number that such an event has."""
+    """Return the event in a line of the metrics; ``None`` if it lacks a required number."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -243,7 +243,7 @@ def write_atomically(path: Path, text: str) -> None:
 def alone(path: Path) -> Iterator[None]:
     """Hold the lock of a shared path: of all processes that write it, one does at a time, and the others wait.
 
-    The lock goes with its process, also one that is killed, and is of all nodes on Lustre (mounted with ``flock``).
+    The lock ends with its process, also if that is killed, and holds on all nodes of Lustre (mounted with ``flock``).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f"{path.name}.lock").open("w") as lock:

@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is no choice, and name the one that was meant."""
+        """Refuse a value that is not a choice, and suggest the closest one."""
         choices = [str(choice) for choice in action.choices or ()]
         if choices and value not in (action.choices or ()):
             from difflib import get_close_matches  # only a mistake needs it
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.HelpFormatter):
-    """Wraps paragraphs and keeps lines; a command of the examples goes on after a backslash."""
+    """Wraps paragraphs and keeps lines; a long command of the examples continues after a backslash."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(_wrapped(f"{indent}{line}", width) for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Fit what is printed to the terminal's width: a longer line goes on in the next, broken between words.
+"""Wrap printed lines at the terminal's width, between words.
 
 Only terminals are fitted. A pipe or a file gets every line whole.
 """
@@ -39,7 +39,7 @@ class Fitted(TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
-        """Write everything, such as a question that ends without a new line."""
+        """Write the rest, such as a question that ends without a newline."""
         started, self._started = self._started, ""
         if started:
             spaces = started[len(started.rstrip(" ")) :]  # a question ends with one
@@ -60,7 +60,7 @@ def fit_terminals() -> None:
 
 @contextmanager
 def whole_lines() -> Iterator[None]:
-    """Keep stdout's lines within the context: those of a document that a program reads, or of another's output."""
+    """Do not wrap stdout's lines within the context: a document for a program, or another program's output."""
     stream = sys.stdout
     if not isinstance(stream, Fitted):
         yield
@@ -74,7 +74,7 @@ def whole_lines() -> Iterator[None]:
 
 
 def columns(stream: TextIO | None = None, *, at_most: int | None = None) -> int:
-    """Return the width of a stream's terminal. Default: COLUMNS, else 80 where it is none."""
+    """Return the width of a stream's terminal. Default: COLUMNS, else 80."""
     stream = stream or sys.stdout
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given):
@@ -88,7 +88,7 @@ def columns(stream: TextIO | None = None, *, at_most: int | None = None) -> int:
 
 
 def fit(line: str, width: int) -> str:
-    """Return a line on as many as it needs; what follows is indented, or below the last column that it is part of."""
+    """Return a line wrapped; further lines are indented, or aligned with the table's column that they continue."""
     if _room(line) <= width:
         return line
     indent = _indent(line, width)
@@ -106,7 +106,7 @@ def fit(line: str, width: int) -> str:
 
 
 def _indent(line: str, width: int) -> int:
-    """Return the column at which the line goes on; most of the width stays for its words."""
+    """Return the column at which a wrapped line continues; most of the width stays for its words."""
     plain = _NO_ROOM.sub("", line)
     starts = [match.end() for match in _COLUMN.finditer(plain) if match.end() <= 3 * width // 5]
     return starts[-1] if starts else min(len(plain) - len(plain.lstrip()) + INDENT, width // 2)

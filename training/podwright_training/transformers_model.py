@@ -96,7 +96,7 @@ def _of_folder(folder: Path, dtype: Any) -> Any:
 
 
 def _of_checkpoint(path: Path, dtype: Any) -> Any:
-    """Return transformers' model with the weights of a checkpoint, which transformers arranges as those of a file."""
+    """Return transformers' model with the weights of a checkpoint, which transformers arranges as in a file."""
     import transformers
 
     from podwright_training.checkpoint import step_folder

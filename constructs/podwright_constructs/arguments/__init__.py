@@ -32,12 +32,12 @@ def documentation(arguments: type[Any]) -> dict[str, str]:
 
 
 def passed(arguments: Any) -> dict[str, Any]:
-    """Return the values of the fields that are annotated with ``PassedAs``, by the names of what takes them."""
+    """Return the values of the fields that are annotated with ``PassedAs``, by the names of their arguments."""
     return {name: getattr(arguments, field) for field, name in passed_names(type(arguments)).items()}
 
 
 def passed_names(arguments: type[Any]) -> dict[str, str]:
-    """Return the fields that are passed on unchanged, with the names of what takes them."""
+    """Return the fields that are passed on unchanged, with the names of their arguments."""
     return {field: item.name for field, item in _annotated(arguments, PassedAs)}
 
 

@@ -17,8 +17,5 @@ class ExistingBucketArguments:
     name: Annotated[str, Doc(f"Its name; HyperPod reads scripts only from {facts.BUCKET_NAME_PREFIX}….")]
     key_arn: Annotated[
         str | None,
-        Doc(
-            "ARN of the KMS key that it is encrypted with, which a created role may then use. "
-            "Default: S3's own encryption."
-        ),
+        Doc("ARN of the KMS key that encrypts the bucket; a created role may use it. Default: S3's own encryption."),
     ] = None

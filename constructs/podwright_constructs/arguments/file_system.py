@@ -34,7 +34,7 @@ class FileSystemArguments:
     backup_id: Annotated[
         str | None,
         Doc(
-            "Backup of this region, backup-…, whose files the file system has at first; `podwright move` writes it. "
+            "Backup of this region, backup-…, to create the file system from; `podwright move` writes it. "
             "Another value makes a new file system. Default: empty."
         ),
         PassedAs("backup_id"),

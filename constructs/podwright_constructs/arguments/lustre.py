@@ -46,7 +46,7 @@ class LustreArguments(FileSystemArguments, _Mount):
     ] = "PERSISTENT_2"
     storage_type: Annotated[
         Literal["SSD", "HDD", "INTELLIGENT_TIERING"],
-        Doc("HDD goes with PERSISTENT_1, INTELLIGENT_TIERING with PERSISTENT_2. Default: SSD."),
+        Doc("HDD needs PERSISTENT_1, INTELLIGENT_TIERING needs PERSISTENT_2. Default: SSD."),
         PassedAs("storage_type"),
     ] = "SSD"
     capacity_gib: Annotated[

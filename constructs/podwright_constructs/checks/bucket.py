@@ -54,7 +54,7 @@ def bucket_options(
         need = f"the name of your own bucket in this region, {facts.BUCKET_NAME_TEXT}"
         problems += bucket_name_problems("access_log_bucket", access_log_bucket, need)
     elif access_log_prefix is not None:
-        hint = "The prefix says where in that bucket the logs go."
+        hint = "The prefix is the start of the logs' keys in that bucket."
         problems.append(Problem("conflict", ("access_log_prefix",), access_log_prefix, "access_log_bucket too", hint))
     return problems
 

@@ -43,7 +43,7 @@ def cluster_name_problems(argument: str, name: str) -> list[Problem]:
 
 
 def cluster_provisioning(groups: Sequence[InstanceGroup], node_provisioning: str | None) -> list[Problem]:
-    """Check how nodes are provisioned, and what depends on it."""
+    """Check how nodes are provisioned, and arguments that depend on it."""
     problems = choice("node_provisioning", node_provisioning, NODE_PROVISIONINGS)
     if node_provisioning is not None and controllers(groups) > 1:
         need, hint = "no value with several controllers", "Continuous provisioning supports one controller."
@@ -52,7 +52,7 @@ def cluster_provisioning(groups: Sequence[InstanceGroup], node_provisioning: str
 
 
 def cluster_instance_groups(groups: Sequence[InstanceGroup], *, multi_head: bool = False) -> list[Problem]:
-    """Check each group, then how many there are of each role and whether their names differ."""
+    """Check each group, then the number of groups of each role and their names."""
     problems = [
         problem.below("instance_groups", index)
         for index, group in enumerate(groups)
@@ -182,7 +182,7 @@ def instance_group_composition(groups: Sequence[InstanceGroup]) -> list[Problem]
             same = f"{times} groups have the name {given}."
             hint = same if given == first else f"{first} and {given} differ only in upper and lower case."
             path = ("instance_groups", second, "name")
-            problems.append(Problem("duplicate", path, given, "a name of its own for each group", hint))
+            problems.append(Problem("duplicate", path, given, "a unique name for each group", hint))
     roles = Counter(group.role for group in groups)
     if roles["controller"] != 1:
         problems.append(_groups("size", counted(roles["controller"], "controller group"), "exactly 1"))

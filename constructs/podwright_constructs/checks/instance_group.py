@@ -104,7 +104,7 @@ def _known_type(path: tuple[str | int, ...], name: str) -> Iterator[Problem]:
 
 
 def _hardware(group: InstanceGroup, kind: InstanceType) -> Iterator[Problem]:
-    """Check what depends on the hardware of a type."""
+    """Check arguments that depend on the hardware of a type."""
     threads = range(facts.MIN_THREADS_PER_CORE, kind.max_threads_per_core + 1)
     yield from choice("threads_per_core", group.threads_per_core, threads, f" on {kind.name}")
     if group.deep_health_checks and not kind.accelerator:
@@ -168,7 +168,7 @@ def _days(schedule: str) -> Iterator[Problem]:
     day, month = fields["day"], fields["month"]
     if (day == "?") == (fields["weekday"] == "?"):
         need = "? as the day of the month or as the day of the week"
-        yield Problem("conflict", ("schedule",), schedule, need, "One of them says when, the other is ?.")
+        yield Problem("conflict", ("schedule",), schedule, need, "One of the two must be ?.")
     elif day.isdigit() and month.isdigit() and int(day) > facts.DAYS_OF_SHORT_MONTHS.get(int(month), 31):
         need = f"a day up to {facts.DAYS_OF_SHORT_MONTHS[int(month)]} in month {month}"
         yield Problem("range", ("schedule",), schedule, need, "That day never comes.")

@@ -43,7 +43,7 @@ class Capacities(NamedTuple):
         return f"a multiple of {self.step}" if self.least == self.step else f"{self.least} or a multiple of {self.step}"
 
     def closest(self, capacity_gib: int) -> int:
-        """The capacity nearest to one that is not sold."""
+        """Return the offered capacity that is nearest to a given one."""
         below = max(self.step, capacity_gib // self.step * self.step)
         return min((self.least, below, below + self.step), key=lambda size: abs(size - capacity_gib))
 
@@ -84,13 +84,13 @@ def existing_lustre(lustre: ExistingLustreArguments) -> list[Problem]:
 
 
 def lustre_throughput(lustre: LustreArguments) -> int | None:
-    """Return the throughput for each TiB that is given, else the default of the type; None where there is none."""
+    """Return the given throughput for each TiB, else the default of the type; None if it has no such throughput."""
     choices = facts.LUSTRE_THROUGHPUTS.get((lustre.deployment_type, lustre.storage_type))
     return choices[0] if choices and lustre.throughput_mbps_per_tib is None else lustre.throughput_mbps_per_tib
 
 
 def lustre_capacities(lustre: LustreArguments) -> Capacities | None:
-    """Return the capacities that FSx sells of a type; None if capacity is elastic, or the throughput is not sold."""
+    """Return the capacities that FSx offers for a type; None if capacity is elastic, or for an unknown throughput."""
     if lustre.storage_type == TIERING:
         return None
     if lustre.storage_type != "HDD" and not lustre.efa:

@@ -132,7 +132,7 @@ def _zone(path: Path, zone: str) -> list[Problem]:
 
 
 def _secondary_blocks(vpc: Blocks) -> Iterator[Problem]:
-    """Check that secondary blocks are apart from the first and each other, and of a range that goes with it."""
+    """Check that secondary blocks do not overlap the first or each other, and that AWS allows their ranges with it."""
     known = _known(vpc)
     if len(vpc) > facts.MAX_VPC_BLOCKS:
         given, need = f"{len(vpc) - 1} blocks", f"at most {facts.MAX_VPC_BLOCKS - 1} beside cidr"
@@ -148,7 +148,7 @@ def _secondary_blocks(vpc: Blocks) -> Iterator[Problem]:
         refused = [facts.AWS_OWN_RANGE]
     for path, block in known.items():
         if any(_inside(block, other) for other in refused):
-            hint = "100.64.0.0/10 goes with every VPC."
+            hint = "100.64.0.0/10 is allowed in every VPC."
             yield Problem("conflict", path, block, f"a block outside {one_of(refused)} beside {first}", hint)
 
 

@@ -1,4 +1,4 @@
-"""Check the arguments of a role against IAM's limits, and that it cannot rewrite what nodes run."""
+"""Check the arguments of a role against IAM's limits, and that it cannot rewrite the nodes' scripts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def execution_role(
     override_security_group_ids: Sequence[str] = (),
     statements_length: int = 0,
 ) -> list[Problem]:
-    """Check a new role; ``statements_length`` is that of statements besides its own, in characters."""
+    """Check a new role; ``statements_length`` is the length of additional statements, in characters."""
     problems = matches("name", name, facts.ROLE_NAME_PATTERN, "1 to 64 letters, digits and +=,.@-_")
     need = "the ARN of a policy, arn:aws:iam::ACCOUNT:policy/NAME"
     if permissions_boundary_arn is not None:
@@ -80,7 +80,7 @@ def execution_role(
 def _policy_length(
     s3_access: Sequence[Access], key_arns: Sequence[str], subnet_ids: Iterable[str], group_ids: Iterable[str]
 ) -> int:
-    """Return a bound of a policy's length: a subnet and a key are in two statements, a bucket in two of its own."""
+    """Return an upper bound of a policy's length: subnets and keys are in two statements each, buckets in two more."""
     return (
         _OWN_LENGTH
         + sum(2 * len(f'"{_ARN_OF_EC2}{subnet_id}",') for subnet_id in subnet_ids)
@@ -91,7 +91,7 @@ def _policy_length(
 
 
 def statement_problems(*, actions: Sequence[str], resources: Sequence[str]) -> list[Problem]:
-    """Check a statement that a role gets besides its own."""
+    """Check an additional statement of a role."""
     problems = [
         Problem("size", (argument,), "nothing", "at least one")
         for argument, values in (("actions", actions), ("resources", resources))
@@ -117,7 +117,7 @@ def condition_problems(*, test: str, variable: str, values: Sequence[str]) -> li
 
 
 def s3_access_problems(access: Access, *, own_bucket: str, own_prefixes: Sequence[str]) -> list[Problem]:
-    """Check rights on a bucket; nodes never get to write what they run, below prefixes of their own bucket."""
+    """Check rights on a bucket: nodes may never write their own scripts, below prefixes of their bucket."""
     problems = bucket_name_problems("bucket", access.bucket)
     need = "an empty text, or a prefix that ends in a slash, like datasets/"
     problems += matches("prefix", access.prefix, _S3_PREFIX, need)

@@ -1,4 +1,4 @@
-"""The instance's metadata, IMDSv2: who the instance is, and the credentials of its role.
+"""The instance's metadata, IMDSv2: the instance's identity, and the credentials of its role.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html
 """

@@ -21,9 +21,9 @@ COLLECTORS: Dict[str, Callable[[], List[Family]]] = {
 
 
 def main() -> None:
-    """Run the named collectors until somebody ends this."""
+    """Run the named collectors until this process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COLLECTORS)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"collectors to run: {', '.join(COLLECTORS)}")
     parser.add_argument("--interval", type=float, required=True, metavar="SECONDS")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     options = parser.parse_args()
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def measure(names: List[str], output: Path) -> None:
-    """Write one file: readers see the old or the new one. A collector that fails takes nothing from the others."""
+    """Write one file: readers see the old or the new one. A collector that fails does not stop the others."""
     works = Family("podwright_collector_works", "Whether the collector had an answer, 1 or 0")
     families = [works]
     for name in names:

@@ -29,7 +29,7 @@ FIELDS = (
 def collect() -> List[Family]:
     """Return the last step of each run that still writes, and how many runs could not be read.
 
-    Runs are their users': one that is a pipe, closed or nonsense is counted, and takes nothing from the others.
+    Runs are their users': one that is a pipe, closed or nonsense is counted, and does not stop the others.
     """
     families = [Family(f"podwright_training_{name}", meaning) for _, name, meaning in FIELDS]
     running = Family("podwright_training_running", "1 while the run has not written its end, else 0")
@@ -50,9 +50,9 @@ def collect() -> List[Family]:
 
 
 def _recent_runs() -> List[Path]:
-    """Return the folders whose metrics changed lately; no more than can be looked at in time.
+    """Return the folders whose metrics changed lately, at most as many as one collection can read in time.
 
-    Of too many each owner has a share, the newest: a user who makes hundreds hides nobody else's.
+    Of too many each owner has a share, the newest: a user who makes hundreds does not hide the others'.
     """
     found: List[Tuple[float, int, str]] = []
     end, now = time.monotonic() + LOOK_LIMIT_S, time.time()

@@ -1,4 +1,4 @@
-"""Health checks: does the node have what its instance type promises? They change nothing; a finding is one line.
+"""Health checks: compare the node's hardware with its instance type. Read-only; a finding is one line.
 
 ``nodes.health`` in cluster.yaml has a key for each of ``CHECKS``. The prolog of a job runs the quick ones.
 """

@@ -86,12 +86,12 @@ def nvlink(facts: InstanceFacts) -> Iterator[str]:
 
 
 def _query(question: str) -> List[List[str]]:
-    """Rows of what ``nvidia-smi`` answers."""
+    """Return the rows that ``nvidia-smi`` prints."""
     answer = shell.run("nvidia-smi", question, "--format=csv,noheader", timeout_s=TOOL_LIMIT_S).output
     width = question.count(",") + 1
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.strip()]
     if any(len(row) != width for row in rows):
-        raise CommandError(f"nvidia-smi {question} answered what is no table: {answer.splitlines()[0]}")
+        raise CommandError(f"nvidia-smi {question} did not print CSV: {answer.splitlines()[0]}")
     return rows
 
 

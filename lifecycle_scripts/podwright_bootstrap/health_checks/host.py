@@ -73,7 +73,7 @@ def _limits_of_logins(facts: InstanceFacts) -> Iterator[str]:
     if facts.efa_interfaces and locked != "unlimited":
         yield f"{user} may lock {locked} KiB of memory; EFA needs unlimited"
     if files.isdigit() and int(files) < LEAST_OPEN_FILES:
-        yield f"{user} may open {files} files; {LEAST_OPEN_FILES} are the least"
+        yield f"{user}: got a limit of {files} open files, need {LEAST_OPEN_FILES}"
 
 
 def huge_pages(facts: InstanceFacts) -> Iterator[str]:
@@ -83,7 +83,7 @@ def huge_pages(facts: InstanceFacts) -> Iterator[str]:
 
 
 def shared_memory(facts: InstanceFacts) -> Iterator[str]:  # noqa: ARG001 (for every type)
-    """Shared memory has a quarter of the memory at least: NCCL and data loaders go by it; Linux gives it half."""
+    """Shared memory has at least a quarter of the memory: NCCL and data loaders need it; Linux gives it half."""
     status = os.statvfs(SHARED_MEMORY)
     size_kib, memory_kib = status.f_blocks * status.f_frsize // 1024, _meminfo()["MemTotal"]
     if size_kib < memory_kib // 4:

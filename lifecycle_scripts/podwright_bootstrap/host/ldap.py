@@ -51,7 +51,7 @@ def greet(uri: str, *, certificate: Optional[Path], bind: Optional[Tuple[str, st
     except ssl.SSLCertVerificationError as error:
         raise BootstrapError(
             f"{uri}: its certificate is not accepted: {error.verify_message}",
-            hint="set nodes.ldap.certificate to the authority that signed it, and uri to the name that it is for",
+            hint="set nodes.ldap.certificate to the authority that signed it, and uri to its host name",
         ) from error
     except OSError as error:  # silence, refusal, an unknown name, a file without a certificate
         raise CommandError(f"{uri} does not answer: {error}") from error

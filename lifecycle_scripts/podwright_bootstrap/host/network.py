@@ -1,4 +1,4 @@
-"""This host's addresses, and who listens where."""
+"""This host's addresses, and the programs that listen on its ports."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ def read(path: Path, *, limit_bytes: int, follow_links: bool = False, tail: bool
         tail: return the end of a file that is longer. Default: refuse it.
 
     Raises:
-        OSError: it does not open, is no regular file, or is too long.
+        OSError: it does not open, is not a regular file, or is too long.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     with os.fdopen(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is not a regular file")
         if status.st_size > limit_bytes:
             if not tail:
                 raise OSError(f"{path} has {status.st_size} bytes, more than {limit_bytes}")

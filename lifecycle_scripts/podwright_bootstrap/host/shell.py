@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class BootstrapError(RuntimeError):
-    """The node cannot go on; ``hint`` says what to do. A retry would not help."""
+    """The boot cannot continue; ``hint`` has the solution. A retry would not help."""
 
     def __init__(self, why: str, *, hint: str = "") -> None:
         super().__init__(why)
@@ -57,7 +57,7 @@ class SlowCommandError(CommandError):
 
 
 class TimeLimitError(BaseException):
-    """A step used up its time. Like ``KeyboardInterrupt``, it passes those who handle errors and go on."""
+    """A step used up its time. Like ``KeyboardInterrupt``, it passes handlers of ordinary errors."""
 
 
 def say(text: str) -> None:
@@ -99,7 +99,7 @@ def run(
     What it reads from ``stdin``, and the ``variables`` that are added to its environment, are never written there.
 
     Raises:
-        CommandError: it is not there, ran longer than ``timeout_s``, or (with ``check``) did not exit with 0.
+        CommandError: it does not exist, ran longer than ``timeout_s``, or (with ``check``) did not exit with 0.
     """
     words = [str(word) for word in command]
     if not quiet:
@@ -243,7 +243,7 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
 
 
 def remove_files(*paths: Path) -> Iterator[str]:
-    """Delete those of the files that are there; gives a phrase for each."""
+    """Delete the existing ones of the files; yields a phrase for each."""
     for path in paths:
         if os.path.lexists(path):
             path.unlink()
@@ -251,7 +251,7 @@ def remove_files(*paths: Path) -> Iterator[str]:
 
 
 def _create_beside(path: Path) -> Tuple[Path, int]:
-    """Create an empty file beside ``path`` that no other writer has, and open it.
+    """Create an empty file with a unique name beside ``path``, and open it.
 
     Its name is this host's, so that what a killed boot left goes without a search. Whoever writes it holds its flock:
     a second writer, and a host where somebody else's file has that name, take a random one.
@@ -295,7 +295,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def acting_as(user: pwd.struct_passwd) -> Iterator[None]:
-    """Touch files in the block as this user does, who then owns them and whose links lead nowhere else."""
+    """Access files in the block with this user's rights: new files are the user's, and links give no further access."""
     groups, uid, gid = os.getgroups(), os.geteuid(), os.getegid()
     os.setgroups([])
     os.setegid(user.pw_gid)
@@ -313,7 +313,7 @@ def find_user(name: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(name)
     except KeyError as error:
-        hint = "HyperPod's own image has its users, step users adds those of cluster.yaml"
+        hint = "HyperPod's image has its own users; the step users adds the users of cluster.yaml"
         raise BootstrapError(f"this host has no user {name}", hint=hint) from error
 
 

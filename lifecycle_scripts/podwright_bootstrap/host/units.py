@@ -43,7 +43,7 @@ def answer(question: str, unit: str) -> str:
 
 
 def drop_in(unit: str, name: str, text: str) -> Iterator[str]:
-    """Settings of ours for somebody's unit; a daemon that runs has them after its next start."""
+    """Write our settings for another package's unit; a running daemon has them after its next start."""
     yield from _write(FOLDER / f"{unit}.d" / f"{name}.conf", text)
 
 
@@ -58,7 +58,7 @@ def run_by_timer(name: str, *, service: str, timer: str, path: str = "") -> Iter
 
 
 def remove(*names: str) -> Iterator[str]:
-    """Stop, disable and delete those of the units that the bootstrap wrote."""
+    """Stop, disable and delete the given units that the bootstrap wrote."""
     there = [name for name in names if exists(name)]
     for name in there:
         shell.run("systemctl", "disable", "--now", name, timeout_s=60, check=False)

@@ -1,4 +1,4 @@
-"""Programs that run without root's rights: what packages bring may run in them."""
+"""Run programs without root's rights, because they may run code of packages."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _with_claims(nodes: List[NodeState]) -> List[NodeState]:
-    """Add what running jobs report. A comment may contain lines: each claim is read again, from its job alone."""
+    """Add the reports of running jobs. A comment may contain newlines: each claim is read again, from its job alone."""
     jobs = decision.parse_jobs(_squeue("%i|%U|%N"))
     claims = []
     for line in _squeue("%i|%k").splitlines():
@@ -84,7 +84,7 @@ def _done() -> List[Act]:
     except FileNotFoundError:
         return []
     except (ValueError, TypeError, RecursionError) as error:
-        raise BootstrapError(f"{_path()} is not what podwright wrote: {error}", hint=f"remove {_path()}") from error
+        raise BootstrapError(f"{_path()} is damaged: {error}", hint=f"remove {_path()}") from error
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The checks of a node that is up, and what each finding needs: a reboot, or another instance."""
+"""The checks of a node that is up, and the remedy of each finding: a reboot, or another instance."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def found(facts: InstanceFacts, record: NodeRecord) -> Dict[str, List[str]]:
 
 
 def action(names: List[str]) -> str:
-    """Return what the gravest of the named checks needs."""
+    """Return the remedy that the gravest of the named checks needs."""
     return max((CHECKS[name][0] if name in CHECKS else REBOOT for name in names), key=SEVERITY.index)
 
 

@@ -23,7 +23,7 @@ OUT = {"DOWN", "DRAIN", "DRAINING", "DRAINED", "ERROR", "FAIL", "FAILING", "INVA
 
 @dataclass(frozen=True)
 class Report:
-    """The findings of a node: what they need, and the names of the checks."""
+    """The findings of a node: their remedy, and the names of the checks."""
 
     action: str  # REBOOT | REPLACE
     at: int  # seconds since 1970
@@ -35,7 +35,7 @@ class Report:
 
     @classmethod
     def from_text(cls, text: str) -> Optional[Report]:
-        """Return what ``to_text`` gave; None for a comment of somebody else."""
+        """Parse the text of ``to_text``; return None for a comment of another program."""
         match = re.fullmatch(rf"{OURS}({REBOOT}|{REPLACE}):([0-9]{{1,12}}):([\w,]+)", text, flags=re.ASCII)
         return cls(match[1], int(match[2]), tuple(match[3].split(","))) if match else None
 
@@ -60,7 +60,7 @@ class Claim:
 
     @classmethod
     def from_text(cls, job: str, comment: str) -> Optional[Claim]:
-        """Return what a job's comment says, as ``REPORT@NODE``; None if it says something else."""
+        """Parse a job's comment of the form ``REPORT@NODE``; return None for other comments."""
         text, _, node = comment.partition("@")
         report = Report.from_text(text)
         return cls(job, node, report) if report and re.fullmatch(r"[\w.-]+", node, flags=re.ASCII) else None
@@ -106,7 +106,7 @@ def parse_jobs(shown: str) -> Dict[str, Tuple[str, str]]:
 def claimed(
     nodes: Sequence[NodeState], claims: Iterable[Claim], jobs: Mapping[str, Tuple[str, str]]
 ) -> List[NodeState]:
-    """Return the nodes with the reports of jobs where they have none of their own.
+    """Return the nodes; a node without a report of its own gets the report of its jobs.
 
     A user can have only nodes rebooted on which a job of theirs runs, and on no other node.
     """
@@ -116,7 +116,7 @@ def claimed(
 
 
 def decide(nodes: Sequence[NodeState], done: Iterable[Act], wanted: Remediation, now: int) -> List[Act]:
-    """Return what to do now, the gravest first.
+    """Return the actions to take now, the gravest first.
 
     A node is left alone if somebody else has named a reason for its state, its report is old, or more than half of the
     nodes report the same, which is no fault of theirs. Acts, and nodes that are out for other reasons, stay within
@@ -153,7 +153,7 @@ def _common(reporting: Sequence[NodeState], total: int) -> Set[str]:
 
 
 def _is_free(node: NodeState) -> bool:
-    """Return whether nobody else, and no act of ours that HyperPod still works on, has taken the node out."""
+    """Return whether neither another party, nor an action of ours in progress, has taken the node out of service."""
     return not node.reason or node.reason.startswith((OURS, PROLOG_FAILED))
 
 

@@ -1,4 +1,4 @@
-"""Check this node and report what is found twice in a row, as the node's comment in Slurm."""
+"""Check this node, and report problems that are found twice in a row, as the node's comment in Slurm."""
 
 from __future__ import annotations
 

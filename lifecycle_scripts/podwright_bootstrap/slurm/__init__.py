@@ -1,1 +1,1 @@
-"""Slurm: its configuration, accounts, database, and what it runs around a job."""
+"""Slurm: its configuration, accounts, database, prolog and epilog."""

@@ -1,4 +1,4 @@
-"""The SQL database that slurmdbd keeps jobs in: MariaDB on the controller, or one that is reached by name."""
+"""The SQL database that slurmdbd keeps jobs in: MariaDB on the controller, or an external database."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _credentials(secret_arn: str) -> tuple[str, str]:
 
 
 def _connect(database: Database, secret_arn: str) -> None:
-    """Log in once, with a client that says what is wrong."""
+    """Log in once, with a client whose error names the problem."""
     try:
         shell.retry(
             lambda: _client(database, "SELECT 1;"),
@@ -166,7 +166,7 @@ def _connect(database: Database, secret_arn: str) -> None:
 
 
 def _lets_in(database: Database) -> bool:
-    """Return whether the database accepts the login; one that does not answer does not, for now."""
+    """Return whether the database accepts the login; False also while it does not answer."""
     try:
         _client(database, "SELECT 1;")
     except CommandError:

@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def _try(clear: Callable[[], None]) -> None:
-    """Clear something away; where a user has made that impossible, say so and go on."""
+    """Run a clean-up; if a user has made it impossible, log that and continue."""
     try:
         clear()
     except (BootstrapError, OSError, ValueError) as error:
@@ -70,7 +70,7 @@ def _remove_folder(job: Job, parameters: ProvisioningParameters) -> None:
 
 
 def _clean(job: Job) -> None:
-    """End what carries the job's id. With a user's last job here go all that jobs started, and files of everybody's."""
+    """Kill the job's processes; after the user's last job here, also all that jobs started, and temporary files."""
     user = User.of(job.uid)
     programs = list(_programs(user))  # before the question, or a job that begins now would be among them
     is_last = _is_last(job)
@@ -105,7 +105,7 @@ def _end_lingering(user: User) -> None:
 
 
 def _end_the_swift(job: Job, user: User) -> None:
-    """End programs that fork faster than anybody looks: while all of the user's stand still, none can.
+    """Kill programs that fork faster than we can list them: stop all of the user's programs first.
 
     Not beside a login, whose shell, or root's su(1) or sudo(8), takes the stop for the user's and stays stopped.
     """
@@ -219,7 +219,7 @@ def _may_stay(user: User) -> bool:
 
 
 def _is_last(job: Job) -> bool:
-    """Return whether the user has no other job on this node that goes on; False if the controller does not answer."""
+    """Return whether the user has no other running job on this node; False if the controller does not answer."""
     command = ("squeue", "--noheader", "--format=%A:%t", f"--user={job.uid}", f"--nodelist={job.node}")
     listed = shell.run(*command, timeout_s=20, check=False)
     others = {row.split(":")[0] for row in listed.output.split() if not row.endswith(f":{COMPLETING}")}

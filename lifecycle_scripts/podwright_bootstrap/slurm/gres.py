@@ -1,4 +1,4 @@
-"""Accelerators and tasks in Slurm's configuration: is it what the node has, and what HyperPod needs?
+"""Accelerators and tasks in Slurm's configuration: compare them with the node, and with HyperPod's needs.
 
 https://slurm.schedmd.com/gres.html
 """
@@ -61,7 +61,7 @@ def check_count(node: Node) -> None:
     if complaint:
         raise BootstrapError(
             f"Slurm drains {node.hostname}: {complaint[1].strip()}; {has}",
-            hint="nvidia-smi shows what the driver sees; gres.conf on the controller names a File= for each of them",
+            hint="nvidia-smi shows the driver's GPUs; gres.conf on the controller names a File= for each of them",
         )
 
 

@@ -24,7 +24,7 @@ class Job:
 
     @classmethod
     def of_environment(cls) -> Job:
-        """Read what slurmd gives; ``KeyError`` outside of a job."""
+        """Read slurmd's environment variables; ``KeyError`` outside of a job."""
         return cls(
             id=str(int(os.environ["SLURM_JOB_ID"])),  # it becomes a folder's name
             uid=int(os.environ["SLURM_JOB_UID"]),
@@ -33,7 +33,7 @@ class Job:
 
     @property
     def gid(self) -> int:
-        """Return the user's group; -1, which changes no group, while nobody can say it."""
+        """Return the user's group; -1, which changes no group, while it is unknown."""
         gid = os.environ.get("SLURM_JOB_GID")
         try:
             return int(gid) if gid else pwd.getpwuid(self.uid).pw_gid

@@ -1,4 +1,4 @@
-"""Our part of Slurm's configuration: a file of its own that slurm.conf includes, the service's lines beside it.
+"""Our part of Slurm's configuration: a separate file that slurm.conf includes beside the service's lines.
 
 What the service gave to a key of ours is repeated here, and its own line is kept as a comment.
 https://slurm.schedmd.com/slurm.conf.html
@@ -29,7 +29,7 @@ def write(parameters: ProvisioningParameters) -> Iterator[str]:
     """Write our part and let slurm.conf include it and the accounting's, now and after the service rewrote it.
 
     Raises:
-        BootstrapError: slurm.conf has a prolog or an epilog of somebody else.
+        BootstrapError: slurm.conf has another program's prolog or epilog.
     """
     yield from write_file(parameters)
     yield from _limit_partitions(parameters)

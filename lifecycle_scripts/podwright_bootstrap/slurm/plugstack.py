@@ -26,7 +26,7 @@ def find_pyxis() -> Path | None:
 
 
 def load_once(plugin: Path) -> Iterator[str]:
-    """Let exactly one line load Pyxis, from a path that is there.
+    """Let exactly one line load Pyxis, from an existing path.
 
     Twice, srun would refuse its options as defined twice. An image that ships Pyxis may load it by an include already.
     """
@@ -41,7 +41,7 @@ def load_once(plugin: Path) -> Iterator[str]:
 
 
 def _lines(file: Path) -> Iterator[Line]:
-    """The lines of a file and, where it says so, of those that it includes."""
+    """Return the lines of a file and of the files that it includes."""
     for line in file.read_text().splitlines() if file.exists() else []:
         words = line.split()
         if words[:1] == ["include"]:
@@ -59,6 +59,6 @@ def _loads(line: str) -> bool:
 
 
 def _without(file: Path) -> str:
-    """A file's text but for what loads Pyxis."""
+    """Return a file's text without the lines that load Pyxis."""
     lines = file.read_text().splitlines() if file.exists() else []
     return "".join(f"{line}\n" for line in lines if not _loads(line))

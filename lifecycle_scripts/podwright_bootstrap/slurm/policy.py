@@ -24,7 +24,7 @@ Shown = Callable[[str], str]
 
 
 def apply(nodes: NodeFeatures, cluster: str) -> Iterator[str]:
-    """Make the database's accounts, qualities of service and users those of cluster.yaml."""
+    """Apply the accounts, qualities of service and users of cluster.yaml to the database."""
     wanted = nodes.slurm or SlurmPolicy()
     known_qos = _known_qos()
     yield from _add_qos(wanted.qos, known_qos)

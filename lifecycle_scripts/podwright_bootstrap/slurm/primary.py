@@ -38,5 +38,5 @@ def in_control() -> str:
     answers = shell.run("scontrol", "ping", timeout_s=60, check=False, quiet=True).output
     up = re.search(r"(?m)^Slurmctld\(\S+\) at (\S+) is UP", answers)
     if not up:
-        raise BootstrapError(f"no slurmctld answers: {answers.strip()}", hint="podwright doctor says why")
+        raise BootstrapError(f"no slurmctld answers: {answers.strip()}", hint="podwright doctor shows the reason")
     return up[1]

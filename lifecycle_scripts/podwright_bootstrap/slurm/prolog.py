@@ -76,7 +76,7 @@ def _checks(parameters: ProvisioningParameters) -> bool:
 
 
 def _findings(facts: InstanceFacts, record: NodeRecord) -> List[str]:
-    """Return what the first check finds that finds something: one is enough, and the rest may take their time."""
+    """Return the findings of the first check that fails: one is enough, and other checks may be slow."""
     checks: Dict[str, Check] = {**QUICK, "file_system": partial(_file_system, record)}
     at = ""
     try:
@@ -98,7 +98,7 @@ def _file_system(record: NodeRecord, facts: InstanceFacts) -> Iterator[str]:  # 
 
 
 def _drain(found: List[str], job: Job) -> None:
-    """Say why before slurmd does: it knows no more than that a prolog failed, and the first reason stays."""
+    """Set the reason before slurmd does: slurmd only knows that the prolog failed, and the first reason stays."""
     reason = f"podwright: {'; '.join(found)}"[:REASON_LENGTH]
     command = ("scontrol", "update", f"NodeName={job.node}", "State=DRAIN", f"Reason={reason}")
     try:

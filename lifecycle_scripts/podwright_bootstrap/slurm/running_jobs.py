@@ -26,13 +26,13 @@ def main() -> int:
             _ask(*put_metric_data(cluster_name, region, count))
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)
-        print((said.strip().splitlines() or ["it said nothing"])[-1], file=sys.stderr)
+        print((said.strip().splitlines() or ["no output"])[-1], file=sys.stderr)
         return 1
     return 0
 
 
 def running_jobs() -> Optional[int]:
-    """Return the number of running jobs, or None if no compute node is up."""
+    """Return the number of running jobs, or None while no compute node is up."""
     states = _ask("sinfo", "--noheader", "--Node", "--format=%T").split()
     up = [state for state in states if not state.endswith("*") and state.rstrip("~#!%$@^-") not in NOT_UP]
     if not up:

@@ -94,13 +94,13 @@ def _mismatches(log: Path, start: int) -> List[str]:
 
 
 def _forget_id(why: str) -> Iterator[str]:
-    """Remove the file with the id; never that of another cluster, whose jobs are in the same folder."""
+    """Remove the file with the id, unless it is another cluster's, whose jobs are in the same folder."""
     file = Path(slurm_conf.value("StateSaveLocation", "/var/spool")) / "clustername"
     name = file.read_text().split(":")[0].strip() if file.exists() else ""
     if name.lower() != slurm_conf.cluster_name():
         raise BootstrapError(
-            f"slurmctld ended: {why}, and {file} is of cluster {name or '(none)'}",
-            hint=f"give each cluster a StateSaveLocation of its own; if it is this one's old name, `rm {file}`",
+            f"slurmctld ended: {why}, and {file} belongs to cluster {name or '(none)'}",
+            hint=f"give each cluster its own StateSaveLocation; if that is this cluster's old name, `rm {file}`",
         )
     file.unlink()
     yield f"removed {file}"

@@ -19,7 +19,7 @@ class User:
     """A user of this node."""
 
     uid: int
-    name: str = ""  # while nobody can say it
+    name: str = ""  # while it is unknown
     subordinate: Tuple[range, ...] = ()
 
     @classmethod
@@ -29,7 +29,7 @@ class User:
         return cls(uid, name, tuple(_subordinate({str(uid), name})))
 
     def owns(self, uid: int) -> bool:
-        """Return whether a program or an object with this id is the user's; what has an account is its own."""
+        """Return whether a program or object with this id is the user's; ids of other accounts belong to them."""
         return uid == self.uid or (any(uid in ids for ids in self.subordinate) and not _has_account(uid))
 
     @property

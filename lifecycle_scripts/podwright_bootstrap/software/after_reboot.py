@@ -41,5 +41,5 @@ def repeat(step: str) -> Iterator[str]:
 
 
 def forget(step: str) -> Iterator[str]:
-    """Run the step after reboots no more."""
+    """Stop running the step after reboots."""
     yield from units.remove(f"podwright-{step}.service")

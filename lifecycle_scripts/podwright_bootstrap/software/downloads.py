@@ -59,7 +59,7 @@ def manifest() -> Dict[str, Dict[str, Download]]:
 
 
 def find(name: str) -> Download:
-    """The file of that name for this machine; ``BootstrapError`` if there is none."""
+    """Return the file of that name for this machine; ``BootstrapError`` if it does not exist."""
     machine = platform.machine()
     wanted = manifest()[name].get(machine)
     if wanted is None:
@@ -74,7 +74,7 @@ def from_bundle(node: Node) -> bool:
 
 
 def fetch(name: str, node: Node) -> Path:
-    """The file of that name for this machine, whose checksum is the manifest's.
+    """Fetch the file of that name for this machine, and check the manifest's checksum.
 
     Raises:
         BootstrapError: there is no file for this machine, the download failed, or the checksum differs.
@@ -83,7 +83,7 @@ def fetch(name: str, node: Node) -> Path:
 
 
 def fetch_file(wanted: Download, node: Node) -> Path:
-    """The file, which has its checksum.
+    """Fetch the file, and check its checksum.
 
     Raises:
         BootstrapError: the download failed, or the checksum differs.
@@ -103,7 +103,8 @@ def fetch_file(wanted: Download, node: Node) -> Path:
                 shell.say(f"{path} has another checksum: downloading it again")
             _download(wanted, path, node)
     if not _is(path, wanted):
-        raise BootstrapError(f"{path} changed after it was fetched", hint="who writes there besides root?")
+        hint = f"only root may write to {path.parent}: check its owner and mode"
+        raise BootstrapError(f"{path} changed after it was fetched", hint=hint)
     return path
 
 
@@ -136,7 +137,7 @@ def fetch_wheels(folder: Path, node: Node) -> None:
 
 
 def from_internet(url: str, part: Path) -> None:
-    """Go on where an earlier attempt, of this node or one that died, broke off."""
+    """Continue where an earlier attempt, of this node or a dead one, stopped."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 (manifest)
     shell.say(f"fetching {url}" + (f" from byte {have}" if have else ""))
@@ -149,7 +150,7 @@ def from_internet(url: str, part: Path) -> None:
                 for block in iter(lambda: answer.read(BLOCK_BYTES), b""):
                     file.write(block)
                 if length and file.tell() - start != int(length):
-                    raise ConnectionError(f"{file.tell() - start} of {length} bytes came")
+                    raise ConnectionError(f"{file.tell() - start} of {length} bytes were received")
     except HTTPException as error:
         raise ConnectionError(f"{url} broke off: {error}") from error
     except urllib.error.HTTPError as error:
@@ -167,7 +168,7 @@ def _files(name: str, files: Mapping[str, Mapping[str, str]]) -> Dict[str, Downl
 
 
 def _folder(node: Node) -> Path:
-    """Of the cluster; of this node alone where nothing is shared."""
+    """Return the cluster's folder; this node's own if it has no shared file system."""
     return node.shared(contract.DOWNLOADS_DIRECTORY) if node.has_shared else contract.STATE_DIRECTORY / "downloads"
 
 
@@ -176,7 +177,7 @@ def _is(path: Path, wanted: Download) -> bool:
 
 
 def _identity(path: Path) -> Identity:
-    """Return what identifies a version of the file without reading it."""
+    """Return an identity of the file's version without reading the file."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -20,13 +20,13 @@ PACKAGES = {CLI: _CLI_PACKAGES, RUNTIME: (*_CLI_PACKAGES, "nvidia-container-tool
 
 
 def install(program: str, node: Node) -> Iterator[str]:
-    """Install what a GPU node lacks; without it its other programs run."""
+    """Install missing programs of a GPU node; a failure does not stop the node's other programs."""
     if node.facts.accelerator != "gpu" or shutil.which(program):
         return
     names = PACKAGES[program]
     try:
         packages.install(*(downloads.fetch(name, node) for name in names), node=node)
     except (BootstrapError, CommandError, OSError) as error:
-        shell.say(f"warning: {program} is not there: containers see no GPU: {error}")
+        shell.say(f"warning: {program} is missing: containers see no GPU: {error}")
     else:
         yield f"installed {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""A copy of this package on the node: what Slurm and systemd start must outlive the scripts' temporary folder."""
+"""A copy of this package on the node: programs of Slurm and systemd must outlive the scripts' temporary folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def install() -> Iterator[str]:
-    """Copy what differs; nothing when it is the copy that runs."""
+    """Copy files that differ; do nothing if the copy itself runs."""
     files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.json")]
     wrote = [shell.write_file(FOLDER / path.relative_to(PACKAGE.parent), path.read_bytes()) for path in files]
     if any(wrote):

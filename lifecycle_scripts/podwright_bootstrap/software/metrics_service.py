@@ -34,7 +34,7 @@ WantedBy=multi-user.target
 
 
 def make_user() -> Iterator[str]:
-    """Add the user that measures, unless it is there."""
+    """Add the user of the metrics services, unless it exists."""
     if shell.run("id", USER, timeout_s=30, check=False, quiet=True).exit_code:
         shell.run("useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", USER, timeout_s=30)
         yield f"added user {USER}"
@@ -50,7 +50,7 @@ def keep(
     user: str = USER,
     restart: bool = False,
 ) -> Iterator[str]:
-    """Write the unit and keep it on; restarted where it, or with ``restart`` what it reads, has changed."""
+    """Write and enable the unit; restart it if it changed or, with ``restart``, if its configuration changed."""
     text = UNIT.format(
         description=description, user=user, environment=environment, command=command, capabilities=capabilities
     )

@@ -61,7 +61,7 @@ def replaced(folder: Path, *, now: float) -> List[str]:
 
 
 def _texts_of_jobs() -> Optional[List[str]]:
-    """Return what all jobs say of themselves and their scripts; None if one of them has no script to look at."""
+    """Return the descriptions and scripts of all jobs; None if the script of one cannot be read."""
     shown = shell.run("scontrol", "show", "jobs", "--oneliner", timeout_s=120, quiet=True).output
     texts = [shown]
     for job in jobs(shown.splitlines()):
@@ -76,7 +76,7 @@ def _texts_of_jobs() -> Optional[List[str]]:
 
 
 def jobs(lines: Iterable[str]) -> List[Optional[str]]:
-    """Return the ids of the jobs that wait or run; None for one that was not submitted as a script."""
+    """Return the ids of waiting and running jobs; None for a job that was not submitted as a script."""
     found: List[Optional[str]] = []
     for line in lines:
         job, state = re.search(r"\bJobId=(\d+)", line), re.search(r"\bJobState=(\w+)", line)

@@ -21,7 +21,7 @@ LIMIT_S = 900
 
 
 def install(*packages: str | Path, node: Node) -> None:
-    """Install packages by name or file, and what they depend on.
+    """Install packages by name or file, and their dependencies.
 
     Raises:
         BootstrapError: the cluster takes nothing from the internet; CommandError: apt failed.
@@ -42,7 +42,7 @@ def hold(*names: str) -> None:
 
 
 def _install_offline(*packages: str | Path) -> None:
-    """Files of packages, if the image has what they depend on."""
+    """Install package files, if the image has their dependencies."""
     names = ", ".join(package for package in packages if isinstance(package, str))
     if names:
         raise BootstrapError(
@@ -58,7 +58,7 @@ def _apt(command: str, *words: str | Path) -> None:
 
 
 def _wait_for_others() -> None:
-    """Wait until no other apt or dpkg works; raises ``BootstrapError`` that names the one that does not end."""
+    """Wait until no other apt or dpkg runs; raises ``BootstrapError`` that names the process that does not end."""
     holders = _holders()
     if holders:
         what, hint = f"apt, which works for {', '.join(holders)}", "end that program if it hangs, then boot again"
@@ -73,7 +73,7 @@ def _holders() -> List[str]:
 
 
 def _holder(lock: Path) -> int:
-    """Return the process that holds the file's record lock, as fcntl(2) knows it; 0 if none does."""
+    """Return the process that holds the file's record lock (fcntl(2)); 0 if the file is not locked."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     try:
         asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

@@ -16,7 +16,7 @@ SUFFIX = ".tar.gz"
 
 
 def install(name: str, node: Node) -> Path:
-    """Fetch the release unless the program is there, and return the program's path.
+    """Fetch the release unless the program exists, and return the program's path.
 
     Raises:
         BootstrapError: as of ``downloads.fetch``, or the archive has no program of that name.

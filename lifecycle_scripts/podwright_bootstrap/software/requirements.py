@@ -1,4 +1,4 @@
-"""The locked requirements: which version of what may be installed, and the sha256 of every file that may be it."""
+"""The locked requirements: the version of each package, and the sha256 of every allowed file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source of the node's Slurm, for what its image was built without.
+"""The source of the node's Slurm, to build plugins that the image lacks.
 
 The checksums of releases are in ``downloads.json``, or a user gives that of another one.
 """

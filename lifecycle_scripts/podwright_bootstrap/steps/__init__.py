@@ -9,7 +9,7 @@ from podwright_bootstrap.node import Node
 
 
 class Step(ABC):
-    """Something that must be true of a node; the first line of a step's docstring says what."""
+    """A condition that must hold on a node; the first line of a step's docstring states it."""
 
     name: str
     whose = "every node"  # the nodes it is for, in words: shown where it is skipped
@@ -25,12 +25,12 @@ class Step(ABC):
 
     @abstractmethod
     def apply(self, node: Node) -> Iterator[str]:
-        """Make it true; gives a phrase for each change, after it was made."""
+        """Make the condition hold; yields a phrase for each change, after it was made."""
 
     def remove(self, node: Node) -> Iterator[str]:
-        """Take away what earlier boots left on a node that the step is no longer for; gives a phrase for each."""
+        """Remove leftovers of earlier boots from a node that the step does not apply to; yields a phrase for each."""
         yield from ()
 
     @abstractmethod
     def verify(self, node: Node) -> None:
-        """Prove that it is true; raises ``BootstrapError`` with what is not."""
+        """Check that the condition holds; raises ``BootstrapError`` that names the problem."""

@@ -25,10 +25,10 @@ class Accelerators(Step):
         return bool(node.facts.accelerator)
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Change nothing: the image has the driver."""
+        """Do nothing: the image has the driver."""
         return iter(())
 
     def verify(self, node: Node) -> None:
-        """Count them."""
+        """Count the accelerators."""
         for finding in health_checks.findings(accelerators.count, node.facts):
             raise CommandError(f"{finding} ({node.instance_type})")

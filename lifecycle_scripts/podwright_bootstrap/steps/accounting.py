@@ -58,7 +58,7 @@ class Accounting(Step):
         return node.role == CONTROLLER and (parameters.accounting is not None or parameters.slurm_by_api)
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Database, slurmdbd, what slurm.conf says of it; then, on the primary, whose jobs are accounted."""
+        """Set up database, slurmdbd and slurm.conf; then, on the primary, the cluster and its accounts."""
         slurm_conf.wait()
         if node.parameters.slurm_by_api:  # HyperPod has set slurmdbd up
             shell.wait_until(sacctmgr.answers, what="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
@@ -78,7 +78,7 @@ class Accounting(Step):
         yield from units.remove_timer(ROTATION)
 
     def verify(self, node: Node) -> None:
-        """It runs and answers."""
+        """Check that slurmdbd runs and answers."""
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]
         if _runs_slurmdbd(node, daemons) and not node.parameters.slurm_by_api:
             shell.run("systemctl", "is-active", "slurmdbd", timeout_s=30)
@@ -87,7 +87,7 @@ class Accounting(Step):
 
 
 def _accounts(node: Node) -> Iterator[str]:
-    """The database knows the cluster, its users and the declared policy."""
+    """Register the cluster, its users and the declared policy in the database."""
     cluster = slurm_conf.cluster_name()
     yield from sacctmgr.register(cluster)
     yield from policy.apply(node.parameters.nodes, cluster)
@@ -145,7 +145,7 @@ def _slurmdbd(node: Node) -> Iterator[str]:
         yield f"wrote {SLURMDBD_CONF}"
     if units.answer("is-active", "slurmdbd") != "active":
         if network.listens("127.0.0.1", PORT):
-            hint = f"`ss -lp 'sport = :{PORT}'` says whose it is"
+            hint = f"`ss -lp 'sport = :{PORT}'` shows that program"
             raise BootstrapError(f"port {PORT} is in use by another program than slurmdbd", hint=hint)
         primary.let_begin(node, "slurmdbd", PORT)  # two daemons that make the same tables at once might both end
     yield from units.keep_on("slurmdbd", restart=changed)

@@ -27,7 +27,7 @@ class ControllerLogins(Step):
 
     name = "controller_logins"
     whose = "controllers of clusters with login nodes, unless everybody may log in"
-    hint = f"sshd -t says what is wrong with {OUR_PART}"
+    hint = f"sshd -t shows the problem of {OUR_PART}"
     time_limit_s = 120
     without = "a rule for logins: every user may log in to this controller"
 
@@ -36,7 +36,7 @@ class ControllerLogins(Step):
         return node.role == CONTROLLER and not _is_for_everybody(node)
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Write a part of sshd's configuration that sshd accepts, or none: nobody must be locked out."""
+        """Write a part of sshd's configuration, and remove it if sshd rejects it: no user may be locked out."""
         admins, groups = _admins(node), _groups(node)
         changes = [f"wrote {OUR_PART}"] if shell.write_file(OUR_PART, _rule(admins, groups)) else []
         if INCLUDE not in _lines(SSHD):
@@ -52,16 +52,16 @@ class ControllerLogins(Step):
         yield from changes
 
     def remove(self, node: Node) -> Iterator[str]:
-        """Let everybody in again."""
+        """Let every user in again."""
         changes = list(shell.remove_files(OUR_PART))
         if changes:
             _reload()
         yield from changes
 
     def verify(self, node: Node) -> None:
-        """Sshd turns a stranger away, and lets the first administrator in."""
+        """Check that sshd denies the user ``nobody`` and admits root."""
         if DENIED not in _rules_of(STRANGER):
-            raise BootstrapError("sshd lets everybody in", hint=f"what in {SSHD} is before {INCLUDE}?")
+            raise BootstrapError("sshd lets every user in", hint=f"move {INCLUDE} to the top of {SSHD}")
         if DENIED in _rules_of("root"):
             raise BootstrapError("sshd does not let root in", hint=f"look at DenyUsers in {SSHD} and {OUR_PART.parent}")
 
@@ -86,7 +86,7 @@ def _groups(node: Node) -> Sequence[str]:
 
 
 def _rule(admins: Sequence[str], groups: Sequence[str]) -> str:
-    """Return a block for everybody else; the last line ends it, also where the file is included."""
+    """Return a block for all other users; the last line ends it, also where the file is included."""
     users, others = _all_but(admins), f' Group "{_all_but(groups)}"' if groups else ""
     return f'# Written by podwright.\nMatch User "{users}"{others}\n  DenyUsers *\nMatch all\n'
 
@@ -96,7 +96,7 @@ def _all_but(names: Sequence[str]) -> str:
 
 
 def _rules_of(user: str) -> Sequence[str]:
-    """Return what sshd would go by for a user."""
+    """Return the settings that sshd applies to a user."""
     whose = f"user={user},host=localhost,addr=127.0.0.1"
     return shell.run("sshd", "-T", "-C", whose, timeout_s=30, quiet=True).output.splitlines()
 

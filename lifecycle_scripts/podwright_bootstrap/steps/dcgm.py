@@ -80,7 +80,7 @@ class Dcgm(Step):
         yield from shell.remove_files(TARGET, FIELDS)
 
     def verify(self, node: Node) -> None:
-        """It has a value of a GPU."""
+        """Check that the exporter serves a value of a GPU."""
         url = f"http://{node.address}:{PORT}/metrics"
         shell.wait_until(
             lambda: "DCGM_FI_" in metrics_service.get(url),

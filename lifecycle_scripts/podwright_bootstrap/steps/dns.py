@@ -26,7 +26,7 @@ class Dns(Step):
         return bool(_wanted(node))
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Nothing to change: the network answers or does not."""
+        """Do nothing: this step only checks."""
         return iter(())
 
     def verify(self, node: Node) -> None:

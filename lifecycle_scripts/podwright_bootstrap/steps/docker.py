@@ -57,7 +57,7 @@ class Docker(Step):
             yield f"added {contract.JOB_USER} to group {GROUP}"
 
     def verify(self, node: Node) -> None:
-        """It answers, from the right folder."""
+        """Check that Docker answers and stores images on the local disk."""
         shown = shell.run("docker", "info", "--format", "{{.DockerRootDir}}", timeout_s=60).output.strip()
         if shown != str(local_disk() / "docker"):
             raise BootstrapError(
@@ -74,11 +74,11 @@ def _configure(node: Node) -> Iterator[str]:
         wanted["runtimes"] = {"nvidia": {"args": [], "path": gpu_containers.RUNTIME}, **settings.get("runtimes", {})}
     if wanted != settings:
         shell.write_file(DAEMON_JSON, json.dumps(wanted, indent=2) + "\n")
-        yield f"wrote {DAEMON_JSON}: images go to {root}"
+        yield f"wrote {DAEMON_JSON}: images are stored in {root}"
 
 
 def _move_containerd() -> Iterator[str]:
-    """Move containerd's folder: since Docker 29 images are there, whatever Docker's data-root says.
+    """Move containerd's folder: since Docker 29 images are in it, whatever Docker's data-root is.
 
     https://docs.docker.com/engine/storage/containerd/
     """

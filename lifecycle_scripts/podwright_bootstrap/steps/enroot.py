@@ -46,7 +46,7 @@ class Enroot(Step):
         return node.parameters.nodes.runs_containers
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Containers run on all nodes but controllers; controllers name what srun loads."""
+        """Set up containers on all nodes but controllers; on controllers, only the plugin for srun."""
         if node.role != CONTROLLER:
             yield from _enroot(node)
             yield from gpu_containers.install(gpu_containers.CLI, node)

@@ -44,7 +44,7 @@ UV_VARIABLES = {
 
 
 class Environment(Step):
-    """The environment of the contract's hashes and this Python is there and can import the trainer."""
+    """The training environment of the contract's hashes and this Python exists and can import the trainer."""
 
     name = "environment"
     # Never the controller: it is small, and it must not wait for nodes that in turn wait for its slurmctld.
@@ -78,7 +78,7 @@ class Environment(Step):
                 yield f"built {target}"
 
     def verify(self, node: Node) -> None:
-        """Its own Python imports the trainer, as the job user: what packages run, root must not."""
+        """Import the trainer with the environment's Python, as the job user: root must not run code of packages."""
         target, _ = _wanted(node)
         user = shell.find_user(contract.JOB_USER)
         words = (_python(target), "-c", "import podwright_training")
@@ -94,7 +94,7 @@ def build(
     bundled: Fill | None = None,
     unprivileged_builder: bool = True,
 ) -> None:
-    """Download, check, install, say so last. It is built where it stays: a moved virtual environment breaks.
+    """Download, check and install; mark it complete last. It is built in place: a moved virtual environment breaks.
 
     Args:
         target: the environment's folder.
@@ -106,7 +106,7 @@ def build(
             False: whoever calls this installs.
 
     Raises:
-        BootstrapError: something is out of reach, or is not what the contract or the lock says.
+        BootstrapError: a file is out of reach, or differs from the contract or the lock.
     """
     if target.exists():
         shell.say(f"{target} was left incomplete: building it anew")
@@ -181,7 +181,7 @@ def _causes(errors: str) -> list[str]:
 
 
 def _install(uv: Uv, wheel: Path, lock: Path, payload: TrainingPayload, python: Path) -> None:
-    """Install our wheel and what it needs. uv compares each wheel with its sha256 in the lock before it unpacks it.
+    """Install our wheel and its dependencies. uv checks each wheel's sha256 against the lock before it unpacks it.
 
     Wheels only: a source distribution would run its code before anybody has looked at its checksum.
     """
@@ -207,7 +207,7 @@ def _install(uv: Uv, wheel: Path, lock: Path, payload: TrainingPayload, python: 
 def _compile(user: tuple[str, ...], python: Path) -> None:
     """Write bytecode, which users of the environment cannot: without it each rank compiles what it imports.
 
-    A file that this Python cannot compile is nobody's import, so the exit code says nothing.
+    Files that this Python cannot compile are never imported, so the exit code is ignored.
     """
     packages = python.parents[1] / "lib"
     words = ("-I", "-S", "-m", "compileall", "-qq", "-j", "0", "-x", NEVER_IMPORTED, packages)

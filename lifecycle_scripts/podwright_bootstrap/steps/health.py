@@ -30,7 +30,7 @@ class Health(Step):
         return node.role == COMPUTE and node.parameters.nodes.health is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Nothing to change."""
+        """Do nothing: this step only checks."""
         return iter(())
 
     def verify(self, node: Node) -> None:

@@ -24,7 +24,7 @@ INSTALLED = "ii"  # wanted and installed; of a package that is held, the first l
 
 
 class HeldPackages(Step):
-    """Nothing updates kernel, Lustre client or drivers under running jobs."""
+    """Kernel, Lustre client and drivers are not updated under running jobs."""
 
     name = "held_packages"
     hint = "`apt-mark hold PACKAGE` on the node says more"
@@ -32,14 +32,14 @@ class HeldPackages(Step):
     without = "holds: apt may update the kernel or drivers while jobs run"
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Hold those that are installed."""
+        """Hold the installed packages."""
         names = _not_held()
         if names:
             packages.hold(*names)
             yield f"held {', '.join(names)}"
 
     def verify(self, node: Node) -> None:
-        """All of them are."""
+        """Check that all of them are held."""
         names = _not_held()
         if names:
             raise BootstrapError(f"not held: {', '.join(names)}")

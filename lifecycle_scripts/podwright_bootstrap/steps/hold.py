@@ -22,12 +22,12 @@ class Hold(Step):
 
     name = "hold"
     whose = "compute nodes of clusters whose Slurm HyperPod sets up"
-    hint = "`scontrol show node` says what Slurm knows of it"
+    hint = "`scontrol show node` shows Slurm's record of it"
     time_limit_s = 300
     without = "a hold on jobs: some may start before the node is set up"
 
     def applies(self, node: Node) -> bool:
-        """Run where slurmd is there already."""
+        """Run on nodes where slurmd is installed already."""
         return node.parameters.slurm_by_api and node.role == COMPUTE
 
     def apply(self, node: Node) -> Iterator[str]:
@@ -43,4 +43,4 @@ class Hold(Step):
             yield f"drained {node.hostname} until it is set up"
 
     def verify(self, node: Node) -> None:
-        """Nothing: from here on people may drain it, or let jobs in."""
+        """Do nothing: from here on administrators may drain the node, or let jobs in."""

@@ -38,7 +38,7 @@ class Homes(Step):
         return bool(node.parameters.nodes.users)
 
     def apply(self, node: Node) -> Iterator[str]:
-        """One node makes what is missing, the others wait until they see it."""
+        """Make missing homes on one node; the others wait until they see them."""
         homes = {user: home_of(user, node) for user in node.parameters.nodes.users}
         _refuse_foreign(homes)
         node.homes.mkdir(parents=True, exist_ok=True)
@@ -55,11 +55,11 @@ class Homes(Step):
                     yield from _make(user, home)
 
     def verify(self, node: Node) -> None:
-        """Every home is its user's; one is missing only where nothing more fits, as the log says."""
+        """Every home is its user's; one is missing only where the file system is full, as the log says."""
         for user in node.parameters.nodes.users:
             home = home_of(user, node)
             if home.is_dir() and home.stat().st_uid != user.uid:
-                raise BootstrapError(f"{home} is uid {home.stat().st_uid}'s, not {user.name}'s")
+                raise BootstrapError(f"{home} belongs to uid {home.stat().st_uid}, not to {user.name}")
 
 
 def _refuse_foreign(homes: dict[User, Path]) -> None:
@@ -71,12 +71,12 @@ def _refuse_foreign(homes: dict[User, Path]) -> None:
         if owner != user.uid
     ]
     if foreign:
-        hint = "give in cluster.yaml the uid that the files belong to, or chown -R the home to the new one"
+        hint = "set in cluster.yaml the uid that owns the files, or chown -R the home to the new uid"
         raise BootstrapError("; ".join(foreign), hint=hint)
 
 
 def _is_broken(user: User, home: Path) -> bool:
-    """Return whether a user has made the home unusable, which costs nobody else a node; the log says how."""
+    """Return whether a user has made the home unusable; other users keep the node, and the log has the reason."""
     with _as_owner(user, home):
         folder = home / ".ssh"
         if os.path.lexists(folder) and not os.access(folder / ".", os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
@@ -90,7 +90,7 @@ def _is_broken(user: User, home: Path) -> bool:
 
 
 def _is_ready(user: User, home: Path) -> bool:
-    """Return whether nothing is left to do; read as the user, whose home may be a link."""
+    """Return whether the home is complete; read as the user, because the home may be a link."""
     if not home.is_dir():
         return False
     with _as_owner(user, home):
@@ -106,7 +106,7 @@ def _make(user: User, home: Path) -> Iterator[str]:
     except (CommandError, OSError) as error:
         if not mounts.is_full(error):
             raise
-        shell.say(f"warning: {user.name} has no home {home}, and gets it at a boot that finds space: {error}")
+        shell.say(f"warning: {user.name} has no home {home} until a boot finds space: {error}")
         return
     changes: List[str] = []
     with _as_owner(user, home):
@@ -122,7 +122,7 @@ def _make(user: User, home: Path) -> Iterator[str]:
 
 @contextmanager
 def _as_owner(user: User, home: Path) -> Iterator[None]:
-    """Act as the user in the block; what fails in a user's own home is one warning, and ends the block."""
+    """Act as the user in the block; a failure in the user's own home ends the block with one warning."""
     account = shell.find_user(user.name)
     try:
         with shell.acting_as(account):
@@ -132,13 +132,13 @@ def _as_owner(user: User, home: Path) -> Iterator[None]:
 
 
 def _make_key(folder: Path, *, comment: str) -> None:
-    """A pair without a passphrase, for jobs: it opens the nodes of clusters with this home, and nothing else."""
+    """Make a key pair without a passphrase, for jobs: it opens only nodes of clusters with this home."""
     key = ("-t", "ed25519", "-N", "", "-C", comment, "-f", folder / KEY_NAME)
     shell.run("ssh-keygen", "-q", *key, timeout_s=60, quiet=True)
 
 
 def _authorized(user: User, folder: Path) -> bytes:
-    """Return the user's own lines as they are, and ours between two marks: a key that is no longer listed goes."""
+    """Return the user's own lines unchanged, and ours between two marks: keys that are no longer listed are removed."""
     own, ours = [], False
     for line in _read(folder / "authorized_keys").splitlines():
         ours = line == BEGIN.encode() or (ours and line != END.encode())
@@ -150,7 +150,7 @@ def _authorized(user: User, folder: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    """Return a user's file, in whatever encoding; empty where there is none."""
+    """Return the text of a user's file, in any encoding; empty if the file does not exist."""
     try:
         return regular_file.read(path, limit_bytes=KEYS_LIMIT_BYTES, follow_links=True)
     except FileNotFoundError:

@@ -36,7 +36,7 @@ class _Hooks(Step):
             yield f"ran {hook.script}"
 
     def verify(self, node: Node) -> None:
-        """Each script's exit code has said it."""
+        """Do nothing: a script's exit code was its check."""
 
     def _wanted(self, node: Node) -> List[Hook]:
         hooks = node.parameters.nodes.hooks

@@ -97,7 +97,7 @@ class Ldap(Step):
             yield from list(shell.remove_files(CONFIGURATION, CERTIFICATE, *caches))[:1]
 
     def verify(self, node: Node) -> None:
-        """The daemon runs, and finds whom it must."""
+        """Check that the daemon runs and finds the probe user."""
         wanted = _settings(node)
         shell.run("systemctl", "is-active", "sssd", timeout_s=30, quiet=True)
         if wanted.ssh_key_attribute:
@@ -142,7 +142,7 @@ def _certificate(wanted: Settings) -> Path:
 
 
 def _hand_over(wanted: Settings, password: Optional[str], node: Node) -> Iterator[str]:
-    """Give the other nodes the password, whose roles may not read it: users of those nodes have the roles, too."""
+    """Share the password with other nodes: their roles may not read it, because their users have the roles, too."""
     if node.role != CONTROLLER or not node.has_shared:
         return
     if password and wanted.bind_secret_arn:
@@ -152,10 +152,10 @@ def _hand_over(wanted: Settings, password: Optional[str], node: Node) -> Iterato
 
 
 def has_new_password(node: Node) -> bool:
-    """Return whether the password is another than SSSD's: controllers ask AWS, other nodes look what those wrote.
+    """Return whether the password differs from SSSD's: controllers ask AWS, other nodes read the controllers' file.
 
     Raises:
-        BootstrapError: AWS gives none, or what is there is not a controller's.
+        BootstrapError: AWS does not return the password, or the file was not written by a controller.
     """
     wanted = node.parameters.nodes.ldap
     if wanted is None or not wanted.bind_secret_arn or not CONFIGURATION.is_file():
@@ -182,7 +182,7 @@ def _password(wanted: Settings, node: Node) -> Optional[str]:
 
 
 def _asks_aws(node: Node) -> bool:
-    """Return whether this node's role may read the secret: a controller's, or any where nothing is shared."""
+    """Return whether this node's role may read the secret: a controller's, or any without a shared file system."""
     return node.role == CONTROLLER or not node.has_shared
 
 
@@ -258,13 +258,13 @@ def _names(rows: List[List[str]]) -> str:
 
 
 def _none_of(rows: List[List[str]], *attributes: str) -> str:
-    """Return a filter of LDAP that leaves out who has, in one of the attributes, an id of the rows' columns."""
+    """Return an LDAP filter without entries that have, in one of the attributes, an id of the rows' columns."""
     terms = {f"({name}={ids[column]})" for _, *ids in rows for column, name in enumerate(attributes) if ids[column]}
     return f"(!(|{''.join(sorted(terms))}))"
 
 
 def _access(wanted: Settings) -> str:
-    """Return SSSD's provider, of which a domain has one."""
+    """Return SSSD's provider; a domain has only one."""
     if wanted.access_filter:
         return "ldap"
     return "simple" if wanted.allowed_groups else "permit"
@@ -279,7 +279,7 @@ def _no_second_door() -> Iterator[str]:
 
 
 def _ask_sssd_for_names() -> Iterator[str]:
-    """The package does it where it is installed; an image's own file may lack it."""
+    """Add sss to nsswitch.conf: the package does it when it is installed, but an image's own file may lack it."""
     lines = NSSWITCH.read_text().splitlines()
     asking = [f"{line} sss" if _lacks_sssd(line) else line for line in lines]
     if shell.write_file(NSSWITCH, "\n".join(asking) + "\n"):
@@ -339,7 +339,7 @@ def _in_sudoers(group: str) -> str:
 
 
 def _keep(path: Path, text: str, *, mode: int = 0o644) -> Iterator[str]:
-    """Make a file of this text; remove it if there is none."""
+    """Write a file; remove it if the text is empty."""
     if text:
         if shell.write_file(path, text, mode=mode):
             yield f"wrote {path}"

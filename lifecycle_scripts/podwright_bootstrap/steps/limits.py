@@ -37,7 +37,7 @@ class Limits(Step):
         return node.parameters.nodes.limits is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Write what PAM, systemd and the kernel read."""
+        """Write the limits of PAM, systemd and the kernel."""
         limits = _wanted(node)
         if shell.write_file(USERS, _users(limits)):
             yield f"wrote {USERS}"
@@ -57,7 +57,7 @@ class Limits(Step):
             shell.run("systemctl", "daemon-reload", timeout_s=60)
 
     def verify(self, node: Node) -> None:
-        """The kernel has the values."""
+        """Check that the kernel has the values."""
         differing = _differing(_wanted(node))
         if differing:
             values = ", ".join(f"{name} is {value}" for name, value in differing.items())
@@ -69,7 +69,7 @@ def _wanted(node: Node) -> wanted.Limits:
 
 
 def _users(limits: wanted.Limits) -> str:
-    """limits.conf(5): * is everybody but root."""
+    """limits.conf(5): * means all users except root."""
     names = ("*", "root")
     values = (("memlock", "unlimited"), ("stack", "unlimited"), ("nofile", limits.open_files))
     return "".join(f"{name} - {item} {value}\n" for name in names for item, value in values)

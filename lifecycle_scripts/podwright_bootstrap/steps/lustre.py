@@ -70,7 +70,7 @@ class Lustre(Step):
 
 
 def _prepare(node: Node) -> Iterator[str]:
-    """Prepare what the modules read when they are loaded."""
+    """Write the options that the modules read when they are loaded."""
     if _is_tuned(node):
         yield from lustre_client.module_options(node.facts)
     if lnet.applies(node):

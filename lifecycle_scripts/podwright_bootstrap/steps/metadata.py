@@ -21,14 +21,14 @@ class Metadata(Step):
     whose = "compute nodes that fetch the training program"
     hint = "has the instance group an execution role, and is the node's metadata service reachable (169.254.169.254)?"
     time_limit_s = 120
-    without = "a proof of its credentials: the next step that needs them says if there are none"
+    without = "a check of its credentials: the next step that needs them fails if they are missing"
 
     def applies(self, node: Node) -> bool:
         """Run where a later step uses S3, unless the metadata service is switched off."""
         return node.role == COMPUTE and node.environment is not None and not metadata.is_disabled()
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Nothing to change."""
+        """Do nothing: this step only checks."""
         return iter(())
 
     def verify(self, node: Node) -> None:

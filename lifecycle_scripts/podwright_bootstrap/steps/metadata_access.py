@@ -54,7 +54,7 @@ class MetadataAccess(Step):
             shell.say(f"warning: every user can read the instance's metadata: {error}. {self.hint}")
 
     def remove(self, node: Node) -> Iterator[str]:
-        """Let everybody reach it again."""
+        """Let all users reach the metadata service again."""
         removed = list(units.remove(UNIT))
         if removed and shutil.which("nft"):
             shell.run("nft", "delete", "table", *TABLE, timeout_s=30, check=False)
@@ -74,7 +74,7 @@ def _is_asked_for(node: Node) -> bool:
 
 
 def _allowed(node: Node) -> List[int]:
-    """Return root's id, those of the agent which sends metrics and of a slurmctld that does, and cluster.yaml's."""
+    """Return the allowed user ids: root, the metrics agent, a slurmctld that notifies, cluster.yaml's users."""
     wanted = node.parameters.nodes.metadata_access
     named = [shell.find_user(name).pw_uid for name in (wanted.users if wanted else ())]
     metrics = [entry.pw_uid for entry in pwd.getpwall() if entry.pw_name == METRICS_USER]
@@ -84,7 +84,7 @@ def _allowed(node: Node) -> List[int]:
 
 
 def _rules(allowed: List[int]) -> str:
-    """Return the table, made anew: what leaves this host by user, what it forwards for containers not at all."""
+    """Return nft's table: packets of this host are filtered by user, forwarded ones of containers are rejected."""
     table, ids = " ".join(TABLE), ", ".join(map(str, allowed))
     return f"""# Written by podwright's bootstrap.
 table {table}

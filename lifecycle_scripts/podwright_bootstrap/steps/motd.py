@@ -44,9 +44,9 @@ class Motd(Step):
         yield from shell.remove_files(MOTD)
 
     def verify(self, node: Node) -> None:
-        """Everybody may read it."""
+        """Check the message, and that all users can read it."""
         if stat.S_IMODE(MOTD.stat().st_mode) != MODE or MOTD.read_text() != greeting(node):
-            raise BootstrapError(f"{MOTD} does not greet from this node")
+            raise BootstrapError(f"{MOTD} does not name this node")
 
 
 def greeting(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""AWS's tools for Trainium and Inferentia, and what NxD Training needs of the kernel.
+"""AWS's tools for Trainium and Inferentia, and the kernel settings that NxD Training needs.
 
 https://awsdocs-neuron.readthedocs-hosted.com/en/latest/setup/neuron-setup/pytorch/neuronx/ubuntu/torch-neuronx-ubuntu22.html
 """
@@ -21,7 +21,7 @@ RESERVED, PAGES = "net.ipv4.ip_local_reserved_ports", "vm.nr_hugepages"
 
 
 class Neuron(Step):
-    """Driver, runtime and tools of Neuron are there, the tools in the version that is asked for."""
+    """Driver, runtime and tools of Neuron are installed, the tools in the requested version."""
 
     name = "neuron"
     whose = "nodes with Trainium or Inferentia of clusters with nodes.neuron"
@@ -96,7 +96,7 @@ def _wanted(node: Node) -> str:
 
 
 def _installed(package: str) -> str:
-    """The version that dpkg has installed; "" for none, or one of which only settings are left."""
+    """Return the version that dpkg has installed; "" if it is not installed, or only its settings are left."""
     columns = "--showformat=${db:Status-Status} ${Version}"
     shown = shell.run("dpkg-query", "--show", columns, package, timeout_s=30, check=False, quiet=True)
     status, _, version = shown.output.strip().partition(" ")

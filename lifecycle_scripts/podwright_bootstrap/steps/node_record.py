@@ -13,7 +13,7 @@ from podwright_bootstrap.steps import Step
 
 
 class Record(Step):
-    """The node's record says who it is and what a job finds on it."""
+    """The node's record has its identity and facts for jobs."""
 
     name = "node_record"
     needed = "jobs and their prolog read the record that it writes"
@@ -26,9 +26,9 @@ class Record(Step):
             yield f"wrote {contract.NODE_JSON}"
 
     def verify(self, node: Node) -> None:
-        """It reads back as what it should say."""
+        """Check that the file reads back with the expected content."""
         if contract.record_of_this_node() != record_of(node):
-            raise BootstrapError(f"{contract.NODE_JSON} does not say what this node is")
+            raise BootstrapError(f"{contract.NODE_JSON} does not describe this node")
 
 
 def record_of(node: Node) -> NodeRecord:

@@ -34,7 +34,7 @@ EXPORTER, COLLECTORS, AGENT = (f"podwright-{name}" for name in ("node-exporter",
 
 
 class Observability(Step):
-    """This node measures itself, answers Prometheus, and sends what it measures if there is a workspace."""
+    """This node measures itself, answers Prometheus, and sends its metrics to the workspace, if there is one."""
 
     name = "observability"
     whose = "clusters with metrics"
@@ -47,7 +47,7 @@ class Observability(Step):
         return node.parameters.nodes.observability is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Install what runs, then start it."""
+        """Install the programs, then start them."""
         yield from metrics_service.make_user()
         _refuse_foreign(node)
         yield from _folders()
@@ -68,7 +68,7 @@ class Observability(Step):
         yield from units.remove(*(f"{unit}.service" for unit in (AGENT, COLLECTORS, EXPORTER)))
 
     def verify(self, node: Node) -> None:
-        """The exporter gives what our collectors wrote; the agent is ready. That AWS takes it is no node's business."""
+        """Check that the exporter serves our collectors' metrics and the agent is ready; AWS's side is not checked."""
         shell.wait_until(
             lambda: "podwright_collected_timestamp_seconds" in get(_exporter_url(node)),
             what=f"{_exporter_url(node)} to give our collectors' metrics",

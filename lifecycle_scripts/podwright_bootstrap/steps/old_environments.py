@@ -52,5 +52,5 @@ class OldEnvironments(Step):
         yield from units.remove_timer(UNIT)
 
     def verify(self, node: Node) -> None:
-        """It is on."""
+        """Check that the timer is on."""
         units.require_active(f"{UNIT}.timer")

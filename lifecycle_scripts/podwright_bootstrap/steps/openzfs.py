@@ -41,7 +41,7 @@ class OpenZfs(Step):
         return node.parameters.fsx_openzfs_dns_name is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Copy the job user's home, mount, and add the mount to fstab; what HyperPod mounts needs a home only."""
+        """Copy the job user's home, mount, and add the mount to fstab; if HyperPod mounts, only make the home."""
         if node.parameters.slurm_by_api:
             return _by_api(node)
         return _by_us(node)

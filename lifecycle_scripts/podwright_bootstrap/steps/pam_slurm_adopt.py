@@ -43,7 +43,7 @@ INCLUDES = re.compile(r"^(?:@include|session\s+(?:include|substack))\s+(?P<name>
 
 
 class PamSlurmAdopt(Step):
-    """On compute nodes sshd lets in who has a job there, root and administrators, and the job gets the session."""
+    """On compute nodes sshd admits users with a job there, root and administrators; a session belongs to the job."""
 
     name = "pam_slurm_adopt"
     whose = "compute nodes of clusters that ask for it"
@@ -52,7 +52,7 @@ class PamSlurmAdopt(Step):
     without = "a rule for logins: users without a job may log in to this node"
 
     def applies(self, node: Node) -> bool:
-        """Nobody's job runs on a login node."""
+        """Run on compute nodes: login nodes run no jobs."""
         return node.role == COMPUTE and node.parameters.nodes.pam_slurm_adopt is not None
 
     def apply(self, node: Node) -> Iterator[str]:
@@ -62,14 +62,14 @@ class PamSlurmAdopt(Step):
         yield from _restrict(node)
 
     def remove(self, node: Node) -> Iterator[str]:
-        """Take our lines out of sshd's rules first: without the list nobody would be an administrator."""
+        """Take our lines out of sshd's rules first: without the list no user would be an administrator."""
         if OURS in _rules():
             shell.write_file(PAM_SSHD, _text(_others()))
             yield f"took our lines out of {PAM_SSHD}"
         yield from shell.remove_files(contract.LOGIN_ADMINS)
 
     def verify(self, node: Node) -> None:
-        """Sshd asks PAM at all."""
+        """Check that sshd uses PAM."""
         if "usepam yes" not in shell.run("sshd", "-T", timeout_s=30, quiet=True).output:
             raise BootstrapError("sshd does not ask PAM", hint="write `UsePAM yes` in /etc/ssh/sshd_config")
 
@@ -148,7 +148,7 @@ def _others() -> List[str]:
 
 
 def _without_systemd(line: str) -> Iterator[str]:
-    """Give a line, or what does the same without pam_systemd."""
+    """Return a line, or its equivalent without pam_systemd."""
     included = INCLUDES.match(line)
     file = PAM_SSHD.with_name(included["name"]) if included else None
     text = file.read_text() if file and file.exists() else line

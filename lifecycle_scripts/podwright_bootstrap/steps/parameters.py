@@ -19,7 +19,7 @@ NAMES = (contract.API_PARAMETERS_NAME, contract.PROVISIONING_PARAMETERS_NAME)  #
 
 
 def source() -> Path:
-    """The file this boot goes by: the one that came with the scripts, else the one an earlier boot installed."""
+    """Return the file that this boot reads: the scripts' own, else the one that an earlier boot installed."""
     for path in (folder / name for folder in (SCRIPTS, contract.RESOURCE_CONFIG.parent) for name in NAMES):
         if path.is_file():
             return path
@@ -44,7 +44,7 @@ class Parameters(Step):
             yield f"wrote {installed}"
 
     def verify(self, node: Node) -> None:
-        """The copy says what this boot goes by."""
+        """Check that the copy equals the file that this boot reads."""
         installed = _installed(node)
         if ProvisioningParameters.from_json(installed.read_text()) != node.parameters:
             raise BootstrapError(f"{installed} differs from {source()}")

@@ -29,7 +29,7 @@ ENDS = {"prolog": "", "epilog": " || true"}  # an epilog that fails drains the n
 
 
 class Prolog(Step):
-    """Slurm checks a node before each job, drains it if it is not sound, and clears away what a job leaves."""
+    """Slurm checks a node before each job, drains it if it is faulty, and removes leftovers of jobs."""
 
     name = "prolog"
     whose = "compute nodes of clusters with nodes.prolog or nodes.containers.enroot"
@@ -37,7 +37,7 @@ class Prolog(Step):
     time_limit_s = 900
 
     def applies(self, node: Node) -> bool:
-        """Run where it checks nodes, or makes folders of jobs or of containers."""
+        """Run on nodes that need checks, or folders of jobs or containers."""
         return node.parameters.nodes.has_prolog and node.role == COMPUTE
 
     def apply(self, node: Node) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The timers of remediation: compute nodes report what they find, the controller acts."""
+"""The timers of remediation: compute nodes report their findings, the controller acts."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ class Remediation(Step):
         yield from units.remove_timer(UNIT)
 
     def verify(self, node: Node) -> None:
-        """It is on."""
+        """Check that the timer is on."""
         units.require_active(f"{UNIT}.timer")

@@ -43,23 +43,23 @@ class Runs(Step):
                 yield f"gave {folder} to {contract.JOB_USER}"
             if people and stat.S_IMODE(status.st_mode) != OF_EVERYBODY:
                 os.fchmod(descriptor, OF_EVERYBODY)
-                yield f"opened {folder} to everybody"
+                yield f"opened {folder} to all users"
         finally:
             os.close(descriptor)
 
     def verify(self, node: Node) -> None:
-        """It is the job user's."""
+        """Check that the folder belongs to the job user."""
         folder = node.shared(contract.RUNS_DIRECTORY)
         if folder.owner() != contract.JOB_USER:
             raise BootstrapError(f"{folder} belongs to {folder.owner()}, not to {contract.JOB_USER}")
 
 
 def _open(folder: Path) -> int:
-    """Open the folder itself: a link would give what it leads to away."""
+    """Open the folder itself; do not follow symlinks."""
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError as error:
-        kind = f"a link to {folder.resolve()}" if folder.is_symlink() else "no folder"
+        kind = f"a link to {folder.resolve()}" if folder.is_symlink() else "not a folder"
         raise BootstrapError(
             f"{folder} is {kind}", hint=f"move it away, and boot again: mv {folder} {folder}.old"
         ) from error

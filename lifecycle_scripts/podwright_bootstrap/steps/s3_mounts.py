@@ -87,7 +87,7 @@ class S3Mounts(Step):
         yield from ()
 
     def verify(self, node: Node) -> None:
-        """Each is mounted, and answers; a file of this node's own can be written where it should be."""
+        """Check that each is mounted and answers, and that writable ones take a file of this node's own."""
         for mount in node.parameters.nodes.s3_mounts:
             path = Path(mount.path)
             found = mounts.mounted_at(path)
@@ -101,7 +101,7 @@ class S3Mounts(Step):
 
 
 def _starts(program: str) -> bool:
-    """Return whether its libraries are there; raise ``CommandError`` for any other reason why it does not start."""
+    """Return whether its libraries are installed; raise ``CommandError`` if it does not start for another reason."""
     outcome = shell.run(program, "--version", timeout_s=60, check=False, quiet=True)
     if outcome.exit_code and "libfuse" not in outcome.errors:
         raise CommandError(f"{program} does not start (exit {outcome.exit_code}): {outcome.summary}")
@@ -114,7 +114,7 @@ def _unit_name(path: Path) -> str:
 
 
 def _unit(mount: S3Mount, program: str) -> str:
-    """S3 knows no owners: who may use a folder is what the node's role may, so modes are everybody's."""
+    """Return the unit of a mount: S3 has no owners and the node's role decides, so all users get the same modes."""
     options = ["--allow-other"]
     if mount.prefix:
         options += ["--prefix", mount.prefix]
@@ -132,7 +132,7 @@ def _unit(mount: S3Mount, program: str) -> str:
 
 
 def _tell_of_removed(node: Node) -> None:
-    """A job may be reading: whether it goes is for a person to say."""
+    """Leave a mount that is no longer in cluster.yaml: a job may be reading, so an administrator decides."""
     wanted = {_unit_name(Path(mount.path)) for mount in node.parameters.nodes.s3_mounts}
     for unit in sorted(units.FOLDER.glob(f"{UNIT_PREFIX}*.service")):
         if unit.name not in wanted:

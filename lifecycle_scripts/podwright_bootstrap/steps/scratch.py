@@ -1,4 +1,4 @@
-"""A folder on the instance's own NVMe disks, for what a job writes and nobody needs afterwards.
+"""A folder on the instance's own NVMe disks, for files that are not needed after a job.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-lifetime.html
 """
@@ -28,19 +28,19 @@ EVERYBODY = 0o1777
 
 
 class Scratch(Step):
-    """The instance's own NVMe disks are one folder that everybody may write."""
+    """The instance's own NVMe disks are one folder that all users may write."""
 
     name = "scratch"
     whose = "compute nodes with NVMe disks of clusters with nodes.scratch"
-    hint = "lsblk --fs and wipefs --no-act DISK say what is on the disks; nothing that holds data is ever formatted"
+    hint = "lsblk --fs and wipefs --no-act DISK show what the disks hold; disks with data are never formatted"
     time_limit_s = 900
 
     def applies(self, node: Node) -> bool:
-        """On compute nodes whose type has disks of its own, if it is asked for."""
+        """Run on compute nodes whose type has NVMe disks, if cluster.yaml has nodes.scratch."""
         return node.role == COMPUTE and node.scratch is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Use what the image has mounted, else make a file system of the free disks."""
+        """Use the disks that the image has mounted, else make a file system of the free disks."""
         root = _root(node)
         own = instance_store()
         if own:
@@ -49,16 +49,16 @@ class Scratch(Step):
             yield from _mount(root, node)
         if root.stat().st_mode & 0o7777 != EVERYBODY:
             root.chmod(EVERYBODY)
-            yield f"opened {root} to everybody"
+            yield f"opened {root} to all users"
         yield from own_folder.make_own(root / JOBS_DIRECTORY, mode=PARENT_MODE)
         yield from after_reboot.repeat(self.name)
 
     def remove(self, node: Node) -> Iterator[str]:
-        """Remove the unit; the folder stays, for what is in it."""
+        """Remove the unit; the folder stays, with its files."""
         yield from after_reboot.forget(self.name)
 
     def verify(self, node: Node) -> None:
-        """It can be written, on a disk that is not the root volume's."""
+        """Check that the folder can be written and is not on the root volume."""
         root = _root(node)
         if root.stat().st_dev == Path("/").stat().st_dev:
             raise BootstrapError(f"{root} is on the root volume")

@@ -72,7 +72,7 @@ def _controller(node: Node) -> Iterator[str]:
 
 
 def _by_api(node: Node) -> Iterator[str]:
-    """Let slurmctld take what only a start changes, and jobs onto a node that is set up now."""
+    """Restart slurmctld for settings that only a start applies, and let jobs onto a node that is now set up."""
     if node.role == CONTROLLER:
         slurm_conf.wait()
         gres.check_tasks(node)
@@ -104,7 +104,7 @@ def _client(node: Node) -> Iterator[str]:
 
 
 def _login(node: Node, *, restart: bool) -> Iterator[str]:
-    """Run slurmd where the service made the login node a node of Slurm, else only what its commands need."""
+    """Run slurmd if the service made the login node a node of Slurm, else only the services that commands need."""
     if not sackd.is_used():
         try:
             yield from units.keep_on("slurmd", restart=restart)

@@ -49,7 +49,7 @@ class SlurmConf(Step):
 
     name = "slurm_conf"
     whose = "controllers"
-    hint = f"look at {SLURM_CONF} and {own_part.OWN_PART}; journalctl -u {WATCH} says what was put back"
+    hint = f"look at {SLURM_CONF} and {own_part.OWN_PART}; journalctl -u {WATCH} shows restored lines"
     time_limit_s = 900
 
     def applies(self, node: Node) -> bool:
@@ -57,7 +57,7 @@ class SlurmConf(Step):
         return node.role == CONTROLLER
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Write what differs, let slurmctld take it, and watch the file."""
+        """Write the differences, let slurmctld apply them, and watch the file."""
         slurm_conf.wait()
         changes = list(own_part.write(node.parameters))
         yield from changes
@@ -72,7 +72,7 @@ class SlurmConf(Step):
             yield from units.remove_timer(WATCH)
 
     def verify(self, node: Node) -> None:
-        """The file includes what it should."""
+        """Check that the file includes our parts."""
         missing = own_part.not_included(node.parameters)
         if missing:
             raise BootstrapError(f"{SLURM_CONF} does not include {', '.join(file.name for file in missing)}")

@@ -36,7 +36,7 @@ class SlurmLogs(Step):
     """Logs of Slurm's daemons are rotated before they fill the root volume."""
 
     name = "slurm_logs"
-    hint = f"`logrotate --debug {LOGROTATE_CONF}` says what is wrong with it"
+    hint = f"`logrotate --debug {LOGROTATE_CONF}` shows the problem"
     time_limit_s = 120
     without = "rotated logs of Slurm: watch the root volume"
 
@@ -46,5 +46,5 @@ class SlurmLogs(Step):
             yield f"wrote {LOGROTATE_CONF}"
 
     def verify(self, node: Node) -> None:
-        """Logrotate takes it."""
+        """Check that logrotate accepts the file."""
         shell.run("logrotate", "--debug", LOGROTATE_CONF, timeout_s=60, quiet=True)

@@ -45,7 +45,7 @@ class Ssh(Step):
         return node.has_shared
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Make the cluster's key pair if nobody has, install it, publish this host's key."""
+        """Make the cluster's key pair unless it exists, install it, publish this host's key."""
         keys = node.shared(contract.KEYS_DIRECTORY)
         private = keys / KEY_NAME
         keys.mkdir(exist_ok=True)
@@ -72,7 +72,7 @@ class Ssh(Step):
                 "key. An image of Ubuntu 22.04 or later has one that does: image_id of the instance group"
             )
         elif str(known / node.hostname) not in settings:
-            raise BootstrapError(f"ssh does not look into {known}", hint=f"what in {CLIENT} is before its Include?")
+            raise BootstrapError(f"ssh does not look into {known}", hint=f"move the Include to the top of {CLIENT}")
 
 
 def _make_key_once(private: Path, node: Node) -> bool:
@@ -99,7 +99,7 @@ def _make_key_once(private: Path, node: Node) -> bool:
 
 
 def _install(private: Path) -> Iterator[str]:
-    """Put the pair into the job user's home and let it in, as the user: whose links lead where the user may go."""
+    """Install and authorize the pair in the job user's home, with the user's rights: links give no further access."""
     key, public = private.read_text(), _public(private)
     folder, changes = _home(), []
     with shell.acting_as(shell.find_user(contract.JOB_USER)):
@@ -132,7 +132,7 @@ def _keys(authorized: Path) -> List[bytes]:
 
 
 def _publish(node: Node) -> Iterator[str]:
-    """Replace what all nodes know about this host: a replaced node of the same name has a new key."""
+    """Replace this host's entry in the known hosts of all nodes: a replaced node of the same name has a new key."""
     kind, key = HOST_KEY.read_text().split()[:2]
     for name in (node.hostname, node.address):
         try:
@@ -164,7 +164,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _public(private: Path) -> str:
-    """The public half, which needs no file of its own to be trusted."""
+    """Return the public half, computed from the private key, so that no second file must be trusted."""
     return shell.run("ssh-keygen", "-y", "-P", "", "-f", private, timeout_s=30, quiet=True).output.strip()
 
 

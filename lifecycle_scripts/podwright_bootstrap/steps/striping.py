@@ -39,7 +39,7 @@ class Striping(Step):
         return node.has_shared and client is not None and client.striping == "progressive"
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Set the layout where it is another; files that are there keep theirs."""
+        """Set the layout where it differs; existing files keep theirs."""
         for directory in map(node.shared, DIRECTORIES):
             if not directory.is_dir():
                 user = shell.find_user(contract.JOB_USER)
@@ -51,7 +51,7 @@ class Striping(Step):
                 yield f"striped new files of {directory}"
 
     def verify(self, node: Node) -> None:
-        """The file system says so."""
+        """Check the layout that the file system reports."""
         for directory in map(node.shared, DIRECTORIES):
             if _layout(directory) != PROGRESSIVE:
                 raise CommandError(f"new files of {directory} are striped as {_layout(directory)}, not {PROGRESSIVE}")

@@ -40,7 +40,7 @@ WantedBy=timers.target
 
 
 class UserUpdates(Step):
-    """Users who are added, changed or removed in cluster.yaml are so on this node some minutes after a deployment."""
+    """Changes of users in cluster.yaml reach this node some minutes after a deployment."""
 
     name = "user_updates"
     whose = "clusters whose bucket has their users"
@@ -62,7 +62,7 @@ class UserUpdates(Step):
         yield from units.remove_timer(UNIT)
 
     def verify(self, node: Node) -> None:
-        """It is on."""
+        """Check that the timer is on."""
         units.require_active(f"{UNIT}.timer")
 
 
@@ -71,7 +71,7 @@ def fetch(text: str) -> str:
 
     Raises:
         BootstrapError: the bucket does not answer, or the file names no bucket.
-        ContractError: a file is not what this version needs.
+        ContractError: a file does not fit this version.
     """
     parameters = ProvisioningParameters.from_json(text)
     with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ NO_PASSWORD = "*"  # noqa: S105 -- none fits; unlike "!", the account is not loc
 
 
 class Users(Step):
-    """Everybody in cluster.yaml has the login, ids and groups given there; a removed login is closed, files stay."""
+    """Every user in cluster.yaml has the login, ids and groups given there; a removed login is closed, files stay."""
 
     name = "users"
     whose = "clusters with users or groups"
@@ -38,7 +38,7 @@ class Users(Step):
         return bool(wanted.users or wanted.groups) or any(_is_open(entry) for entry in pwd.getpwall())
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Refuse ids and names that are taken, all at once, before anything is changed; then add what is missing."""
+        """Refuse taken ids and names, all at once, before any change; then add missing users and groups."""
         wanted = node.parameters.nodes
         groups = _groups(wanted)
         _refuse([*_taken_groups(groups), *_taken_users(wanted.users)])
@@ -51,7 +51,7 @@ class Users(Step):
         yield from _close_removed(wanted.users)
 
     def verify(self, node: Node) -> None:
-        """The host itself says so."""
+        """Check the ids and groups that the host reports."""
         for user in node.parameters.nodes.users:
             shown = shell.run("id", user.name, timeout_s=60, quiet=True).output
             missing = [group for group in user.groups if f"({group})" not in shown]
@@ -65,7 +65,7 @@ def home_of(user: User, node: Node) -> Path:
 
 
 def _groups(wanted: NodeFeatures) -> List[Group]:
-    """Those of cluster.yaml, and each user's own."""
+    """Return the groups of cluster.yaml, and each user's own."""
     return [*wanted.groups, *(Group(user.name, user.uid) for user in wanted.users)]
 
 
@@ -91,8 +91,8 @@ def _refuse(taken: List[str]) -> None:
     if taken:
         raise BootstrapError(
             "; ".join(taken),
-            hint="give in cluster.yaml the ids that files already belong to, or other names and ids, and deploy; if "
-            "the host's user is nobody's, userdel it here",
+            hint="set in cluster.yaml the ids that already own files, or other names and ids, and deploy; if the "
+            "host's account is unused, remove it with userdel",
         )
 
 
@@ -124,14 +124,14 @@ def _members(wanted: NodeFeatures) -> Dict[str, List[str]]:
 
 
 def _set_members(group: str, members: List[str]) -> Iterator[str]:
-    """Exactly these: who is taken out of a group in cluster.yaml is out of it."""
+    """Set exactly these members: users who are removed from a group in cluster.yaml leave it."""
     if set(grp.getgrnam(group).gr_mem) != set(members):
         shell.run("gpasswd", "--members", ",".join(members), group, timeout_s=60)
-        yield f"group {group} is {', '.join(members) or 'nobody'}"
+        yield f"group {group} is {', '.join(members) or 'empty'}"
 
 
 def _close_removed(users: tuple[User, ...]) -> Iterator[str]:
-    """Let nobody in who is no longer in cluster.yaml; the account keeps its id, to which its files belong."""
+    """Close the login of users who are no longer in cluster.yaml; the account keeps its id, which owns its files."""
     names = {user.name for user in users}
     for entry in pwd.getpwall():
         if _is_open(entry) and entry.pw_name not in names:
@@ -141,5 +141,5 @@ def _close_removed(users: tuple[User, ...]) -> Iterator[str]:
 
 
 def _is_open(entry: pwd.struct_passwd) -> bool:
-    """Return whether it is a user of cluster.yaml, of this one or an earlier, who may log in."""
+    """Return whether the account is an open login that this or an earlier cluster.yaml created."""
     return entry.pw_gecos == MARK and entry.pw_shell != CLOSED_SHELL

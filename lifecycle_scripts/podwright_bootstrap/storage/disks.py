@@ -1,4 +1,4 @@
-"""The instance's own disks, and which of them hold something."""
+"""The instance's own disks, and which of them hold data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def why_taken(disk: Path) -> str:
 
 
 def labelled(label: str, candidates: Iterable[Path]) -> Optional[Path]:
-    """The candidate whose file system has this label.
+    """Return the candidate whose file system has this label.
 
     ``blkid --label`` would go by /run/blkid/blkid.tab: what was written there within the last two seconds it does not
     look up again, and takes a disk in another's place for the other.
@@ -61,6 +61,6 @@ def labelled(label: str, candidates: Iterable[Path]) -> Optional[Path]:
 
 
 def _signatures(column: str, device: Path) -> List[str]:
-    """This column of what ``wipefs`` finds on the device itself."""
+    """Return this column of ``wipefs``'s output for the device itself."""
     shown = shell.run("wipefs", "--no-act", "--noheadings", "--output", column, device, timeout_s=60, quiet=True)
     return shown.output.split()

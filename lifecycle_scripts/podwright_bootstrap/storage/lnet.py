@@ -43,7 +43,7 @@ def applies(node: Node) -> bool:
 
 
 def configure(node: Node) -> Iterator[str]:
-    """TCP for what needs it, EFA for all else; nothing if LNet has EFA already, by the image's own unit for example.
+    """Configure LNet with TCP and EFA; do nothing if LNet has EFA already, for example by the image's own unit.
 
     Raises:
         CommandError: there is no EFA device, or LNet does not take one.

@@ -26,7 +26,7 @@ def locked(
     Lustre's ``flock`` option makes flock(2) hold among hosts; its server frees the locks of a client that died.
 
     Raises:
-        BootstrapError: somebody else held it all the time; the message names the host.
+        BootstrapError: another process held it all the time; the message names the host.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

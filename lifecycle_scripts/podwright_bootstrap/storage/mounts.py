@@ -43,18 +43,19 @@ def _topmost(path: Path) -> Mount | None:
 
 
 def wait_for(path: Path) -> Mount:
-    """Return what the service mounts at ``path``.
+    """Return the source that the service mounts at ``path``.
 
     Raises:
-        BootstrapError: nothing was mounted in time.
+        BootstrapError: HyperPod mounted no file system in time.
     """
     hint = (
-        "HyperPod mounts what InstanceStorageConfigs names: is it AVAILABLE, and does its security group admit nodes?"
+        "HyperPod mounts the file systems of InstanceStorageConfigs: is it AVAILABLE, and does its security group "
+        "admit nodes?"
     )
     shell.wait_until(lambda: bool(mounted_at(path)), what=f"HyperPod to mount {path}", limit_s=LIMIT_S, hint=hint)
     mount = mounted_at(path)
     if not mount:
-        raise BootstrapError(f"what was mounted on {path} is gone", hint=hint)
+        raise BootstrapError(f"the file system on {path} is no longer mounted", hint=hint)
     return mount
 
 
@@ -77,20 +78,20 @@ def enter_in_fstab(line: str, path: Path) -> bool:
 
 
 def prove_writable(path: Path, folder: Path, *, hostname: str) -> None:
-    """Prove that a folder of what is mounted at ``path`` can be written; see `prove_readback`.
+    """Prove that a folder on the file system at ``path`` can be written; see `prove_readback`.
 
     Raises:
-        BootstrapError: nothing is mounted there, or it is not writable.
+        BootstrapError: no file system is mounted there, or it is not writable.
     """
     if not mounted_at(path):
-        raise BootstrapError(f"nothing is mounted on {path}")
+        raise BootstrapError(f"no file system is mounted on {path}")
     prove_readback(folder, hostname=hostname)
 
 
 def prove_readback(folder: Path, *, hostname: str) -> None:
     """Write a file of this node's own and read it back, by programs that can be ended if servers are silent.
 
-    That users have filled the file system is a warning: a node that boots again finds there what was made before.
+    A full file system is a warning only: a node that boots again finds the files of its earlier boot there.
 
     Raises:
         CommandError: writing it fails otherwise, or it reads as something else.
@@ -100,7 +101,7 @@ def prove_readback(folder: Path, *, hostname: str) -> None:
     except CommandError as error:
         if not is_full(error):
             raise
-        shell.say(f"warning: nothing more fits on {folder}: {error}")
+        shell.say(f"warning: {folder} is full: {error}")
 
 
 def is_full(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""Folders of root's where users may write beside them: no link is followed, nothing that a user put there is used."""
+"""Root's folders in places where users may write: links are not followed, and users' files are never used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_LINK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def make_own(path: Path, *, mode: int) -> Iterator[str]:
     """Make ``path`` a folder of ours with this mode; whatever a user put in its place is moved aside.
 
-    Its parent is a trusted folder. If everybody may write there, from now on each removes only what is theirs.
+    Its parent is a trusted folder. If all users may write there, from now on each can remove only their own files.
     """
     parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -28,25 +28,26 @@ def make_own(path: Path, *, mode: int) -> Iterator[str]:
 
 
 def make_for(path: Path, *, uid: int, gid: int, mode: int) -> Iterator[str]:
-    """Make ``path`` a folder of a user's, in a parent where only we write; the user's own folder stays as it is.
+    """Make ``path`` a user's folder, in a parent where only root writes; the user's existing folder stays as it is.
 
-    What lies there and is not the user's, since others could write there once, is moved aside.
+    Files of others at ``path``, from a time when others could write there, are moved aside.
 
     Raises:
-        BootstrapError: the parent is not ours alone.
+        BootstrapError: others than root can write to the parent.
     """
     parent = os.open(path.parent, _NO_LINK)
     try:
         status = os.fstat(parent)
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise BootstrapError(f"{path.parent} is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}")
+            given = f"got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
+            raise BootstrapError(f"{path.parent}: {given}; need a folder that only root can write to")
         yield from _make(path, parent, owner=uid, group=gid, mode=mode)
     finally:
         os.close(parent)
 
 
 def refuse_writable(path: Path) -> None:
-    """Refuse a folder that root's programs go by, and that others may change.
+    """Refuse a folder that root's programs rely on if others can change it.
 
     Raises:
         BootstrapError: it is a link, not root's, or writable by others; the hint is the command that repairs it.
@@ -55,9 +56,10 @@ def refuse_writable(path: Path) -> None:
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
         return
     if not stat.S_ISDIR(status.st_mode):
-        raise BootstrapError(f"{path} is no folder", hint=f"ls -ld {path}; remove it, and boot again")
+        raise BootstrapError(f"{path} is not a folder", hint=f"ls -ld {path}; remove it, and boot again")
+    given = f"got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
     raise BootstrapError(
-        f"{path} is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}: who may write there can become root",
+        f"{path}: {given}; need a folder that only root can write to",
         hint=f"chown root:root {path} && chmod go-w {path}",
     )
 
@@ -108,7 +110,7 @@ def _put(name: str, parent: int, *, owner: int, group: int, mode: int) -> int:
 
 
 def _open(name: str, parent: int, owner: int) -> "int | None":
-    """Open a real folder of this owner; None if the name is missing or is something else."""
+    """Open a real folder of this owner; return None if the name is missing or is something else."""
     try:
         folder = os.open(name, _NO_LINK, dir_fd=parent)
     except (FileNotFoundError, NotADirectoryError):

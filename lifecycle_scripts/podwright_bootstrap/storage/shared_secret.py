@@ -60,7 +60,7 @@ def receive(node: Node, name: str, *, arn: str) -> str:
 
 
 def find(node: Node, name: str, *, arn: str) -> Optional[str]:
-    """Return the secret; None if no controller has written the one of this ARN.
+    """Return the secret; None if no controller has written the secret of this ARN.
 
     Raises:
         BootstrapError: a folder on the way, or the file, is not root's alone.
@@ -86,7 +86,7 @@ def _path(node: Node, name: str) -> Path:
 
 
 def _refuse_roots(node: Node) -> None:
-    """Refuse what others may write: they could put a folder of theirs in the place of ours."""
+    """Refuse folders that others can write: they could replace our folder with theirs."""
     for folder in (node.mount_path, node.shared(contract.SHARED_DIRECTORY)):
         own_folder.refuse_writable(folder)
 
@@ -95,6 +95,6 @@ def _refuse_readable(path: Path) -> None:
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise BootstrapError(
-            f"{path} is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}, need root's, mode 600",
+            f"{path}: got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}; need root, mode 600",
             hint=f"rm {path}; then, on a controller, sudo systemctl start podwright-users",
         )

@@ -36,7 +36,7 @@ def parents(nodes: NodeFeatures, shared_root: str) -> Dict[str, Path]:
 
 
 def make_parents(folders: Iterable[Path]) -> Iterator[str]:
-    """Make them root's alone, also those that an older boot opened to everybody."""
+    """Make the parents writable by root alone, also those that an older boot opened to all users."""
     for folder in (local_disk() / "enroot", *folders):
         if folder.parent.is_dir():  # after a reboot the shared file system, which keeps its folder, may come later
             yield from own_folder.make_own(folder, mode=PARENT_MODE)

@@ -42,7 +42,7 @@ def addresses(settings: Settings) -> Iterator[Finding]:
 
 
 def _addresses_of_services(settings: Settings) -> int:
-    """Count what file systems and endpoints in the subnet take at least."""
+    """Return the least number of addresses that file systems and endpoints in the subnet take."""
     network, openzfs = settings.network, settings.openzfs
     services = checks.endpoint_services(network.endpoints) if isinstance(network, CreatedNetwork) else ()
     return isinstance(settings.lustre, CreatedLustre) + isinstance(openzfs, CreatedOpenZfs) + len(services)

@@ -38,7 +38,7 @@ def tag_limits(settings: Settings) -> Iterator[Finding]:
 
 
 def provisioning(settings: Settings) -> Iterator[Finding]:
-    """A group's key or spot capacity needs continuous provisioning, or several controllers do not go with it."""
+    """A group's key or spot capacity needs continuous provisioning, or several controllers conflict with it."""
     cluster = settings.cluster
     groups = [group_arguments(group) for group in cluster.instance_groups]
     problems = checks.cluster_provisioning(groups, cluster.node_provisioning)

@@ -51,7 +51,7 @@ def multi_head(settings: Settings) -> Iterator[Finding]:
 
 
 def api_slurm(settings: Settings) -> Iterator[Finding]:
-    """Slurm set up by the API does not go with this strategy or provisioning."""
+    """Slurm set up by the API conflicts with this strategy or provisioning."""
     cluster, slurm = settings.cluster, settings.cluster.slurm
     if not isinstance(slurm, ApiSlurm):
         return

@@ -82,7 +82,7 @@ def zone_offers_type(settings: Settings, account: Account) -> Iterator[Finding]:
 
 
 def bucket_in_region(settings: Settings, account: Account) -> Iterator[Finding]:
-    """Your bucket is not there, or in another region: SageMaker reads scripts in the cluster's own.
+    """Your bucket does not exist, or is in another region: SageMaker reads scripts in the cluster's own.
 
     Asked: the bucket's location.
     Passes: it is the file's region.
@@ -101,7 +101,7 @@ def bucket_in_region(settings: Settings, account: Account) -> Iterator[Finding]:
 
 
 def role_trust(settings: Settings, account: Account) -> Iterator[Finding]:
-    """Your role is not there, or SageMaker may not assume it.
+    """Your role does not exist, or SageMaker may not assume it.
 
     Asked: the role's trust policy.
     Passes: a statement allows sts:AssumeRole to sagemaker.amazonaws.com.
@@ -138,11 +138,11 @@ def role_rights(settings: Settings, account: Account) -> Iterator[Finding]:
 
 
 def file_system_available(settings: Settings, account: Account) -> Iterator[Finding]:
-    """Your file system is not there, does not serve, or is not the one that the file describes.
+    """Your file system does not exist, is not available, or differs from what the file describes.
 
     Asked: the file system, by the id in its DNS name.
     Passes: it is available, and its mount name and VPC are the file's.
-    Fails: it is not there or not available, or its mount name is another (error); it is in another VPC, which must
+    Fails: it does not exist or is not available, or its mount name differs (error); it is in another VPC, which must
     be peered (warning).
     By hand: aws fsx describe-file-systems --file-system-ids fs-…
     """
@@ -164,7 +164,7 @@ def _file_system(
         yield error(path, f"dns_name: {found['FileSystemId']} is {found['Lifecycle']}", "wait until it is AVAILABLE")
     mount_name = found.get("LustreConfiguration", {}).get("MountName")
     if isinstance(wanted, ExistingLustre) and mount_name != wanted.mount_name:
-        message = f"mount_name: {found['FileSystemId']} has {mount_name or 'none: it is no Lustre'}"
+        message = f"mount_name: {found['FileSystemId']} has {mount_name or 'no mount name: it is not Lustre'}"
         yield error((word, "mount_name"), message, f"write {mount_name}" if mount_name else "use a Lustre file system")
     if isinstance(network, ExistingNetwork | CreatedSubnet) and found["VpcId"] != network.vpc_id:
         message = f"dns_name: {found['FileSystemId']} is in {found['VpcId']}, the nodes are in {network.vpc_id}"

@@ -27,8 +27,8 @@ def network_exists(settings: Settings, account: Account) -> Iterator[Finding]:
     """Your VPC, a subnet or the security group is not in this region of the account, or not in the VPC.
 
     Asked: the VPC, the subnets and the security group, by their ids.
-    Passes: each is there, and subnets and group are of the VPC.
-    Fails: one is not (error).
+    Passes: each exists, and subnets and group are in the VPC.
+    Fails: one does not exist, or is in another VPC (error).
     By hand: aws ec2 describe-subnets --subnet-ids subnet-…, and describe-security-groups, describe-vpcs.
     """
     network = settings.network
@@ -36,7 +36,7 @@ def network_exists(settings: Settings, account: Account) -> Iterator[Finding]:
         return
     if account.vpc(network.vpc_id) is None:
         hint = f"look in {settings.region}, in this account"
-        yield error(("network", "vpc_id"), f"vpc_id: {network.vpc_id} is not there", hint)
+        yield error(("network", "vpc_id"), f"vpc_id: {network.vpc_id} does not exist", hint)
     if not isinstance(network, ExistingNetwork):
         return
     found: dict[KeyPath, Mapping[str, Any] | None] = {
@@ -47,9 +47,11 @@ def network_exists(settings: Settings, account: Account) -> Iterator[Finding]:
     ids = dict(zip(found, [*network.subnet_ids, network.security_group_id], strict=True))
     for path, item in found.items():
         if item is None:
-            yield error(path, f"{ids[path]} is not there", f"look in {settings.region}, in this account")
+            hint = f"look in {settings.region}, in this account"
+            yield error(path, f"{path[1]}: {ids[path]} does not exist", hint)
         elif item["VpcId"] != network.vpc_id:
-            yield error(path, f"{ids[path]} is of {item['VpcId']}, not of {network.vpc_id}", "use one VPC for all")
+            given = f"{path[1]}: {ids[path]} is in {item['VpcId']}, need {network.vpc_id}"
+            yield error(path, given, "use one VPC for all")
 
 
 def security_group_rules(settings: Settings, account: Account) -> Iterator[Finding]:
@@ -109,7 +111,7 @@ def free_addresses(settings: Settings, account: Account) -> Iterator[Finding]:
     interfaces = sum(count * interfaces_of(name) for name, count in coming.items())
     if sum(coming.values()) > free:
         message = f"subnet_ids: {free} addresses are free, {sum(coming.values())} nodes are to come"
-        yield error(SUBNETS, message, "give the nodes a larger subnet, or a further one")
+        yield error(SUBNETS, message, "give the nodes a larger subnet, or an additional one")
     elif interfaces > free:
         message = f"subnet_ids: {free} addresses are free; with EFA the nodes to come may take {interfaces}"
         yield warning(SUBNETS, message, "give the nodes a larger subnet, or efa-only interfaces")
@@ -176,13 +178,13 @@ def s3_route(settings: Settings, account: Account) -> Iterator[Finding]:
             continue
         yield error(
             (*SUBNETS, index),
-            f"{subnet_id} follows {table['RouteTableId']}, which leads neither to S3 nor to the internet",
+            f"{subnet_id} uses {table['RouteTableId']}, which has no route to S3 or the internet",
             "add a gateway endpoint of S3 to that table, or a route through a NAT gateway",
         )
 
 
 class _Peers:
-    """Whom a rule must admit: the group itself, or every address of the nodes' subnets."""
+    """The peers that a rule must admit: the group itself, or every address of the nodes' subnets."""
 
     def __init__(self, group_id: str, blocks: Sequence[IPv4Network]) -> None:
         self.group_id = group_id

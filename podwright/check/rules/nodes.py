@@ -71,7 +71,7 @@ def hooks(settings: Settings) -> Iterator[Finding]:
 
 
 def _secrets_of(script: Path, path: KeyPath) -> Iterator[Finding]:
-    """Report the secrets of a script: everybody who may read the bucket or a node could read them."""
+    """Report the secrets of a script: all users who may read the bucket or a node could read them."""
     text = script.read_text(encoding="utf-8", errors="replace")
     for secret in find(text):
         line = text.count("\n", 0, secret.start) + 1

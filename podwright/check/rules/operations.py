@@ -51,7 +51,7 @@ def accounting_in_network(settings: Settings) -> Iterator[Finding]:
             yield error(path, f"{cidr} is outside the network, {within}", f"use a block within {within}")
         over = next((block for block in taken if IPv4Network(cidr).overlaps(IPv4Network(block))), None)
         if over:
-            yield error(path, f"{cidr} overlaps {over}", "use a block of its own")
+            yield error(path, f"{cidr} overlaps {over}", "use a separate block")
         taken.append(cidr)
 
 
@@ -134,8 +134,8 @@ def s3_state(settings: Settings) -> Iterator[Finding]:
         given = f"region: got {state.region!r}, need a name like us-west-2"
         yield error(("state", "region"), given, "it is the region of the bucket")
     elif state.region is not None and partition_of(state.region) != partition_of(settings.region):
-        given = f"region: {state.region} is of another partition than {settings.region}"
-        yield error(("state", "region"), given, "credentials are of one partition: use a bucket of the cluster's")
+        given = f"region: {state.region} is in another AWS partition than {settings.region}"
+        yield error(("state", "region"), given, "credentials work in one partition: use a bucket in the cluster's")
     hint = "use a bucket that only those who deploy can read"
     if names.is_own_bucket(settings, state.bucket):
         yield error(("state", "bucket"), f"bucket: {state.bucket} is the cluster's own bucket", hint)

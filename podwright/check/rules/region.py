@@ -43,7 +43,7 @@ def known_region(settings: Settings) -> Iterator[Finding]:
 
 
 def zone_in_region(settings: Settings) -> Iterator[Finding]:
-    """The Availability Zone is of another region (error), or podwright does not know it (warning)."""
+    """The Availability Zone is in another region (error), or podwright does not know it (warning)."""
     prefix = zone_id_prefix(settings.region)
     known = zone_ids(settings.region)
     for path, zone in [*zones(settings.network), *_zones_of_database(settings)]:
@@ -98,7 +98,7 @@ def existing_file_system_in_region(settings: Settings) -> Iterator[Finding]:
 
 
 def arns_in_region(settings: Settings) -> Iterator[Finding]:
-    """An ARN is of another partition, or of another region: services use what is in their own region."""
+    """An ARN is in another partition or another region: services use resources in their own region."""
     partition = partition_of(settings.region)
     for path, text in texts(settings):
         match = _ARN.match(text)

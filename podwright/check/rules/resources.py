@@ -43,7 +43,7 @@ def blocks_of_network(settings: Settings) -> Iterator[Finding]:
     for path, block in given.items():
         if not block_problems("cidr", block) and IPv4Network(block).overlaps(IPv4Network(facts.DOCKER_RANGE)):
             what = f"{path[1]}: {block} overlaps {facts.DOCKER_RANGE}, the network of Docker on every node"
-            yield warning(path, what, "use another block: containers do not reach what is in this one")
+            yield warning(path, what, "use another block: containers cannot reach addresses in this one")
     blocks, most = 1 + len(network.secondary_cidrs), facts.DEFAULT_VPC_BLOCKS
     if most < blocks <= facts.MAX_VPC_BLOCKS:
         yield warning(
@@ -97,7 +97,7 @@ def created_lustre(settings: Settings) -> Iterator[Finding]:
 
 
 def _links_with_own_bucket(settings: Settings, lustre: CreatedLustre) -> Iterator[Finding]:
-    """Report links by which a file of any user becomes what every node runs as root."""
+    """Report links through which any user could replace scripts that every node runs as root."""
     for index, link in enumerate(lustre.data_repositories):
         bucket, _, prefix = link.s3_uri.removeprefix("s3://").partition("/")
         prefix = f"{prefix.rstrip('/')}/" if prefix else ""
@@ -172,7 +172,7 @@ def _policies_of_administrators(role: CreatedRole) -> Iterator[Finding]:
 
 
 def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
-    """The roles, or the policies of a role, are of two accounts; IAM and SageMaker use those of their own alone."""
+    """The roles, or a role's policies, are in two accounts; IAM and SageMaker use only the cluster's account."""
     role = settings.role
     if isinstance(role, ExistingRole):
         given: dict[KeyPath, str] = {("role", key): arn for key, arn in role.arns().items()}

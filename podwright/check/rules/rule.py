@@ -20,7 +20,7 @@ GROUPS: KeyPath = ("cluster", "instance_groups")
 
 
 def scripts_in_place_of_ours(settings: Settings) -> tuple[str, str]:
-    """Return which scripts nodes run in place of podwright's, and what to do so that they run podwright's."""
+    """Return the scripts that nodes run in place of podwright's, and how to make them run podwright's."""
     if isinstance(settings.cluster.slurm, ExistingScripts):
         return "`slurm: {source: existing}`", "use `slurm: {source: lifecycle}`"
     return "`init_script`", "delete `init_script`"

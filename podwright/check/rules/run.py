@@ -42,7 +42,7 @@ def run_fits(settings: Settings, run: Run) -> Iterator[Finding]:
         elif group.instance_type in NXDT:
             yield from _with_nxdt(run, group, (*path, "instance_type"))
         else:
-            need = f"{group.instance_type}: native PyTorch needs {' or '.join(neuron.DEVICES)}, and this is {device}"
+            need = f"{group.instance_type}: native PyTorch needs {' or '.join(neuron.DEVICES)}, not {device}"
             yield error((*path, "instance_type"), need, neuron.LEGACY)
 
 
@@ -99,7 +99,7 @@ def job_costs(settings: Settings, run: Run) -> Iterator[Finding]:
             continue
         found = figures(run, InstanceType.of(group.instance_type), settings.region)
         if found:
-            hint = "`podwright fetch RUN --export` writes a report with what it really takes"
+            hint = "`podwright fetch RUN --export` writes a report with measured values"
             yield remark((*path, "instance_type"), f"the job on {run.nodes} {group.instance_type}, {found.text}", hint)
         return
 
@@ -107,7 +107,7 @@ def job_costs(settings: Settings, run: Run) -> Iterator[Finding]:
 def _partitions(
     settings: Settings, run: Run, partition: str | None = None
 ) -> Iterator[tuple[list[Finding], KeyPath, InstanceGroup]]:
-    """Yield for each partition, or the named one, what it lacks for a job, and its largest group; nothing for a run."""
+    """Yield the resources that each partition, or the named one, lacks for a job, with its largest group."""
     from podwright_training.jobs.spec import JobSpec  # noqa: PLC0415 — only `--run` needs it
 
     if not isinstance(run, JobSpec):
@@ -123,7 +123,7 @@ def _partitions(
 
 
 def _of_partition(job: JobSpec, name: str, groups: Sequence[tuple[KeyPath, InstanceGroup]]) -> Iterator[Finding]:
-    """Yield what a partition lacks for a job: one finding each for nodes, ranks and accelerator."""
+    """Yield a finding for each resource that a partition lacks for a job: nodes, ranks, accelerator."""
     from podwright_training.neuron import ranks_per_device  # noqa: PLC0415 — only `--run` needs it
 
     count = sum(group.count for _, group in groups)
@@ -140,5 +140,5 @@ def _of_partition(job: JobSpec, name: str, groups: Sequence[tuple[KeyPath, Insta
         words = f"the job starts {job.ranks_per_node} ranks on a node, and {kind.name} has {of} for {ranks}"
         yield error((*path, "instance_type"), words, "lower `ranks_per_node` of the job")
     if job.model.accelerator and job.model.accelerator != of:
-        words = f"the job's MFU is of {job.model.accelerator}, and {kind.name} has {of or 'no accelerator'}"
+        words = f"the job computes MFU for {job.model.accelerator}, but {kind.name} has {of or 'no accelerator'}"
         yield error((*path, "instance_type"), words, "change `accelerator` of the job's model, or leave it out")

@@ -84,7 +84,7 @@ def _names(section: str, names: Sequence[str], reserved: frozenset[str]) -> Iter
             besides = f", and not {' or '.join(sorted(reserved))}" if reserved else ""
             yield error(path, f"name: got {name!r}, need {need}{besides}", "")
         elif name in names[:index]:
-            yield error(path, f"name: {name} is there twice", "delete one")
+            yield error(path, f"name: {name} is used twice", "delete one")
 
 
 def _known(path: KeyPath, names: Iterable[str], known: Iterable[str]) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ def unused_docker_access(settings: Settings) -> Iterator[Finding]:
     containers = settings.nodes.containers
     if containers and containers.docker_for_job_user and not containers.docker:
         path = ("nodes", "containers", "docker_for_job_user")
-        yield error(path, "docker_for_job_user has no effect without docker", "delete the line, or say docker: true")
+        yield error(path, "docker_for_job_user has no effect without docker", "delete the line, or set docker: true")
 
 
 def unused_image_cache(settings: Settings) -> Iterator[Finding]:
@@ -29,7 +29,7 @@ def unused_image_cache(settings: Settings) -> Iterator[Finding]:
     containers = settings.nodes.containers
     if containers and containers.shared_cache and not containers.enroot:
         path = ("nodes", "containers", "shared_cache")
-        yield error(path, "shared_cache has no effect without enroot", "delete the line, or say enroot: true")
+        yield error(path, "shared_cache has no effect without enroot", "delete the line, or set enroot: true")
 
 
 def unpinned_downloads(settings: Settings) -> Iterator[Finding]:

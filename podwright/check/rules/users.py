@@ -77,7 +77,8 @@ def ids_of_people(settings: Settings) -> Iterator[Finding]:
             hint = "lower ids belong to the image's own users"
             yield error(path, f"{path[-1]}: got {number}, need {MIN_ID} to {MAX_ID}", hint)
         elif number in owners:
-            yield error(path, f"{path[-1]}: {owners[number]} has {number} already", "give each user and group its own")
+            hint = "use a unique id for each user and group"
+            yield error(path, f"{path[-1]}: {owners[number]} has {number} already", hint)
         else:
             owners[number] = dotted(path[:-1])
 
@@ -121,11 +122,11 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
             where = f"{openzfs} or {lustre}" if openzfs else lustre
             yield error(path, f"home: got {user.home!r}, need a path below {where}", "all nodes mount it")
         elif home == usual or any(home.is_relative_to(folder) for folder in ours):
-            yield error(path, f"home: {home} is reserved", f"use a folder of its own, as {usual / user.name}")
+            yield error(path, f"home: {home} is reserved", f"use a separate folder, such as {usual / user.name}")
         elif owners.get(home, user.name) != user.name:
-            yield error(path, f"home: {home} is another user's", "use a folder of its own")
+            yield error(path, f"home: {home} is another user's", "use a separate folder")
         elif around := [other for other in owners if other in home.parents or home in other.parents]:
-            yield error(path, f"home: {home} and {around[0]}, another user's, overlap", "use a folder of its own")
+            yield error(path, f"home: {home} and {around[0]}, another user's, overlap", "use a separate folder")
         owners[home] = user.name
 
 
@@ -157,19 +158,20 @@ def role_of_login_nodes(settings: Settings) -> Iterator[Finding]:
     if nodes.metadata_access is not None or not (nodes.users or nodes.ldap) or not _has_login_nodes(settings):
         return
     given = "metadata_access: without it every user of the login nodes can use the nodes' role"
-    hint = "write `metadata_access: {users: [ubuntu]}` into nodes, with the users whose programs need the role"
+    hint = "write `metadata_access: {users: [ubuntu]}` into nodes, with users whose programs need the role"
     yield warning(USERS if nodes.users else LDAP, given, hint)
 
 
 def controller_logins(settings: Settings) -> Iterator[Finding]:
-    """Users can log in nowhere: controllers are for administrators, and there are no login nodes."""
+    """Users cannot log in: controllers are for administrators alone, and there are no login nodes."""
     nodes = settings.nodes
     wanted = nodes.controller_logins
     if wanted is None or wanted.everybody is not False or not (nodes.users or nodes.ldap):
         return
     if not _has_login_nodes(settings):
         path = ("nodes", "controller_logins", "everybody")
-        yield warning(path, "everybody: no node is left where users can log in", "add an instance group of role login")
+        given = "everybody: got false and no login nodes, so users cannot log in"
+        yield warning(path, given, "add an instance group of role login")
 
 
 def _has_login_nodes(settings: Settings) -> bool:
@@ -230,7 +232,7 @@ def _access_problems(wanted: Ldap) -> Iterator[Finding]:
         yield error((*LDAP, "access_filter"), f"access_filter: the parentheses of {access!r} do not match", "")
     if access is not None and wanted.allowed_groups:
         hint = "put the groups into the filter, such as (memberOf=cn=research,ou=groups,dc=corp,dc=net)"
-        yield error((*LDAP, "access_filter"), "access_filter does not go with allowed_groups", hint)
+        yield error((*LDAP, "access_filter"), "access_filter conflicts with allowed_groups", hint)
     if attribute is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", attribute):
         given = f"ssh_key_attribute: got {attribute!r}, need an attribute's name, such as sshPublicKey"
         yield error((*LDAP, "ssh_key_attribute"), given, "")
@@ -267,7 +269,7 @@ def _is_ldap(uri: str) -> bool:
 
 
 def _why_no_key(key: str) -> str:
-    """Return what is wrong with a public key; empty if it is valid."""
+    """Return the problem of a public key; empty if the key is valid."""
     if "PRIVATE KEY" in key:
         return "this is a private key; replace the key pair, because others may have read it"
     if "\n" in key.strip():
@@ -286,7 +288,7 @@ def _why_no_key(key: str) -> str:
         if len(data) < 4 + length:
             return "the key is cut off"
         data = data[4 + length :]
-    return "" if len(fields) > 1 and fields[0] == words[0].encode() else "the key is of another type than it says"
+    return "" if len(fields) > 1 and fields[0] == words[0].encode() else "the key has another type than its line says"
 
 
 def _each(settings: Settings, *keys: str) -> Iterator[tuple[KeyPath, Any]]:

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the node and the user."""
     parser.add_argument("node", nargs="?", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else controller")
     parser.add_argument(
-        "--user", type=user_name, help=f"whose shell. Default: as the section session says, else {JOB_USER}"
+        "--user", type=user_name, help=f"user to log in as. Default: the section session's, else {JOB_USER}"
     )
     parser.add_argument("--document", metavar="NAME", help="session document. Default: cluster.yaml's, if it has one")
     add_target_arguments(parser, has_json=False)

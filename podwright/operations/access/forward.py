@@ -1,4 +1,4 @@
-"""``podwright forward``: make a port of a node a port of this machine."""
+"""``podwright forward``: forward a port of a node to this machine."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LAST_PORT = 65535
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the ports and the node."""
-    parser.add_argument("port", type=port, metavar="PORT", help="of a program that listens on the node's loopback")
+    parser.add_argument("port", type=port, metavar="PORT", help="port on the node that a program serves on 127.0.0.1")
     parser.add_argument("node", nargs="?", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else controller")
-    parser.add_argument("--local-port", type=port, metavar="PORT", help="on this machine. Default: the same")
+    parser.add_argument("--local-port", type=port, metavar="PORT", help="port on this machine. Default: the same")
     add_target_arguments(parser, has_json=False)
     add_examples(parser, "podwright forward 6006  # TensorBoard", "podwright forward 8888 workers/1 --local-port 9999")
 

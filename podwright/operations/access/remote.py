@@ -68,7 +68,7 @@ class Remote:
         return done.stdout.decode(errors="replace")
 
     def show(self, line: str) -> None:
-        """Run a line of shell whose output goes to our own, until it ends.
+        """Run a line of shell until it ends, and copy its output to our own.
 
         The line ends with this process: the pipe of its standard input closes.
 
@@ -90,7 +90,7 @@ class Remote:
 
     def failure(self, status: int, errors: str) -> RemoteError:
         """Return the error for a line that ended with this status and wrote these lines to stderr."""
-        last = next((line for line in reversed(errors.splitlines()) if line.strip()), "it said nothing").strip()
+        last = next((line for line in reversed(errors.splitlines()) if line.strip()), "no output").strip()
         if status != SSH_FAILED:
             return RemoteError(f"{self.node.name}: {last}", status=status)
         if "Permission denied" in errors:
@@ -105,16 +105,16 @@ class Remote:
 
 
 def add_remote_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the node to work on, and who logs in."""
+    """Add the flags for the node, the user and the key."""
     group = parser.add_argument_group("ssh")
     group.add_argument("--node", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else the controller")
     add_login_arguments(group)
 
 
 def add_login_arguments(group: Any) -> None:
-    """Take who logs in with which key."""
-    group.add_argument("--user", type=user_name, default=JOB_USER, help="on the node. Default: %(default)s")
-    group.add_argument("--identity", type=Path, metavar="KEY", help="private key. Default: those that ssh tries")
+    """Add the flags for the user and the key."""
+    group.add_argument("--user", type=user_name, default=JOB_USER, help="user on the node. Default: %(default)s")
+    group.add_argument("--identity", type=Path, metavar="KEY", help="private key. Default: ssh's own choice")
 
 
 def user_name(text: str) -> str:
@@ -167,7 +167,7 @@ def front(cluster: Cluster, existing: tuple[Node, ...]) -> Node:
     logins = [node for node in existing if node.role == LOGIN and node.status == RUNNING]
     controllers = [node for node in existing if node.role == CONTROLLER]
     if not logins and not controllers:
-        raise ArgumentError(f"which node of {cluster.name} is the controller is not known", "name it with --node")
+        raise ArgumentError(f"the controller of {cluster.name} is not known", "name it with --node")
     return running((*logins, *controllers)[0])
 
 

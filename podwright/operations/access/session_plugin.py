@@ -95,7 +95,7 @@ def _started(
 
 
 def require() -> None:
-    """Check that the plugin is there.
+    """Check that the plugin is installed.
 
     Raises:
         OperationError: it is missing, or older than the version that reads the token from its environment.

@@ -101,7 +101,7 @@ def write(cluster: Cluster, blocks: str) -> Path:
 
 
 def authorize(wanted: Target, cluster: Cluster, node: Node, *, user: str, key: str) -> None:
-    """Let a key in as a user of a node, through Session Manager; a key that is there already stays.
+    """Authorize a key for a user of a node, through Session Manager; existing keys stay.
 
     Raises:
         OperationError: the session did not start, or the node has no such user.
@@ -113,7 +113,7 @@ def authorize(wanted: Target, cluster: Cluster, node: Node, *, user: str, key: s
     )
     if AUTHORIZED not in output.splitlines():
         said = " ".join(line for line in output.split("\n") if line and "session with" not in line.lower()).strip()
-        raise OperationError(f"{node.name} did not take the key for {user}: {said or 'it said nothing'}")
+        raise OperationError(f"{node.name} did not accept the key of {user}: {said or 'no output'}")
 
 
 def public_key(path: Path) -> str:

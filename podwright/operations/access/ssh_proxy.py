@@ -1,4 +1,4 @@
-"""``podwright ssh-proxy``: connect standard input and output with a node's sshd; what ssh's ProxyCommand runs."""
+"""``podwright ssh-proxy``: connect standard input and output with a node's sshd; ssh's ProxyCommand runs it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from podwright.operations.target import add_examples, add_profile
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the session's target and port."""
-    parser.add_argument("target", metavar="TARGET", help="sagemaker-cluster:CLUSTERID_GROUP-INSTANCEID")
-    parser.add_argument("port", type=int, metavar="PORT", help="of sshd, 22")
-    parser.add_argument("--region", help="Default: AWS_REGION")
+    parser.add_argument("target", metavar="TARGET", help="node as sagemaker-cluster:CLUSTERID_GROUP-INSTANCEID")
+    parser.add_argument("port", type=int, metavar="PORT", help="port of sshd on the node, 22")
+    parser.add_argument("--region", help="region of the cluster. Default: AWS_REGION")
     add_profile(parser)
     add_examples(parser, "podwright ssh-config  # writes the ProxyCommand that runs this")
 

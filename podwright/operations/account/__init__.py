@@ -1,1 +1,1 @@
-"""Read an AWS account through boto3: the cluster, its file systems, logs and what it costs."""
+"""Read an AWS account through boto3: the cluster, its file systems, logs and costs."""

@@ -44,7 +44,7 @@ class Contents:
 
     @property
     def usd_per_month(self) -> float:
-        """The price of what was counted."""
+        """The monthly price of the counted objects."""
         return self.size / GIB * S3_USD_PER_GIB_MONTH
 
 

@@ -247,7 +247,7 @@ def select(cluster: Cluster, existing: Iterable[Node], wanted: Iterable[str]) ->
 
 
 def suggestion(given: str, existing: list[str], *, otherwise: str = "") -> str:
-    """Return a hint for a word that names nothing: the closest name, else ``otherwise`` or all names."""
+    """Return a hint for an unknown name: the closest name, else ``otherwise`` or all names."""
     similar = get_close_matches(given, existing, n=1)
     return f"did you mean {similar[0]}?" if similar else otherwise or f"there is {', '.join(existing)}"
 

@@ -1,4 +1,4 @@
-"""Known failures of HyperPod clusters: what AWS's message usually means, and the command that shows the evidence.
+"""Known failures of HyperPod clusters: the usual meaning of AWS's message, and the command that shows the evidence.
 
 https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-troubleshooting.html
 """

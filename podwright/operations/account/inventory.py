@@ -1,4 +1,4 @@
-"""Find what a cluster still costs in an account: by its tag, by its name, and by what it refers to.
+"""Find resources of a cluster that still cost money: by its tag, by its name, and by references to it.
 
 Every listing needs one read permission. Prices are those of ``podwright.prices``.
 """
@@ -62,7 +62,7 @@ class Leftover:
 
 @dataclass
 class Inventory:
-    """Everything left of a cluster, in the order in which it can be deleted.
+    """The remaining resources of a cluster, in the order in which they can be deleted.
 
     ``free`` are ARNs of tagged resources without a price of their own; ``unanswered`` are listings that AWS refused;
     ``instance_types`` are those of nodes in ``left``.
@@ -92,7 +92,7 @@ class Inventory:
 
 
 def inventory(session: Session, cluster: str) -> Inventory:
-    """List what a cluster still costs.
+    """List resources of a cluster that still cost money.
 
     Args:
         session: The account and region.
@@ -127,7 +127,7 @@ def inventory(session: Session, cluster: str) -> Inventory:
 
 
 def others(session: Session, cluster: str) -> Iterator[Leftover]:
-    """Yield what a running cluster costs by the hour beside nodes and file systems, but for cents a day.
+    """Yield what a running cluster costs per hour in addition to nodes and file systems, except for cents a day.
 
     Raises:
         OperationError: AWS does not answer.
@@ -138,7 +138,7 @@ def others(session: Session, cluster: str) -> Iterator[Leftover]:
 
 
 def _answered(found: Inventory, ask: Callable[[], Any]) -> Any:
-    """Return an answer; note a refused call and go on, because the others still say what is left."""
+    """Return an answer; note a refused call and continue, because the other calls still find resources."""
     try:
         return ask()
     except OperationError as error:
@@ -229,7 +229,7 @@ class _Search:
                 yield Leftover("backup", name, detail, _monthly(gib, BACKUP_USD_PER_GIB_MONTH), delete)
 
     def endpoints(self) -> Iterator[Leftover]:
-        """Interface endpoints; those of S3 cost nothing."""
+        """Yield interface endpoints; gateway endpoints of S3 are free."""
         for item in self._session.items("ec2", "describe_vpc_endpoints", "VpcEndpoints", Filters=self._filter):
             if item["VpcEndpointType"] == "Interface" and item["State"].lower() not in {"deleted", "deleting"}:
                 name, zones = item["VpcEndpointId"], len(item.get("SubnetIds", ())) or 1
@@ -245,7 +245,7 @@ class _Search:
                 yield Leftover("NAT gateway", name, item["State"], prices.of("aws_nat_gateway", {}), delete)
 
     def addresses(self) -> Iterator[Leftover]:
-        """Elastic addresses that nothing uses."""
+        """Yield unused Elastic IP addresses."""
         for item in self._session.call("ec2", "describe_addresses", Filters=self._filter)["Addresses"]:
             if not item.get("AssociationId") and not item.get("NetworkInterfaceId"):
                 name = item["AllocationId"]
@@ -265,7 +265,7 @@ class _Search:
             yield Leftover("network interface", name, detail.rstrip(", "), 0.0, delete)
 
     def volumes(self) -> Iterator[Leftover]:
-        """EBS volumes in this account; those of the nodes are in SageMaker's."""
+        """Yield EBS volumes in this account; the nodes' volumes are in SageMaker's account."""
         for item in self._session.items("ec2", "describe_volumes", "Volumes", Filters=self._filter):
             name, gib = item["VolumeId"], item["Size"]
             delete = f"aws ec2 delete-volume --volume-id {name}"
@@ -313,7 +313,7 @@ class _Search:
                 yield Leftover("secret", item["Name"], "", SECRET_USD_PER_MONTH / MONTH_H, delete)
 
     def keys(self) -> Iterator[Leftover]:
-        """KMS keys; one that is scheduled for deletion costs nothing."""
+        """Yield KMS keys; a key that is scheduled for deletion is free."""
         for arn in self._of("kms"):
             name = arn.rpartition("/")[2]
             state = self._session.call("kms", "describe_key", KeyId=name)["KeyMetadata"]["KeyState"]

@@ -41,7 +41,8 @@ def refusal(
         return _answered(error, service=service, region=region)
     if isinstance(error, ResponseParserError):
         reason = _one_line(str(error))[:MAX_REASON]
-        return AwsError(f"{service} in {region}: the answer is not AWS's: {reason}", NETWORK, code=type(error).__name__)
+        text = f"{service} in {region}: the answer did not come from AWS: {reason}"
+        return AwsError(text, NETWORK, code=type(error).__name__)
     return _unanswered(error, service=service, region=region)
 
 
@@ -92,7 +93,7 @@ def _unanswered(error: exceptions.BotoCoreError, *, service: str, region: str) -
 
 
 def _misspelt_region(error: exceptions.BotoCoreError, *, service: str, region: str) -> ArgumentError | None:
-    """Return the error for a region that botocore does not list, if that may be why nothing answered."""
+    """Return the error for a region that botocore does not list, if that may be why AWS did not answer."""
     if os.environ.get("AWS_ENDPOINT_URL") or not isinstance(
         error, exceptions.InvalidRegionError | exceptions.EndpointConnectionError
     ):

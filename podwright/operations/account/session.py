@@ -47,7 +47,7 @@ class Session:
         return str(self._boto3.region_name)
 
     def require_answer(self) -> None:
-        """Ask AWS who calls, before Terraform asks: what is wrong is one line then, and known in a second.
+        """Ask AWS for the caller's identity before Terraform does: a problem is then one line, and known in a second.
 
         Raises:
             OperationError: as ``call``.

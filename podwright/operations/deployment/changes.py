@@ -43,7 +43,7 @@ class Change:
 
 
 def planned(stack: DeployedStack) -> list[Change]:
-    """Return what an apply of the stack's synthesized files would change.
+    """Return the changes that an apply of the stack's synthesized files would make.
 
     The plan compares the files with the state, without asking AWS; a stack that was never deployed is all new.
 

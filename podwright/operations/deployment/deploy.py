@@ -59,8 +59,8 @@ _WORDS = {"Creation": "created", "Modifications": "updated", "Destruction": "des
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the file, the part, and how to ask."""
     add_kit_arguments(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show price and changes, and deploy nothing")
-    help_ = "replace or destroy this, though it ends jobs or loses data; may be repeated"
+    parser.add_argument("--dry-run", action="store_true", help="show price and changes, without deploying")
+    help_ = "allow replacing or destroying this resource, which ends jobs or loses data; may be repeated"
     parser.add_argument("--replace", action="append", default=[], metavar="PATH", help=help_)
     add_examples(
         parser, "podwright deploy", "podwright deploy --only cluster --yes", "podwright deploy --dry-run --json"
@@ -68,9 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_kit_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take what ``deploy`` and ``destroy`` have in common."""
+    """Add the flags that ``deploy`` and ``destroy`` share."""
     add_file(parser)
-    parser.add_argument("--only", choices=PARTS, help="one stack alone. Default: both")
+    parser.add_argument("--only", choices=PARTS, help="work on one stack only. Default: both")
     add_profile(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -131,14 +131,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _open_guard(preview: Preview) -> None:
-    """Let Terraform replace a cluster that is to be replaced: the next guard keeps what the new one is made with."""
+    """Let Terraform replace a cluster if that is planned: the next guard records the new cluster's arguments."""
     if any(change.kind == CLUSTER and change.verb == REPLACE for change in preview.changes.get("cluster") or ()):
         preview.stacks["cluster"].forget_guards()
 
 
 @contextmanager
 def explained(settings: Settings) -> Iterator[None]:
-    """Add to the kit's error what AWS denied, or the likely cause of a cluster's known failure and its evidence.
+    """Add to the kit's error the denied permission, or the likely cause of a known failure and its evidence.
 
     Raises:
         OperationError: the kit's, with that.
@@ -192,11 +192,11 @@ class Preview:
 
     @property
     def waits_for_foundation(self) -> bool:
-        """True if the cluster is there, and what the settings add to the foundation has to be there to plan it."""
+        """True if the cluster is deployed, but cannot be planned before the foundation's additions are deployed."""
         return self.changes.get("cluster", ()) is None
 
     def with_cluster(self) -> Preview:
-        """Return the preview with the cluster's changes, now that the foundation is there.
+        """Return the preview with the cluster's changes, after the foundation is deployed.
 
         Raises:
             TerraformError: Terraform cannot plan it.
@@ -263,7 +263,7 @@ class Preview:
 
 
 def _planned(stack: DeployedStack, *, is_first: bool) -> list[Change] | None:
-    """Return a stack's changes; None for a cluster that is there and whose foundation has to change first."""
+    """Return a stack's changes; None for a deployed cluster if its foundation has to change first."""
     try:
         return changes.planned(stack)
     except TerraformError:
@@ -284,7 +284,7 @@ def speaker(*, quiet: bool) -> Callable[[str], None]:
 
 
 def resource_lines(deployed: Iterable[DeployedStack], say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that prints one line for each resource that is done, of what the kit prints."""
+    """Return a function that reads the kit's output and prints one line for each finished resource."""
     paths = {address: path.partition("/")[2] for stack in deployed for path, address in stack.addresses().items()}
 
     def follow(line: str) -> None:
@@ -306,13 +306,14 @@ def _finish(preview: Preview, settings: Settings, kit: Kit, *, json: bool, secon
         print(f"deployed in {seconds / 60:.0f} min" if seconds > 90 else f"deployed in {seconds:.0f} s")  # noqa: PLR2004 -- below, minutes say little
     if settings.state.source == "local" and preview.creates:
         print(
-            "state: terraform.*.tfstate in this folder alone; `podwright state` moves it to S3, for when this is lost"
+            "state: terraform.*.tfstate in this folder alone; `podwright state` moves it to S3, in case this folder is "
+            "lost"
         )
     print("next:\n" + "\n".join(f"  {command}" for command in following))
 
 
 def next_commands(settings: Settings) -> list[str]:
-    """Return what to run after a deployment."""
+    """Return the commands to run after a deployment."""
     nodes = sum(group.count for group in settings.cluster.instance_groups if group.partition)
     can_train = settings.training.source == "bundled" and nodes and Path("run.yaml").exists()
     train = [AUTHORIZE, f"podwright submit run.yaml --nodes {nodes}"] if can_train else []

@@ -1,4 +1,4 @@
-"""``podwright destroy``: say what goes, what stays and what that costs; run the kit; end with what is left."""
+"""``podwright destroy``: list deleted and kept resources and their cost; run the kit; list the remaining resources."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DATA = {"aws_fsx_lustre_file_system": "storage_capacity", "aws_fsx_openzfs_file_
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the file, the part, and what to do with the bucket."""
+    """Add the flags for the file, the part and the bucket."""
     add_kit_arguments(parser)
     help_ = "also delete objects that podwright did not upload. Default: keep the bucket"
     parser.add_argument("--empty-bucket", action="store_true", help=help_)
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Going:
-    """The resources that a destruction deletes: those in the states, by part."""
+    """The resources that a destruction deletes: all in the states, by part."""
 
     settings: Settings
     stacks: Mapping[str, DeployedStack]
@@ -128,7 +128,7 @@ class Going:
         return self.bucket if self.others and self.others.count and not self.empty_bucket else ""
 
     def text(self) -> str:
-        """Return what goes and what stays."""
+        """Return the resources that are deleted and those that stay."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -158,7 +158,7 @@ class Going:
 
 
 def _settle_bucket(going: Going, session: Session) -> None:
-    """Take a kept bucket out of the state, or delete what keeps an unwanted one from being deleted."""
+    """Remove a kept bucket from the state, or empty a bucket that is to be deleted."""
     if going.kept_bucket:
         going.stacks["foundation"].terraform("state", "rm", *going.kept_addresses())
     elif going.others is not None:

@@ -12,7 +12,7 @@ from podwright.resource_types import CLUSTER, resource_type
 def refuse_losses(
     changes: Mapping[str, Sequence[Change] | None], *, allowed: Sequence[str], deployed: str = "nothing"
 ) -> None:
-    """Refuse to replace or destroy what holds jobs or data, unless it is named.
+    """Refuse to replace or destroy resources that hold jobs or data, unless they are named.
 
     Args:
         changes: the changes by part; None for a cluster that is there and has no plan yet.
@@ -24,7 +24,7 @@ def refuse_losses(
     """
     lines = [line for path, line in _losses(changes) if path not in allowed]
     if lines:
-        hint = "undo it in the settings file, or go on with --replace PATH for each path"
+        hint = "undo it in the settings file, or continue with --replace PATH for each path"
         raise ArgumentError(f"{deployed} was deployed: {'; '.join(lines)}", hint)
 
 

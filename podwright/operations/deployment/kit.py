@@ -1,6 +1,6 @@
 """Run the kit's commands, ``cdktf deploy`` and its like, with the right programs on PATH and Ctrl-C passed on.
 
-CDK Terrain's are those of cdktf, and read the same ``cdktf.json``.
+CDK Terrain has the same commands as cdktf, and reads the same ``cdktf.json``.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def find_program() -> str:
 
 
 def install_command() -> str:
-    """Return what installs the kit's command."""
+    """Return the command that installs the kit's command."""
     setup = "podwright setup"
     return setup if kit_name() == kit_choice.CDKTF.name else f"{kit_choice.VARIABLE}={kit_name()} {setup}"
 
@@ -233,7 +233,7 @@ def _started(command: list[str], folder: Path, environment: dict[str, str]) -> I
             interrupts += 1
             os.killpg(process.pid, signal.SIGINT)
             with suppress(OSError):  # the terminal may be gone
-                print("stopping: Terraform ends what it has begun and writes its state", file=sys.stderr, flush=True)
+                print("stopping: Terraform finishes its changes and writes its state", file=sys.stderr, flush=True)
 
         before = {number: signal.signal(number, interrupt) for number in STOPS}
         try:

@@ -34,8 +34,8 @@ PASSED_TO = ("sagemaker.amazonaws.com", "scheduler.amazonaws.com", "vpc-flow-log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take whose policy, the settings file, and the role to simulate it for."""
-    parser.add_argument("whose", choices=["deployer"], help="deployer: who runs podwright deploy and destroy")
+    """Add the flags for the policy, the settings file, and the role to simulate it for."""
+    parser.add_argument("whose", choices=["deployer"], help="deployer: policy for podwright deploy and destroy")
     add_file(parser)
     parser.add_argument(
         "--simulate", type=_role_arn, metavar="ROLE_ARN", help="list the actions that this role lacks; exit with 1"
@@ -58,7 +58,7 @@ def _role_arn(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the policy, or what a role lacks of it; AWS is not changed.
+    """Print the policy, or the actions of it that a role lacks; AWS is not changed.
 
     Raises:
         PodwrightError: the file is wrong, the kit fails, or IAM does not simulate.
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         _warn_about_length(policy)
         if sys.stdout.isatty():
             print(
-                "podwright: this is the IAM policy of who runs `podwright deploy` and `destroy`. To use it:\n"
+                "podwright: this IAM policy allows `podwright deploy` and `destroy`. To use it:\n"
                 f"  podwright policy {options.whose} > deployer.json\n  {CREATE}\n"
                 "then attach it to their role: aws iam attach-role-policy --role-name ROLE --policy-arn ARN",
                 file=sys.stderr,

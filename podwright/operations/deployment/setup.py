@@ -1,4 +1,4 @@
-"""``podwright setup``: find the programs that deploying needs, and download those that are missing."""
+"""``podwright setup``: find the programs that deploying needs, and download missing ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def path_line(programs: Iterable[str], path: str) -> str:
-    """Return the line for a shell that puts the programs' folders on PATH; empty if all are there."""
+    """Return the shell line that puts the programs' folders on PATH; empty if PATH has them all."""
     folders = dict.fromkeys(str(Path(program).absolute().parent) for program in programs)
     missing = [folder for folder in folders if folder not in path.split(os.pathsep)]
     return f"export PATH={shlex.quote(os.pathsep.join(missing))}:$PATH" if missing else ""
@@ -94,7 +94,7 @@ def _node() -> str:
 
 
 def _has_kit() -> bool:
-    """Return whether the kit's command is there: the user's, or ours of the lock that this version has."""
+    """Return whether the kit's command is installed: the user's, or ours from this version's lock."""
     key = _installed() / LOCK_KEY
     if key.is_file() and key.read_text(encoding="utf-8") != _lock_key():
         return False
@@ -102,7 +102,7 @@ def _has_kit() -> bool:
 
 
 def install_kit() -> None:
-    """Install what the lock names, whose hashes npm checks, beside the place and rename it."""
+    """Install the lock's packages, whose hashes npm checks, into a temporary folder, and rename it."""
     _say(f"{kit_name()}, from npm")
     target = _installed()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def _lock_key() -> str:
 
 
 def _run(command: list[str], *, cwd: Path, hint: str = "") -> str:
-    """Return what a program printed.
+    """Return the output of a program.
 
     Raises:
         OperationError: it failed or did not end in time; the message ends with what it said.

@@ -83,7 +83,7 @@ class Store:
     session: Session
 
     def exists(self) -> bool:
-        """Return whether there is such a bucket and it is ours.
+        """Return whether the bucket exists and is ours.
 
         Raises:
             AwsError: it is another account's, or AWS refuses.
@@ -109,7 +109,7 @@ class Store:
         self._call("put_bucket_policy", Policy=json.dumps(self._policy()))
 
     def put(self, key: str, file: Path) -> None:
-        """Upload a state; one that is there already stays.
+        """Upload a state, unless the bucket has it already.
 
         Raises:
             OperationError: it is another one.

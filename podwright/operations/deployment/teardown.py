@@ -1,4 +1,4 @@
-"""``podwright teardown --check``: list what a cluster still costs, in the order in which it can be deleted."""
+"""``podwright teardown --check``: list resources of a cluster that still cost money, in the order to delete them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COLUMNS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the cluster, and whether leftovers fail the command."""
     add_target_arguments(parser)
-    parser.add_argument("--check", action="store_true", help="exit with 1 while anything is left, for CI")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if any resource is left, for CI")
     add_examples(parser, "podwright teardown --check", "podwright teardown --cluster old --region us-east-1")
 
 
 def run(options: argparse.Namespace) -> int:
-    """List what is left; nothing is changed.
+    """List the remaining resources; AWS is not changed.
 
     Raises:
         OperationError: AWS does not answer.
@@ -54,10 +54,10 @@ def to_dict(found: Inventory) -> dict[str, object]:
 
 
 def print_inventory(found: Inventory) -> None:
-    """Print what is left, and the sum on the last line."""
+    """Print the remaining resources, and the sum on the last line."""
     if found.left:
         print_table(COLUMNS, [_row(item.to_dict()) for item in found.left])
-        print("`podwright destroy` deletes what Terraform's state lists; the commands delete the rest, from the top.")
+        print("`podwright destroy` deletes resources in Terraform's state; the commands delete the rest, from the top.")
     for refused in found.unanswered:
         print(f"not listed: {refused}")
     if found.free:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Question(NamedTuple):
-    """One answer: its flag, what is asked on the terminal, and its default, given the answers before it.
+    """One answer: its flag, its question on the terminal, and its default, given the answers before it.
 
     ``problem`` returns what is wrong with an answer, or an empty string. ``note`` is printed before the question.
     """
@@ -79,7 +79,7 @@ class Asker:
         return Answers(**known, reason=self.reason)
 
     def _problems(self) -> Iterator[str]:
-        """Take the answers, and yield what is wrong with those of flags."""
+        """Take the answers, and yield the problems of those that flags give."""
         wrong = False
         for question in self.questions:
             flag, value = question.flag, getattr(self.options, question.key)
@@ -122,7 +122,7 @@ class Asker:
 
     @cached_property
     def zones(self) -> tuple[str, ...] | None:
-        """The zones that offer the instance type, as EC2 says; None without an answer."""
+        """The zones that offer the instance type, from EC2; None without an answer."""
         from podwright.check.account import Account
         from podwright.check.errors import UnansweredError
 
@@ -147,7 +147,7 @@ class Asker:
         return self.offers_within(self["deadline"])
 
     def offers_within(self, deadline: str) -> list[Offer]:
-        """Return those that do within another time; each is computed once."""
+        """Return the cheapest clusters for another deadline; each list is computed once."""
         if deadline not in self._offers:
             from podwright.operations.first_file import planned
 
@@ -161,7 +161,7 @@ class Asker:
         return self._offers[deadline]
 
     def proposal(self) -> Proposal:
-        """Return which of the offers to take, of which there is one at least."""
+        """Return the best of the offers, of which there must be at least one."""
         from podwright.operations.first_file import planned
         from podwright.planning.search import proposed
 

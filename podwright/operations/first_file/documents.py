@@ -66,7 +66,7 @@ class _Model(Document):
     name: str
     parameters: int
     active_parameters: int
-    """Those that each token passes."""
+    """Parameters that each token passes."""
 
 
 class _Hardware(Document):

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the file, and a run.yaml if a model is named; never overwrite one.
 
     Raises:
-        ArgumentError: a file is there already, or an answer is wrong; all of them are named.
+        ArgumentError: a file exists already, or an answer is wrong; all of them are named.
         OperationError: writing the file fails.
     """
     asker = Asker(QUESTIONS, options, asks=sys.stdin.isatty() and not (options.yes or options.json or options.example))
@@ -128,7 +128,7 @@ def _refuse_to_overwrite(files: list[Path]) -> None:
 def _refuse_answers(options: argparse.Namespace) -> None:
     given = [question.flag for question in QUESTIONS if getattr(options, question.key)]
     if given:
-        raise ArgumentError(f"--example does not go with {', '.join(given)}", "copy the example, and edit the copy")
+        raise ArgumentError(f"--example conflicts with {', '.join(given)}", "copy the example, and edit the copy")
 
 
 def _checked(text: str, file: Path) -> str:

@@ -116,7 +116,7 @@ class Deploy(Document):
     usd_per_hour: float
     nodes_usd_per_hour: float
     kept_usd_per_month: float
-    """Of what stays when the cluster is destroyed and the foundation kept."""
+    """Cost of the resources that stay when the cluster is destroyed and the foundation kept."""
     unpriced: list[str]
     seconds: int = 0
     outputs: Outputs | dict[str, Any] = Field(default_factory=dict)
@@ -149,7 +149,7 @@ class Teardown(Document):
 
 
 class Destroy(Teardown):
-    """The document of `podwright destroy --json`: what is left."""
+    """The document of `podwright destroy --json`: the remaining resources."""
 
     kind: Literal["podwright.destroy/1"] = Field(alias="schema")  # type: ignore[assignment]
     kept_bucket: bool | str | None
@@ -339,7 +339,7 @@ class _Group(Document):
     status: str
     node_statuses: dict[str, int]
     operations: dict[str, int]
-    """Those in progress, with their nodes."""
+    """Operations in progress, with the number of their nodes."""
     usd_per_hour: float | None
     training_plan_arn: str | None
     image_version: str

@@ -51,7 +51,7 @@ _MODELINE = "# yaml-language-server: $schema="  # https://github.com/redhat-deve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take what is described, and the file to write."""
+    """Add the flags for the document to describe, and the file to write."""
     parser.add_argument(
         "what",
         nargs="?",
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{CLUSTER}, for editors, or the command whose --json it describes: {', '.join(COMMANDS)}. "
         f"Default: {CLUSTER}",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it. Default: print it")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write. Default: print the schema")
     add_examples(
         parser,
         "podwright schema",

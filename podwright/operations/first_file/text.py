@@ -22,7 +22,7 @@ _NETWORK = {
   nat_gateway_id: {nat_gateway_id} # the subnet's way to the internet
 """,
     EXISTING: """\
-  source: existing                   # `podwright explain network`: what the security group must allow
+  source: existing                   # `podwright explain network`: rules of the security group
   vpc_id: {vpc_id}
   subnet_ids:
     - {subnet_id}                    # private, in the zone of your capacity

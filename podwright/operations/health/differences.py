@@ -234,7 +234,7 @@ def _by_name(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value, or None for one of the empty values that AWS and Terraform exchange."""
+    """Return a value, or None for the empty values, which AWS and Terraform do not distinguish."""
     return None if value in ("", [], {}, ()) else value
 
 

@@ -39,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Report everything that is wrong with a cluster and around it; 1 if something is an error. Nothing is changed.
+    """Report all problems of a cluster and its surroundings; return 1 if one is an error. AWS is not changed.
 
-    Without AWS's answer it reports what is wrong on this machine, and then why AWS gave none.
+    If AWS does not answer, it reports problems of this machine, and then why AWS did not answer.
 
     Raises:
         PodwrightError: no cluster is named, or AWS does not answer.
@@ -70,7 +70,7 @@ def _print(wanted: Target, found: Iterable[Finding]) -> None:
 
 
 def _here(wanted: Target) -> Iterator[Finding]:
-    """Yield what is wrong on this machine: tools, and the settings file."""
+    """Yield problems of this machine: tools, and the settings file."""
     yield from _tools()
     if wanted.file:
         from podwright.check.report import check  # --help need not wait for pydantic

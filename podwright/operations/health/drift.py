@@ -1,4 +1,4 @@
-"""``podwright drift``: what AWS says against what Terraform's state and cluster.yaml say. Nothing is changed."""
+"""``podwright drift``: compare AWS with Terraform's state and with cluster.yaml. AWS is not changed."""
 
 from __future__ import annotations
 

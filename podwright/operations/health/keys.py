@@ -1,4 +1,4 @@
-"""Keys pressed while a screen is drawn: none of them is echoed, and the terminal is as before in the end."""
+"""Read keys while a screen is drawn: keys are not echoed, and the terminal is restored in the end."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _needed(cluster: Cluster, account: str, scripts: str) -> Mapping[str, Sequen
 
 
 def _context(cluster: Cluster, account: str, scripts: str) -> Mapping[str, str]:
-    """Return what a node's own requests carry, by condition key."""
+    """Return the request context of a node's own calls, by condition key."""
     prefix = scripts.removeprefix("s3://").partition("/")[2].rstrip("/")
     subnet_id = next(iter(cluster.subnet_ids), "")
     partition = cluster.arn.split(":")[1]

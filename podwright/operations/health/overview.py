@@ -149,7 +149,7 @@ def overview(session: Session, name: str, *, jobs: bool = False, file: Path | No
 
 
 def _is_current(event: Event, cluster: Cluster, nodes: Sequence[Node]) -> bool:
-    """Return whether what an event is about still fails: a node was not replaced or restarted since."""
+    """Return whether an event's failure still exists: the node was not replaced or restarted since."""
     for node in nodes:
         if node.instance_id == event.resource:
             return node.status in FAULTY_NODE | CHANGING_NODE
@@ -160,7 +160,7 @@ def _is_current(event: Event, cluster: Cluster, nodes: Sequence[Node]) -> bool:
 
 
 def _drift(cluster: Cluster, file: Path | None) -> Iterator[str]:
-    """Yield what a settings file says otherwise about groups.
+    """Yield the groups that a settings file describes otherwise than AWS.
 
     Raises:
         OperationError: the file has errors; what AWS runs is shown without it.

@@ -1,4 +1,4 @@
-"""The scripts and programs of a cluster in its bucket, compared with what podwright uploaded there."""
+"""Compare the scripts and programs in a cluster's bucket with those that podwright uploaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DIGEST = re.compile(rb"^archive_sha256=([0-9a-f]{64})$", re.MULTILINE)
 
 
 def changed_scripts(session: Session, cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Yield URI and reason of each script that new nodes could not run, or that is not what was uploaded.
+    """Yield URI and reason of each script that new nodes could not run, or that was changed after its upload.
 
     podwright's on_create.sh names the SHA-256 of its archive. Other scripts are only looked for.
 
@@ -34,14 +34,14 @@ def changed_scripts(session: Session, cluster: Cluster) -> Iterator[tuple[str, s
         uri = f"{folder}/{name}"
         text = _read(session, uri)
         if text is None:
-            yield uri, "is not there: a new node cannot boot"
+            yield uri, "does not exist: a new node cannot boot"
             continue
         if b"\r\n" in text:
             yield uri, "has Windows line ends, which a shell does not run"
         if expected := _DIGEST.search(text):
             archive = _read(session, f"{folder}/{ARCHIVE}")
             if archive is None:
-                yield f"{folder}/{ARCHIVE}", "is not there: a new node cannot boot"
+                yield f"{folder}/{ARCHIVE}", "does not exist: a new node cannot boot"
             elif hashlib.sha256(archive).hexdigest() != expected[1].decode():
                 yield f"{folder}/{ARCHIVE}", "is not the archive that on_create.sh was uploaded with"
         for file in (f"{folder}/{name}" for name in (PROVISIONING_PARAMETERS_NAME, API_PARAMETERS_NAME)):
@@ -67,14 +67,14 @@ def changed_uploads(session: Session, stack: DeployedStack) -> Iterator[tuple[st
         except AwsError as error:
             if not error.absent:
                 raise
-            yield f"s3://{bucket}/{key}", "is not there"
+            yield f"s3://{bucket}/{key}", "does not exist"
             continue
         if etag != uploaded:
             yield f"s3://{bucket}/{key}", "is not what was uploaded"
 
 
 def _read(session: Session, uri: str) -> bytes | None:
-    """Return an object's content; None if there is none."""
+    """Return an object's content; None if the object does not exist."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     try:
         with session.translated("s3"):

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         const=WATCH_S,
         metavar="SECONDS",
-        help=f"draw again every so many seconds until q or Ctrl-C. Default: {WATCH_S}",
+        help=f"redraw after so many seconds, until q or Ctrl-C. Default: {WATCH_S}",
     )
     parser.add_argument("--jobs", action="store_true", help="also Slurm's jobs, from the controller")
     parser.add_argument(
@@ -100,7 +100,7 @@ def render(found: Overview, *, width: int) -> RenderableType:
 
 
 def _screen(found: Overview, looked: str, *, width: int) -> RenderableType:
-    """Return what ``--watch`` draws: a terminal cuts the end off, so causes come before tables."""
+    """Return the screen of ``--watch``: a terminal cuts the end off, so causes come before tables."""
     from rich.console import Group
     from rich.text import Text
 
@@ -108,7 +108,7 @@ def _screen(found: Overview, looked: str, *, width: int) -> RenderableType:
 
 
 def _causes(found: Overview) -> list[RenderableType]:
-    """Return the likely causes of failures, what the settings file says otherwise, and what was not read."""
+    """Return likely causes of failures, differences from the settings file, and calls that failed."""
     from rich.text import Text
 
     parts: list[RenderableType] = []
@@ -270,7 +270,7 @@ def _group_document(item: GroupState) -> dict[str, object]:
 
 
 def _nodes_shown(found: Overview) -> list[tuple[str, ...]]:
-    """Return the rows of all nodes, or where they are many, of those that do not run."""
+    """Return the rows of all nodes; for large clusters, only of nodes that do not run."""
     few = len(found.nodes) <= NODES_SHOWN
     return [
         (

@@ -1,4 +1,4 @@
-"""The request of SageMaker's CreateCluster, checked against the service model that boto3 brings.
+"""The request of SageMaker's CreateCluster, checked against boto3's service model.
 
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateCluster.html
 """

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "output", type=Path, metavar="OUTPUT.json", help="the file to write, such as create-cluster.json"
     )
     add_file(parser)
-    parser.add_argument("--json", action="store_true", help="print what was written as one JSON document")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
     add_examples(
         parser,
         "podwright export create-cluster.json",

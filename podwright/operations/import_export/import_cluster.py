@@ -45,13 +45,13 @@ FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the cluster, the file to write, and what AWS does not say."""
+    """Add the flags for the cluster, the file to write, and facts that AWS does not have."""
     parser.add_argument("cluster", metavar="CLUSTER", help="name or ARN of a cluster on Slurm")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"the new file. Default: {DEFAULT_CONFIG}")
     parser.add_argument("--region", help="Default: AWS_REGION, else the profile's")
     add_profile(parser)
-    parser.add_argument("--lustre", metavar="ID", help="its file system, where neither API nor scripts name it")
-    parser.add_argument("--bucket", metavar="NAME", help="its bucket, where it has no lifecycle scripts")
+    parser.add_argument("--lustre", metavar="ID", help="Lustre file system, if neither API nor scripts name it")
+    parser.add_argument("--bucket", metavar="NAME", help="bucket, if the cluster has no lifecycle scripts")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_examples(parser, "podwright import research", "podwright import research --lustre fs-0123456789abcdef0")
 
@@ -137,8 +137,8 @@ def _source(session: Session, found: Cluster, *, lustre: str | None, bucket: str
     scripts = next((group.scripts_s3_uri for group in found.groups if group.scripts_s3_uri), "")
     if "controller" not in {group.role for group in found.groups}:
         place = f"{scripts.rstrip('/')}/{PROVISIONING_PARAMETERS_NAME}"
-        hint = "it needs s3:GetObject, or lies elsewhere: put a copy beside the scripts"
-        raise ArgumentError(f"{place} does not say which group of {found.name} is the controller", hint)
+        hint = "allow s3:GetObject on it, or put a copy beside the scripts if it is elsewhere"
+        raise ArgumentError(f"{place} does not name the controller group of {found.name}", hint)
     name = bucket or scripts.removeprefix("s3://").partition("/")[0]
     if not name:
         raise ArgumentError(f"{found.name} has no lifecycle scripts that name a bucket", "name one with --bucket")
@@ -248,7 +248,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _publish(temporary: Path, output: Path) -> None:
-    """Give the file its name, unless somebody else has meanwhile."""
+    """Give the file its name, unless another process has created it meanwhile."""
     try:
         os.link(temporary, output)
     except OSError as error:

@@ -59,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Description:
-    """A settings file: its sections, and what of the cluster it does not say."""
+    """A settings file: its sections, and the properties of the cluster that it cannot describe."""
 
     parts: Sequence[Part]
     not_managed: Sequence[str]

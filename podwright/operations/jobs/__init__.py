@@ -1,1 +1,1 @@
-"""Submit, list, cancel and follow Slurm's jobs, and fetch what runs left."""
+"""Submit, list, cancel and follow Slurm's jobs, and fetch the results of runs."""

@@ -13,7 +13,9 @@ from podwright.operations.target import add_examples, add_target_arguments, targ
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the jobs."""
-    parser.add_argument("jobs", nargs="+", metavar="JOB", help="a job's number, or the name of a run: all its jobs")
+    parser.add_argument(
+        "jobs", nargs="+", metavar="JOB", help="a job's number, or a run's name to cancel all jobs of the run"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_remote_arguments(parser)
     add_target_arguments(parser)

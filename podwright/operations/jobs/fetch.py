@@ -1,4 +1,4 @@
-"""``podwright fetch``: bring a run's report, metrics, log and model to this machine."""
+"""``podwright fetch``: copy a run's report, metrics, log and model to this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PACK = "cd {folder} && tar -c -f - --no-recursion --null -T - || [ $? = 1 ]"
 
 @dataclass(frozen=True)
 class Price:
-    """The price of all nodes of a run, and whose it is."""
+    """The price of all nodes of a run, and its source."""
 
     usd_per_hour: float
     source: str
@@ -68,9 +68,9 @@ class RemoteFile:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the run and where it goes."""
+    """Add the flags for the run and the folder to fetch it to."""
     parser.add_argument("run", metavar="RUN", help="name of the run's folder")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="folder of this machine. Default: runs/RUN")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="folder on this machine. Default: runs/RUN")
     parser.add_argument(
         "--export",
         action="store_true",
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="with --export: price of all nodes, for the report's cost. Default: EC2's on-demand price, if it is known",
     )
-    parser.add_argument("--checkpoints", action="store_true", help=f"also bring {', '.join(LARGE)}")
+    parser.add_argument("--checkpoints", action="store_true", help=f"also fetch {', '.join(LARGE)}")
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)
     add_target_arguments(parser)
@@ -90,13 +90,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Bring what is new or changed; an interrupted fetch goes on where it was."""
+    """Fetch new and changed files; an interrupted fetch continues where it stopped."""
     name = runs.run_name(options.run)
     to: Path = options.to or Path("runs") / name
     if to.exists() and not to.is_dir():
         raise ArgumentError(f"--to {to}: is a file")
     if options.usd_per_hour is not None and not options.export:
-        raise ArgumentError("--usd-per-hour is the report's, which --export writes: add --export")
+        raise ArgumentError("--usd-per-hour needs --export, which writes the report with the cost")
     node = remote(target(options), options)
     found = runs.find(node, options.runs)
     folder = found.path(name)
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     if count < len(wanted):
         raise OperationError(
             f"{count} of {len(wanted)} files arrived in {to}: the others no longer exist in {folder}",
-            "run the command again, it goes on where it was",
+            "run the command again, it continues where it stopped",
         )
     if options.json:
         document = {"cluster": node.cluster.name, "run": name, "folder": to.absolute(), "fetched": wanted}
@@ -137,7 +137,7 @@ def _name_report(report: Path, price: Price | None) -> None:
 
 
 def summary(wanted: list[RemoteFile], to: Path, *, unchanged: int) -> str:
-    """Return one sentence on what came and what was there."""
+    """Return one sentence on the copied and the unchanged files."""
     size = sum(file.size_bytes for file in wanted)
     came = f"{_count(len(wanted))}, {_size(size)}, copied to {to}" if wanted else f"nothing new for {to}"
     return f"{came}; {_count(unchanged)} unchanged" if unchanged else came
@@ -244,7 +244,7 @@ def _bring(node: Remote, folder: str, wanted: list[RemoteFile], to: Path) -> Ite
     if process.returncode:
         raise node.failure(process.returncode, errors)
     if cut_short:
-        raise OperationError(f"{node.node.name}: the connection ended early", "run the command again: it goes on")
+        raise OperationError(f"{node.node.name}: the connection ended early", "run the command again: it continues")
 
 
 def _started(node: Remote, folder: str, wanted: list[RemoteFile], names: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -25,10 +25,10 @@ COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take which jobs."""
-    parser.add_argument("--of", type=user_name, metavar="USER", help="only this user's")
-    parser.add_argument("--ended", type=_days, metavar="DAYS", help="those that ended within so many days instead")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if there is a job, for a script that scales")
+    """Add the flags that select jobs."""
+    parser.add_argument("--of", type=user_name, metavar="USER", help="list only this user's jobs")
+    parser.add_argument("--ended", type=_days, metavar="DAYS", help="list jobs that ended in the last DAYS instead")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if any job is listed, for scripts")
     add_remote_arguments(parser)
     add_target_arguments(parser)
     add_examples(

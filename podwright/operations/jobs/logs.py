@@ -42,21 +42,33 @@ true"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take what to show and how much of it."""
+    """Add the flags that select a log and the number of its lines."""
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("job", nargs="?", metavar="JOB|RUN", help="a job's number, or the name of a run's folder")
     which.add_argument(
-        "--lifecycle", nargs="?", const=ANY, metavar="NODE", help="lifecycle scripts in CloudWatch; alone: list them"
+        "--lifecycle",
+        nargs="?",
+        const=ANY,
+        metavar="NODE",
+        help="log of a node's lifecycle scripts, from CloudWatch; without NODE: list these logs",
     )
     which.add_argument(
-        "--health", nargs="?", const=ANY, metavar="NODE", help="HyperPod's health agent in CloudWatch; alone: list"
+        "--health",
+        nargs="?",
+        const=ANY,
+        metavar="NODE",
+        help="log of HyperPod's health agent, from CloudWatch; without NODE: list these logs",
     )
     which.add_argument(
-        "--slurm", nargs="?", const=CONTROLLER, metavar="NODE", help="slurmctld's log, or slurmd's of a node"
+        "--slurm",
+        nargs="?",
+        const=CONTROLLER,
+        metavar="NODE",
+        help="log of the node's slurmd; without NODE: log of slurmctld",
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends, or Ctrl-C")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow the log until the job ends, or Ctrl-C")
     parser.add_argument(
-        "-n", "--lines", type=_count, default=LAST_LINES, metavar="N", help="last lines. Default: %(default)s"
+        "-n", "--lines", type=_count, default=LAST_LINES, metavar="N", help="number of last lines. Default: %(default)s"
     )
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)

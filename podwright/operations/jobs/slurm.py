@@ -30,7 +30,7 @@ class Shell(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """One job. ``run`` is that of podwright-train which it is of; ``where`` its nodes, or why it waits."""
+    """One job. ``run`` is the podwright-train run that it belongs to; ``where`` its nodes, or why it waits."""
 
     job_id: str
     name: str
@@ -142,5 +142,5 @@ def _job(*values: str) -> Job:
 
 
 def _printable(record: str) -> str:
-    """Replace what a terminal would obey."""
+    """Replace control characters that a terminal would obey."""
     return "".join(letter if letter.isprintable() or letter == SEPARATOR else "?" for letter in record)

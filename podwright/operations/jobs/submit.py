@@ -55,14 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="run.yaml of podwright-train, job.yaml of another trainer, or a batch script",
     )
-    parser.add_argument("--name", help="of the run's folder. Default: FILE's without its ending")
+    parser.add_argument("--name", help="name of the run's folder. Default: FILE's name without its suffix")
     parser.add_argument(
         "--nodes",
         metavar="N",
-        help="required with run.yaml; 2-4 makes it elastic. Default: as the job or script says",
+        help="number of nodes, required with run.yaml; a range such as 2-4 makes the run elastic. Default: the number "
+        "in the job or script",
     )
-    parser.add_argument("--partition", help="Default: the nodes' own, or as the script says")
-    parser.add_argument("--time-limit", metavar="TIME", help="Slurm's --time. Default: none, or as the script says")
+    parser.add_argument("--partition", help="Slurm partition. Default: the script's, else the nodes' own")
+    parser.add_argument("--time-limit", metavar="TIME", help="Slurm's --time. Default: the script's, else no limit")
     parser.add_argument(
         "--send",
         type=Path,
@@ -76,10 +77,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=shlex.split,
         default=[],
         metavar="'…'",
-        help="for podwright-train train, or the batch script",
+        help="arguments for podwright-train train, or the batch script",
     )
     parser.add_argument(
-        "--launch-arguments", type=shlex.split, default=[], metavar="'…'", help="for podwright-train launch"
+        "--launch-arguments",
+        type=shlex.split,
+        default=[],
+        metavar="'…'",
+        help="arguments for podwright-train launch",
     )
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)
@@ -179,7 +184,7 @@ def _how_to_get(path: Path) -> str:
 
 
 def _files(options: argparse.Namespace) -> dict[str, Path]:
-    """Return what is sent, by its name in the run's folder.
+    """Return the files to send, by their names in the run's folder.
 
     Raises:
         ArgumentError: a file is missing, two have one name, or an argument is; all problems are named.
@@ -281,7 +286,7 @@ def _sha256(path: Path) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return what git says of a folder, or nothing where it is no repository."""
+    """Return git's description of a folder, empty outside of a repository."""
     with contextlib.suppress(FileNotFoundError):
         done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else ""

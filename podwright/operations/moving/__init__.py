@@ -1,1 +1,1 @@
-"""The parts of ``podwright move``: its journal, the new settings file, backups, and what runs on controllers."""
+"""The parts of ``podwright move``: its journal, the new settings file, backups, and programs for controllers."""

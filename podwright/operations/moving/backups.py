@@ -1,4 +1,4 @@
-"""Backups with which file systems go to another zone or region.
+"""Backups that move file systems to another zone or region.
 
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/copy-backups.html

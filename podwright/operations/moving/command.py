@@ -1,4 +1,4 @@
-"""Begin a move, go on with it, go back, or destroy the old cluster: what ``podwright move`` runs."""
+"""Run ``podwright move``: begin a move, continue it, go back, or destroy the old cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DESTINATION = ("zone", "region", "training_plan", "name", "set")  # options of a
 
 
 def run(options: argparse.Namespace) -> int:
-    """Begin a move, or go on with the one that the journal beside the file has.
+    """Begin a move, or continue the one that the journal beside the file records.
 
     Raises:
         PodwrightError: the file or the destination is wrong, a step fails, or AWS refuses.
@@ -122,22 +122,22 @@ def _go_on(move: Move, options: argparse.Namespace, preview: MovePreview | None 
         return OK
     left = [name for name in STEPS if name not in journal.done]
     if left:
-        print(f"next: `podwright move` goes on with {left[0]}")
+        print(f"next: `podwright move` continues with {left[0]}")
         return OK
     _say_what_is_left(move)
     return OK
 
 
 def _say_what_is_left(move: Move) -> None:
-    """Say what the old cluster still costs, and what ends it."""
+    """Print the resources of the old cluster that still cost money, and the command that deletes them."""
     journal = move.journal
-    print(f"moved: {journal.new.name} runs with {journal.new.file}. What {journal.old.name} still costs:")
+    print(f"moved: {journal.new.name} runs with {journal.new.file}. Remaining costs of {journal.old.name}:")
     print_inventory(inventory(move.session(journal.old), journal.old.name))
     print("next:\n  podwright move --destroy-old      # or --back")
 
 
 def _back(move: Move, options: argparse.Namespace) -> int:
-    """Go back: the new cluster goes, the old one starts its jobs again."""
+    """Go back: destroy the new cluster, and let the old one start its jobs again."""
     journal = move.journal
     if journal.facts.get("destroying"):
         raise ArgumentError(
@@ -202,7 +202,7 @@ def _status(journal: Journal | None, options: argparse.Namespace) -> int:
 
 
 def _unfinished(path: Path) -> Journal | None:
-    """Return the journal of a move that is under way; that of an earlier one is kept under its id."""
+    """Return the journal of a move that is under way; keep the journal of an earlier move under its id."""
     found = Journal.read(path)
     if found is not None and {BACK, DESTROYED} & found.done.keys():
         path.rename(path.with_name(f"{path.stem}-{found.id}.json"))

@@ -37,7 +37,7 @@ class Controller:
         return cls(controller_shell(session, found, cluster.nodes(session, found)))
 
     def call(self, program: str, verb: str, *arguments: object) -> Mapping[str, Any]:
-        """Run a program of ``on_node`` and return what it found.
+        """Run a program of ``on_node`` and return its results.
 
         Raises:
             OperationError: no session, or the program failed; the message has what it said.

@@ -28,7 +28,7 @@ _BUCKETS = ("access_log_bucket", "s3_uri")
 
 @dataclass(frozen=True)
 class Destination:
-    """The zone that a cluster goes to, as the command line names it.
+    """The zone that a cluster moves to, as the command line names it.
 
     ``region`` is empty for a move within the region; ``values`` are further values of the new file by their path.
     """
@@ -42,7 +42,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class Tie:
-    """A value of the old file that is bound to its zone or region, and the new one; empty if nobody gave one."""
+    """A value of the old file that is bound to its zone or region, and the new value; empty if it is not given."""
 
     path: KeyPath
     before: str
@@ -154,7 +154,7 @@ def _finding(tie: Tie, parsed: Document) -> Finding:
 
 
 def _text(data: Any, path: Sequence[str | int]) -> str:
-    """Return the value at a path; empty if the file has none."""
+    """Return the value at a path; empty if the file has no such value."""
     try:
         for key in path:
             data = data[key]

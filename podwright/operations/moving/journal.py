@@ -1,4 +1,4 @@
-"""The journal of a move: one JSON file beside the settings file, which says what is done and what was found."""
+"""The journal of a move: one JSON file beside the settings file, with the finished steps and their results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Journal:
             raise OperationError(f"{path} is not the journal of a move: {error}", "restore it from a copy") from error
         if not isinstance(given, dict) or given.get("schema") != SCHEMA:
             raise OperationError(
-                f"{path} is not a journal of this version, {SCHEMA}", "finish with the version that began"
+                f"{path} is not a journal of this version, {SCHEMA}", "finish the move with the version that began it"
             )
         ends = {
             end: Place(given[end]["name"], given[end]["region"], Path(given[end]["file"])) for end in ("old", "new")
@@ -61,13 +61,13 @@ class Journal:
         return cls(path, ends["old"], ends["new"], given["id"], given["done"], given["facts"])
 
     def finish(self, step: str, **facts: Any) -> None:
-        """Write that a step is done, and what it found."""
+        """Record that a step is done, and its results."""
         self.facts |= facts
         self.done[step] = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self.write()
 
     def note(self, **facts: Any) -> None:
-        """Write facts of a step that goes on."""
+        """Record results of a step that is not finished."""
         self.facts |= facts
         self.write()
 
@@ -78,7 +78,7 @@ class Journal:
         self.write()
 
     def write(self) -> None:
-        """Write the file: the old one or the new one is there, never a part."""
+        """Write the file atomically."""
         write_file(self.path, json.dumps(self.to_dict(), indent=2) + "\n")
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,15 +15,23 @@ SAVE_S = 900.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the file, the destination, and how far to go."""
+    """Add the flags for the file, the destination, and the last step."""
     add_file(parser, "settings of the old cluster. ")
     place = parser.add_argument_group("destination, for a new move")
     place.add_argument("--zone", metavar="ID", help="id of the new Availability Zone, such as usw2-az2")
-    place.add_argument("--region", help="Default: the old cluster's")
-    place.add_argument("--training-plan", metavar="ARN", help="of the groups that have one, else of all compute groups")
-    place.add_argument("--name", help="of the new cluster. Default: the old one's with the zone")
+    place.add_argument("--region", help="new region. Default: the old cluster's")
     place.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="another value of the new file; may be repeated"
+        "--training-plan",
+        metavar="ARN",
+        help="new training plan for the groups that have one; for all compute groups if no group has one",
+    )
+    place.add_argument("--name", help="name of the new cluster. Default: the old one's with the zone")
+    place.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change another value in the new file; may be repeated",
     )
     how = parser.add_argument_group("how far")
     how.add_argument(
@@ -33,12 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--until", choices=STEP_NAMES, metavar="STEP", help=f"end after a step: {', '.join(STEP_NAMES)}")
     how.add_argument(
-        "--save-s", type=_seconds, default=SAVE_S, metavar="S", help="jobs may take to save. Default: %(default)g"
+        "--save-s",
+        type=_seconds,
+        default=SAVE_S,
+        metavar="S",
+        help="seconds that jobs get to save. Default: %(default)g",
     )
-    how.add_argument("--leave-jobs", action="store_true", help="go on without jobs that Slurm does not take there")
+    how.add_argument("--leave-jobs", action="store_true", help="leave out jobs that the new cluster's Slurm refuses")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--status", action="store_true", help="show what is done, and end")
-    what.add_argument("--back", action="store_true", help="destroy what is new, and start the old cluster's jobs again")
+    what.add_argument("--status", action="store_true", help="show the steps that are done, and end")
+    what.add_argument("--back", action="store_true", help="destroy the new cluster and start the old one's jobs again")
     what.add_argument("--destroy-old", action="store_true", help="destroy the old cluster, its files and the backups")
     parser.add_argument("--empty-bucket", action="store_true", help="delete all objects of a bucket that is destroyed")
     add_profile(parser)
@@ -53,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Begin a move, or go on with the one that the journal beside the file has.
+    """Begin a move, or continue the one that the journal beside the file records.
 
     Raises:
         PodwrightError: the file or the destination is wrong, a step fails, or AWS refuses.

@@ -1,4 +1,4 @@
-"""The steps of a move, in order. Each can be run again: what a killed one had done, it finds and leaves."""
+"""The steps of a move, in order. Each can be run again: it finds the work of an interrupted run and keeps it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Move:
         self.journal.finish("record", people=people["people"], accounts=accounts, files=files)
 
     def last_backup(self) -> None:
-        """Back up what changed since, and name the backups in the new settings file."""
+        """Back up later changes, and name the backups in the new settings file."""
         backups = self.carrier.carry("last")
         file = self.journal.new.file
         values: dict[KeyPath, str] = {(section, "backup_id"): backup_id for section, backup_id in backups.items()}
@@ -185,7 +185,7 @@ class Move:
         """
         found = self.controller(self.journal.new).call("jobs", "submit", self.shared)
         for before, after in found["submitted"].items():
-            self.say(f"job {before} goes on as {after}")
+            self.say(f"job {before} continues as {after}")
         if found["refused"] and not self.leaves_jobs:
             raise OperationError(
                 "\n".join(["these jobs are not submitted:", *found["refused"]]),

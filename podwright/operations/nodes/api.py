@@ -56,7 +56,7 @@ def protect_controllers(change: NodeChange, nodes: Sequence[Node], *, include_co
     """Refuse a change of a controller.
 
     Raises:
-        ArgumentError: one of the nodes is a controller, and AWS cannot do it to one, or nobody said that it may.
+        ArgumentError: one of the nodes is a controller, and AWS cannot change controllers, or it is not allowed.
     """
     controllers = [node.name for node in nodes if node.is_controller]
     if not controllers:
@@ -67,7 +67,7 @@ def protect_controllers(change: NodeChange, nodes: Sequence[Node], *, include_co
             f"{of}: AWS cannot {change.verb} it", "reboot it with `podwright nodes reboot --include-controller`"
         )
     if not include_controller:
-        hint = "running jobs go on, and no job starts until it is back"
+        hint = "running jobs continue, and no job starts until it is back"
         raise ArgumentError(f"{of}: rebooting it needs --include-controller", hint)
 
 

@@ -1,4 +1,4 @@
-"""An instance group as SageMaker describes it, turned into what UpdateCluster takes."""
+"""Turn an instance group, as SageMaker describes it, into a request of UpdateCluster."""
 
 from __future__ import annotations
 

@@ -56,9 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_arguments(adding)
     adding.set_defaults(verb=_add)
     add_examples(adding, "podwright nodes add workers 2")
-    draining = _add_slurm(verbs, "drain", "let jobs end, and start no other there")
+    draining = _add_slurm(verbs, "drain", "let running jobs end, and start no new ones")
     draining.add_argument(
-        "--reason", default=f"drained by {getpass.getuser()}", help="what Slurm shows. Default: %(default)s"
+        "--reason", default=f"drained by {getpass.getuser()}", help="reason that Slurm shows. Default: %(default)s"
     )
     _add_slurm(verbs, "undrain", "let jobs start again on drained, failed or down nodes")
     add_examples(
@@ -172,9 +172,9 @@ def _add_change(verbs: argparse._SubParsersAction[argparse.ArgumentParser], chan
     parser.add_argument("--group", metavar="NAME", help="all nodes of this instance group")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     if change.verb in ACTIONS:
-        parser.add_argument("--after-jobs", action="store_true", help="when the nodes' jobs have ended")
+        parser.add_argument("--after-jobs", action="store_true", help="do it after the nodes' jobs have ended")
     if change.for_controllers:
-        parser.add_argument("--include-controller", action="store_true", help="also a node that runs slurmctld")
+        parser.add_argument("--include-controller", action="store_true", help="allow nodes that run slurmctld")
     add_target_arguments(parser)
     parser.set_defaults(verb=lambda options: _change(options, change))
     add_examples(parser, f"podwright nodes {change.verb} ip-10-1-0-7 workers/3", f"podwright nodes {change.verb} -h")

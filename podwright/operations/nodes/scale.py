@@ -120,7 +120,7 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
     if changes is not None:
         print("\n".join([f"cluster: {summary(changes)}", *(f"  {change.line()}" for change in changes)]))
     if scaling.after < scaling.before:
-        print("AWS chooses the nodes that go: to choose yourself, `podwright nodes delete` them first")
+        print("AWS chooses the nodes to delete: to choose yourself, run `podwright nodes delete` first")
     if changes != []:
         print("next: `podwright deploy --only cluster`")
     return OK

@@ -55,7 +55,7 @@ class ControllerShell:
         output = session_plugin.run_command(self.session, target, session_plugin.COMMAND, command=command)
         found = _OUTPUT.search(output.replace("\r\n", "\n"))
         if found is None:
-            said = " ".join(output.split()) or "it said nothing"
+            said = " ".join(output.split()) or "no output"
             raise OperationError(f"{self.node.name} did not run a command: {said}")
         if found["status"] != "0":
             raise OperationError(f"{self.node.name}: {' '.join(found['text'].split()) or line}")
@@ -71,7 +71,7 @@ def controller_shell(session: Session, cluster: Cluster, nodes: Sequence[Node]) 
     controllers = [node for node in nodes if node.is_controller]
     if not controllers:
         raise OperationError(
-            f"which node of {cluster.name} is the controller is not known",
+            f"the controller of {cluster.name} is not known",
             "allow s3:GetObject on provisioning_parameters.json beside its lifecycle scripts",
         )
     up = [node for node in controllers if node.status == "Running"] or controllers
@@ -89,7 +89,7 @@ def states(shell: ControllerShell) -> dict[str, SlurmState]:
 
 
 def drain(shell: ControllerShell, nodes: Sequence[Node], *, reason: str) -> None:
-    """Let the nodes' jobs end, and start no other there.
+    """Let the nodes' running jobs end, and start no new ones.
 
     Raises:
         ArgumentError: the reason is one that HyperPod acts on, or a controller is among the nodes.

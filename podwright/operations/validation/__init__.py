@@ -1,1 +1,1 @@
-"""Measure nodes, network and shared file system, and name what is slow."""
+"""Measure nodes, network and shared file system, and name slow ones."""

@@ -20,7 +20,7 @@ PUBLISHED_TOLERANCE = 0.2
 
 
 def findings(found: Measurements, instance_type: str, left_out: Mapping[str, str]) -> list[Finding]:
-    """Return everything that is wrong, what names a node first.
+    """Return all problems, those that name a node first.
 
     Args:
         found: the measurements.

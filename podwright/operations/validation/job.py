@@ -1,4 +1,4 @@
-"""The Slurm job of a validation: choose nodes, send the program, follow the job, read what it measured."""
+"""The Slurm job of a validation: choose nodes, send the program, follow the job, read its results."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def select(nodes: Iterable[Node], listed: str, *, partition: str | None) -> Sele
     Args:
         nodes: those wanted, as SageMaker lists them.
         listed: the output of ``SINFO``.
-        partition: Slurm's. Default: the one with most of the nodes, Slurm's default before others.
+        partition: Slurm partition. Default: the partition that has most of the nodes, Slurm's default before others.
 
     Raises:
         ArgumentError: the nodes have several types, or no partition has them.
@@ -198,7 +198,7 @@ def _state(node: Remote, folder: str, job_id: str) -> tuple[str, str, str]:
 
 
 def measurements(node: Remote, folder: str, job_id: str = "") -> Measurements:
-    """Return what a job measured.
+    """Return the measurements of a job.
 
     Raises:
         OperationError: it left nothing; the message has the last line of its log, or how Slurm ended the job.

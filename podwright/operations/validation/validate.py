@@ -1,4 +1,4 @@
-"""``podwright validate``: measure nodes, network and shared file system of a cluster, and name what is slow."""
+"""``podwright validate``: measure nodes, network and shared file system of a cluster, and name slow ones."""
 
 from __future__ import annotations
 
@@ -47,15 +47,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group", action="append", default=[], help="only this instance group; repeatable. Default: all compute nodes"
     )
-    parser.add_argument("--partition", help="Slurm's. Default: the one with most of the nodes")
+    parser.add_argument("--partition", help="Slurm partition. Default: the partition that has most of the nodes")
     parser.add_argument(
-        "--rounds", type=_count, metavar="N", help="at most so many rounds of pairs. Default: all pairs"
+        "--rounds", type=_count, metavar="N", help="largest number of rounds of pairs. Default: all pairs"
     )
     parser.add_argument(
         "--file-mib", type=_count, default=FILE_MIB, metavar="N", help="size of each node's file. Default: %(default)s"
     )
-    parser.add_argument("--python", metavar="PATH", help="on the nodes, with torch. Default: podwright's environment")
-    parser.add_argument("--of", metavar="RUN", help="measure nothing: read an earlier validation's folder")
+    parser.add_argument(
+        "--python", metavar="PATH", help="Python with torch, on the nodes. Default: podwright's environment"
+    )
+    parser.add_argument("--of", metavar="RUN", help="read the results of an earlier validation, without measuring")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the JSON document to a file")
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)
@@ -69,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print a table and what is wrong; 1 if something is.
+    """Measure, print a table and all problems; return 1 if there are any.
 
     Raises:
         OperationError: the nodes or Slurm do not answer, or the job failed.
@@ -125,7 +127,7 @@ def _wanted(wanted: Target, cluster: Cluster, groups: list[str]) -> list[Node]:
 
 
 def _type_of(measured: Measurements, nodes: list[Node]) -> str:
-    """Return the instance type of what was measured; empty for nodes that are gone."""
+    """Return the instance type of the measured nodes; empty if the nodes are gone."""
     names = {node.name for node in measured.nodes}
     return next((node.instance_type for node in nodes if node.slurm_name in names), "")
 
@@ -192,7 +194,7 @@ def _gpu_figures(node: NodeReport) -> tuple[str, str]:
 
 
 def _lines(instance_type: str, measured: Measurements) -> list[str]:
-    """Return what the pairs of nodes have in common, and what is published."""
+    """Return the pairs' common results, and published values to compare with."""
     fastest = {pair: max(speeds) for pair, speeds in measured.speeds_of_pairs().items()}
     if not fastest:
         return []
@@ -209,7 +211,7 @@ def _lines(instance_type: str, measured: Measurements) -> list[str]:
 
 
 def _figure(value: float | None) -> str:
-    """Return three significant digits, or nothing."""
+    """Return three significant digits, or an empty text."""
     return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: PLR2004
 
 

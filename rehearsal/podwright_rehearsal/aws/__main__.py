@@ -18,10 +18,10 @@ from podwright_rehearsal.aws.server import serve
 def main() -> None:
     """Run until terminated."""
     parser = argparse.ArgumentParser(prog="python -m podwright_rehearsal.aws", description=__doc__)
-    parser.add_argument("--region", default="us-west-2", help="where tests and rehearsals work (default: %(default)s)")
-    parser.add_argument("--other-region", action="append", default=[], help="a region beside it; may be repeated")
-    parser.add_argument("--storage", type=Path, help="folder for the files of file systems (default: they have none)")
-    parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1 (default: a free one)")
+    parser.add_argument("--region", default="us-west-2", help="region of tests and rehearsals (default: %(default)s)")
+    parser.add_argument("--other-region", action="append", default=[], help="additional region; may be repeated")
+    parser.add_argument("--storage", type=Path, help="folder for the files of file systems (default: no files)")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free port)")
     parser.add_argument(
         "--transition-s", type=float, default=1.0, help="seconds that creating, updating, deleting take"
     )

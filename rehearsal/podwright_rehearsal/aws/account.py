@@ -96,7 +96,7 @@ class Account:
         return f"arn:{self.partition}:{service}:{self.region}:{ACCOUNT_ID}:{resource}"
 
     def subnet(self, subnet_id: str) -> Subnet | None:
-        """Return the subnet, or None."""
+        """Return the subnet, or None if it does not exist."""
         for found in self._ec2().describe_subnets():
             if found.id == subnet_id:
                 cidr = ipaddress.IPv4Network(found.cidr_block)
@@ -104,7 +104,7 @@ class Account:
         return None
 
     def security_group(self, group_id: str) -> SecurityGroup | None:
-        """Return the security group, or None."""
+        """Return the security group, or None if it does not exist."""
         found = self._ec2().get_security_group_from_id(group_id)
         return _security_group(found) if found else None
 

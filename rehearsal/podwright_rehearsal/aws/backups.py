@@ -22,7 +22,7 @@ MOST_COPIES = 5  # in progress to one region
 
 @dataclass
 class Backup:
-    """One backup; ``description`` is what DescribeBackups answers, but for state and tags."""
+    """One backup; ``description`` is DescribeBackups' answer without state and tags."""
 
     description: dict[str, Any]
     state: str  # until it is available
@@ -195,7 +195,7 @@ class Backups:
 
 
 def check_backup(file_system: Mapping[str, Any], *, linked: bool) -> None:
-    """Refuse what FSx does not back up.
+    """Refuse file systems that FSx does not back up.
 
     Raises:
         AwsError: ``BadRequest``.
@@ -208,7 +208,7 @@ def check_backup(file_system: Mapping[str, Any], *, linked: bool) -> None:
 
 
 def check_restore(request: Mapping[str, Any], backup: Backup) -> None:
-    """Refuse a file system that differs from its backup in what a restore keeps.
+    """Refuse a file system that differs from its backup in properties that a restore keeps.
 
     https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemFromBackup.html
     https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html

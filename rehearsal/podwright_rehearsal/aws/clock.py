@@ -1,4 +1,4 @@
-"""The account's clock. Tests stop it to look at what is under way: what has begun does not end meanwhile."""
+"""The account's clock. Tests stop it to look at operations in progress, which then do not end."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class CloudControl:
         return self._once("UPDATE", request, handle)
 
     def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DeleteResource: a resource that is not there is the handler's NotFound, as in AWS."""
+        """DeleteResource: a resource that does not exist is the handler's NotFound, as in AWS."""
         self._check_type(request)
 
         def handle() -> str:

@@ -35,7 +35,7 @@ def schema(region: str) -> dict[str, Any]:
 
 
 def problems(model: object, *, region: str) -> list[str]:
-    """Return every violation of the schema in CloudFormation's words: ``#/path: what is wrong``."""
+    """Return every violation of the schema in CloudFormation's words: ``#/path: problem``."""
     errors = _Validator(schema(region)).iter_errors(model)
     return [f"#{'/'.join(['', *map(str, error.absolute_path)])}: {error.message}" for error in errors]
 

@@ -11,7 +11,7 @@ class Contents:
     """The folders.
 
     Args:
-        folder: where they are, each named by its file system's or backup's id. Default: nothing has files.
+        folder: where they are, each named by its file system's or backup's id. Default: no files.
     """
 
     def __init__(self, folder: Path | None) -> None:

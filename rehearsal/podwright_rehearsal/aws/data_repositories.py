@@ -21,7 +21,7 @@ DEFAULT_CHUNK_MIB = 1024
 
 @dataclass
 class Association:
-    """One link; ``description`` is what DescribeDataRepositoryAssociations answers, but for state and tags."""
+    """One link; ``description`` is DescribeDataRepositoryAssociations' answer without state and tags."""
 
     description: dict[str, Any]
     available_at: float
@@ -102,7 +102,7 @@ class DataRepositories:
             del self._by_id[association.description["AssociationId"]]
 
     def find(self, association_id: str) -> Association:
-        """Return the association; raise ``AwsError`` if there is none."""
+        """Return the association; raise ``AwsError`` if it does not exist."""
         if association_id not in self._by_id:
             raise _not_found(association_id)
         return self._by_id[association_id]

@@ -50,7 +50,7 @@ FOUND_BY_FSX = {"MountName", "RootVolumeId", "EndpointIpAddress"}  # of a config
 
 @dataclass
 class FileSystem:
-    """One file system: ``description`` is what DescribeFileSystems answers, but for what time changes."""
+    """One file system: ``description`` is DescribeFileSystems' answer without members that change over time."""
 
     description: dict[str, Any]
     available_at: float
@@ -96,7 +96,7 @@ class FileSystems:
 
         def backups_of(region: str) -> Backups:
             if elsewhere is None:
-                raise AwsError("InvalidRegion", f"The region {region} is not there")
+                raise AwsError("InvalidRegion", f"The region {region} does not exist")
             return elsewhere(region).backups
 
         self.backups = Backups(
@@ -122,7 +122,7 @@ class FileSystems:
         }
 
     def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """CreateFileSystem: CREATING now, AVAILABLE after the transition; a repeated token creates nothing new."""
+        """CreateFileSystem: CREATING now, AVAILABLE after the transition; a repeated token has no effect."""
         return self._create(request, like=None)
 
     def restore(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Let only the rehearsal's own requests in: what the stand-in stores, hosts run as root.
+"""Let only the rehearsal's own requests in: hosts run the stand-in's objects as root.
 
 Other users of this machine can connect to 127.0.0.1 too.
 """
@@ -33,7 +33,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """A connection that answers an empty body announced by ``Expect: 100-continue``, as boto3 sends empty objects."""
 
     def send_continue(self) -> None:
-        """Ask for the body, unless there is none: waitress would wait for it."""
+        """Ask for the body if there is one: waitress would wait for it otherwise."""
         if not self.request.completed:
             super().send_continue()
 
@@ -44,7 +44,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
     channel_class = Channel
 
     def accept(self) -> Any:
-        """Return the next connection and its address; None if there is none, or if it is another user's."""
+        """Return the next connection and its address; None without a connection, or for another user's."""
         accepted = super().accept()
         if accepted is None:
             return None
@@ -62,7 +62,7 @@ class Gate:
 
     Args:
         application: what answers the other requests.
-        access_key: the id of the run's access key, random and known to nobody else.
+        access_key: the id of the run's access key, random and secret.
     """
 
     def __init__(self, application: WSGIApplication, *, access_key: str) -> None:

@@ -65,7 +65,7 @@ class ClusterEvent:
 
     @property
     def resource_type(self) -> str:
-        """ResourceType: the smallest thing that is named."""
+        """Return ResourceType: the most specific resource that is named."""
         return "Instance" if self.instance_id else "InstanceGroup" if self.group else "Cluster"
 
 
@@ -155,7 +155,7 @@ class EmulatedClusters:
             yield cluster.arn, {tag["Key"]: tag["Value"] for tag in cluster.model.get("Tags") or []}
 
     def find(self, name_or_arn: str) -> EmulatedCluster | None:
-        """Return the cluster of this name or ARN, or None."""
+        """Return the cluster of this name or ARN, or None if it does not exist."""
         return next((cluster for cluster in self.all() if name_or_arn in (cluster.name, cluster.arn)), None)
 
     def create(self, model: dict[str, Any]) -> EmulatedCluster:
@@ -221,7 +221,7 @@ class EmulatedClusters:
             raise HandlerError("NotStabilized", message)
 
     def update(self, cluster: EmulatedCluster, model: dict[str, Any]) -> None:
-        """Update a cluster to another desired state; a failed update changes nothing.
+        """Update a cluster to another desired state; a failed update has no effect.
 
         Raises:
             HandlerError: HyperPod would fail; every reason is named.
@@ -321,7 +321,7 @@ class EmulatedClusters:
 
 
 def _note_changes(cluster: EmulatedCluster, *, before: list[ClusterNode]) -> None:
-    """Record what a new list of nodes changes: each group's scaling, each instance that comes or goes."""
+    """Record the changes of a new list of nodes: each group's scaling, each added or removed instance."""
     for group in dict.fromkeys(node.group for node in [*before, *cluster.nodes]):
         was, now = (sum(node.group == group for node in nodes) for nodes in (before, cluster.nodes))
         if was != now:
@@ -335,7 +335,7 @@ def _note_changes(cluster: EmulatedCluster, *, before: list[ClusterNode]) -> Non
 
 
 def _unchangeable(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """Yield what an update may not change: an instance group keeps its type and its role in Slurm."""
+    """Yield changes that an update may not make: an instance group keeps its type and its role in Slurm."""
     before = {group["InstanceGroupName"]: _fixed(group) for group in old["InstanceGroups"]}
     for group in new.get("InstanceGroups") or []:
         name, after = group["InstanceGroupName"], _fixed(group)

@@ -1,4 +1,4 @@
-"""List the account's resources, except those of a fresh account, by the services' own calls."""
+"""List the account's resources, except a fresh account's defaults, by the services' own calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podwright_rehearsal.aws.identity import ACCOUNT_ID
 
 @dataclass(frozen=True)
 class Query:
-    """One listing call; ``expression`` (JMESPath) selects the ids, without those of a fresh account."""
+    """One listing call; ``expression`` (JMESPath) selects the ids, without a fresh account's defaults."""
 
     type_name: str
     service: str

@@ -1,4 +1,4 @@
-"""Return lists in an order of the service's own, as AWS does with those whose schema says ``insertionOrder: false``.
+"""Return lists in the service's own order, as AWS does if the schema says ``insertionOrder: false``.
 
 https://docs.aws.amazon.com/cloudformation-cli/latest/userguide/resource-type-schema.html
 """

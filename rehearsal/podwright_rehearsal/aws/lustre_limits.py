@@ -115,10 +115,10 @@ def _check_version(deployment: str, version: str | None, metadata: Mapping[str, 
 def _check_cache(storage: str, configuration: Mapping[str, Any]) -> None:
     drive = configuration.get("DriveCacheType")
     if (drive is not None) is not (storage == "HDD"):
-        raise AwsError("BadRequest", f"DriveCacheType {drive} does not go with {storage}: HDD alone needs one")
+        raise AwsError("BadRequest", f"DriveCacheType {drive} is not supported with {storage}: only HDD needs one")
     for member in ("DataReadCacheConfiguration", "ThroughputCapacity"):
         if member in configuration and storage != TIERING:
-            raise AwsError("BadRequest", f"{member} does not go with {storage}")
+            raise AwsError("BadRequest", f"{member} is not supported with {storage}")
 
 
 def _check_keeping(deployment: str, request: Mapping[str, Any], configuration: Mapping[str, Any]) -> None:

@@ -63,7 +63,7 @@ def install() -> None:
 
 
 def _update_parameters(group: Any, new_parameters: Iterable[dict[str, Any]]) -> None:
-    """Keep who set a parameter, which Terraform compares.
+    """Keep the source of a parameter, which Terraform compares.
 
     https://docs.aws.amazon.com/AmazonRDS/latest/APIReference/API_Parameter.html
     """
@@ -71,7 +71,7 @@ def _update_parameters(group: Any, new_parameters: Iterable[dict[str, Any]]) -> 
 
 
 def _set_topic_attribute(backend: Any, topic_arn: str, attribute_name: str, attribute_value: str) -> None:
-    """Refuse a policy with which no event would arrive; AWS takes it, and EventBridge meets none of its conditions.
+    """Refuse a policy that would block all events; AWS accepts it, but EventBridge fulfils none of its conditions.
 
     https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-resource-based.html#eb-sns-permissions
     """

@@ -62,7 +62,7 @@ class SageMaker:
         }
 
     def create_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """CreateCluster: what CloudFormation's schema or HyperPod refuses is refused here."""
+        """CreateCluster: refuse requests that CloudFormation's schema or HyperPod refuses."""
         model = copy.deepcopy(dict(request))
         if problems := cluster_schema.problems(model, region=self._region):
             raise AwsError("ValidationException", "; ".join(problems))
@@ -103,7 +103,7 @@ class SageMaker:
         return _page("ClusterSummaries", summaries, request)
 
     def update_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """UpdateCluster: groups that are named change or are added, those to delete go, the others stay."""
+        """UpdateCluster: change or add the named groups, delete the groups to delete, keep the others."""
         cluster = self._find_settled(request)
         given = {group["InstanceGroupName"]: group for group in request.get("InstanceGroups") or []}
         gone = set(request.get("InstanceGroupsToDelete") or [])
@@ -312,7 +312,7 @@ def _group(cluster: EmulatedCluster, group: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _of_other_names(cluster: EmulatedCluster, group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what DescribeCluster calls otherwise than CreateCluster.
+    """Return the members that DescribeCluster names otherwise than CreateCluster.
 
     https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupDetails.html
     """
@@ -380,7 +380,7 @@ def _page(key: str, items: list[dict[str, Any]], request: Mapping[str, Any]) -> 
 
 
 def _batch(cluster: EmulatedCluster, request: Mapping[str, Any], act: Callable[[ClusterNode], None]) -> dict[str, Any]:
-    """Apply an operation to each named node; one that fails does not stop the others."""
+    """Apply an operation to each named node; a failure does not stop the others."""
     ids = request.get("NodeIds") or []
     if not 0 < len(ids) <= BATCH_SIZE:
         raise AwsError("ValidationException", f"NodeIds must name 1 to {BATCH_SIZE} nodes, not {len(ids)}")

@@ -94,7 +94,7 @@ class Application:
     """The WSGI application.
 
     Args:
-        region: where tests and rehearsals work.
+        region: region of tests and rehearsals.
         other_regions: regions beside it; a call to any other is refused.
         storage: the folder with the files of file systems and backups. Default: they have no files.
         transition_s: how long what takes minutes in AWS takes here.
@@ -195,7 +195,7 @@ class Application:
         return _json(200, wanted)
 
     def _refusal(self, call: Call, *, interrupted: bool) -> Response | None:
-        """Return the error that somebody asked for, or None."""
+        """Return the error that a test requested, or None."""
         if interrupted:
             return _error(call, AwsError(REFUSED, f"{call.name} is refused: an interruption was requested"))
         due = next((refusal for refusal in self._refusals.values() if refusal.strike(call.name)), None)

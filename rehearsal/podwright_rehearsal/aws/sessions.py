@@ -59,7 +59,7 @@ class Sessions:
         return {"SessionId": request.get("SessionId", "")}
 
     def _node(self, target: str) -> ClusterNode | None:
-        """Return the node of ``sagemaker-cluster:CLUSTER_GROUP-INSTANCE``, or None."""
+        """Return the node of ``sagemaker-cluster:CLUSTER_GROUP-INSTANCE``, or None if it does not exist."""
         match = TARGET.fullmatch(target)
         if match is None:
             return None

@@ -79,7 +79,7 @@ def _result(action: str, resource: str, decision: str) -> str:
 
 
 def _context(form: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the request's context: values by condition key, whose case does not count."""
+    """Return the request's context: values by condition key, in lower case."""
     entries: dict[str, list[str]] = {}
     number = 1
     while (key := form.get(f"ContextEntries.member.{number}.ContextKeyName")) is not None:

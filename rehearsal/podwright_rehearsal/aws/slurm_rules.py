@@ -34,7 +34,7 @@ def scripts_exist(request: Request) -> Iterator[str]:
 
 
 def modes_are_not_mixed(request: Request) -> Iterator[str]:
-    """A cluster by the API says so of itself and of each group, and has no parameters beside its scripts."""
+    """A cluster by the API has Slurm's members in itself and each group, and no parameters beside its scripts."""
     if not request.by_api:
         return
     if "Slurm" not in (request.model.get("Orchestrator") or {}):

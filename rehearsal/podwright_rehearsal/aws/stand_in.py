@@ -40,7 +40,7 @@ class AwsStandInError(PodwrightError):
 
 
 class AwsStandIn:
-    """One AWS account, in a process of its own on 127.0.0.1, empty at every start.
+    """One AWS account, in a separate process on 127.0.0.1, empty at every start.
 
     The process ends with ``stop()``, with the ``with`` block, or with this process, however that ends.
 
@@ -196,11 +196,11 @@ class AwsStandIn:
         )
 
     def inventory(self, *, region: str | None = None) -> list[str]:
-        """Return type and id of each resource, ``AWS::EC2::VPC vpc-…``, except those of a fresh account."""
+        """Return type and id of each resource, ``AWS::EC2::VPC vpc-…``, except a fresh account's defaults."""
         return inventory.list_resources(partial(self.client, region=region))
 
     def interrupt(self, *, at: int = 1, kind: Kind = "refused", call: str = "") -> None:
-        """Fail the call of number ``at`` among those that change something, counted from 1 and from now.
+        """Fail call number ``at`` of the calls that change resources, counted from 1 and from now.
 
         Args:
             at: its number.
@@ -244,7 +244,7 @@ class AwsStandIn:
 
     @contextmanager
     def stopped_clock(self) -> Iterator[None]:
-        """Stop the account's clock meanwhile: what takes ``transition_s`` does not end."""
+        """Stop the account's clock in the block: operations that take ``transition_s`` do not end."""
         self._control("PUT", clock.PATH, {"stopped": True})
         try:
             yield
@@ -278,7 +278,7 @@ class AwsStandIn:
 
 
 def _first_line(stream: IO[str] | None) -> str:
-    """Return the first line that the process prints, or "" if it ends or prints none in time."""
+    """Return the first line that the process prints, or "" if it ends or prints no line in time."""
     if stream is None:
         return ""
     with selectors.DefaultSelector() as selector:

@@ -37,7 +37,7 @@ class Tagging:
         self.operations = {"GetResources": self.get_resources}
 
     def get_resources(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """GetResources: one page of what matches all filters; the token is the number given out so far."""
+        """GetResources: one page of the resources that match all filters; the token is the number returned so far."""
         matches = make_tag_matcher(request.get("TagFilters"))
         found = [(arn, tags) for arn, tags in self._everything() if tags and matches(dict(tags))]
         start = int(request.get("PaginationToken") or 0)

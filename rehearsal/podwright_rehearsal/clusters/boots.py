@@ -34,7 +34,7 @@ class BootResult:
 
 
 def follow(process: subprocess.Popen[bytes], log: Path, timeout_s: float, on_line: Callable[[str], None]) -> int:
-    """Wait for a script and pass its lines on. It writes to a file: a daemon that keeps it open delays nothing."""
+    """Wait for a script and pass its lines on. It writes to a file: a daemon that keeps it open does not delay us."""
     end = time.monotonic() + timeout_s
     with log.open(errors="replace") as lines:
         ended = False

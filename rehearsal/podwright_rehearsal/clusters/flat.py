@@ -88,7 +88,7 @@ class FlatCluster(RehearsedCluster):
         """Start all daemons; return when all compute nodes are idle.
 
         Raises:
-            HostError: a daemon did not come up; nothing is left running.
+            HostError: a daemon did not come up; all others are stopped.
         """
         for name in ("log", "state"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ class FlatCluster(RehearsedCluster):
         self._lift_mark(hostname)
 
     def auto_resume(self, job_id: int, *, new_instance_id: Callable[[str], str], timeout_s: float = 600) -> Resumption:
-        """Act as HyperPod's agent for `srun --auto-resume=1`: replace what is faulty, until the job runs again.
+        """Act as HyperPod's agent for `srun --auto-resume=1`: replace faulty nodes, until the job runs again.
 
         Args:
             job_id: a job that was started with `srun --auto-resume=1`, if this cluster's srun takes that.

@@ -125,7 +125,7 @@ class NamespacedCluster(RehearsedCluster):
         """Start the hosts with sshd, munge and, on the controller, slurm.conf; no Slurm daemon runs yet.
 
         Raises:
-            HostError: a host did not come up; nothing is left running.
+            HostError: a host did not come up; all others are stopped.
         """
         self.fabric.start([self._describe(node) for node in self.nodes.values()])
         self._publish_instances()
@@ -200,7 +200,7 @@ class NamespacedCluster(RehearsedCluster):
         return BootResult(hostname=hostname, exit_code=exit_code, log=log, seconds=time.monotonic() - began)
 
     def _set_up(self, hostname: str) -> None:
-        """Act as the service before a new instance's scripts run, where it sets Slurm up itself."""
+        """Act as the service before a new instance's scripts run, if it sets Slurm up itself."""
         node = self.nodes[hostname]
         if self._by_api is None or node.instance_id in self._is_set_up:
             return
@@ -297,7 +297,7 @@ class NamespacedCluster(RehearsedCluster):
         return result
 
     def rewrite_slurm_conf(self) -> None:
-        """Act as HyperPod's agent after a scaling or replacement: write slurm.conf anew, without what others added."""
+        """Act as HyperPod's agent after a scaling or replacement: write slurm.conf anew, without other lines."""
         written = Path("/opt/rehearsal/slurm.conf")
         self.path(self.controller, written).write_text(self._files().slurm_files()["slurm.conf"])
         conf = f"$(readlink --canonicalize {SLURM_ROOT / 'etc' / 'slurm.conf'})"  # which several controllers share
@@ -312,7 +312,7 @@ class NamespacedCluster(RehearsedCluster):
         timeout_s: float = 600,
         on_line: Callable[[str, str], None] | None = None,
     ) -> Resumption:
-        """Act as HyperPod's agent for `srun --auto-resume=1`: replace what is faulty, until the job runs again.
+        """Act as HyperPod's agent for `srun --auto-resume=1`: replace faulty nodes, until the job runs again.
 
         Args:
             job_id: a job that was started with `srun --auto-resume=1`.

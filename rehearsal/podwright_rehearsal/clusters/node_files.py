@@ -125,6 +125,6 @@ def _manager(environment: Mapping[str, str]) -> str:
 
 
 def _machine(instance_type: str) -> str:
-    """Return what the shims report of a host of this type."""
+    """Return the hardware that the shims report on a host of this type."""
     kind = InstanceType.of(instance_type)
     return f"efa_interfaces={kind.efa_interfaces}\nnvlink={'yes' if kind.nvlink else 'no'}\n"

@@ -83,7 +83,7 @@ class RehearsedCluster(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start the hosts; raises ``HostError``, with nothing left running, if one does not come up."""
+        """Start the hosts; if one does not come up, stops all and raises ``HostError``."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -291,7 +291,7 @@ class RehearsedCluster(ABC):
                 wait_for(self._is_all_sent, timeout_s=_SENT_S, what=lambda: "slurmctld's messages")
 
     def _is_all_sent(self) -> bool:
-        """Return whether slurmctld has sent what it had to send."""
+        """Return whether slurmctld has sent all its messages."""
         shown = self.run(["sdiag"], user="root").stdout
         return not any(map(int, re.findall(r"^Agent (?:queue size|count): *(\d+)$", shown, re.MULTILINE)))
 
@@ -307,7 +307,7 @@ class RehearsedCluster(ABC):
         return self.node_states() if self._controller_answers() else {}
 
     def _states_shown(self) -> str:
-        """Return states and reasons in words, nothing while no controller answers."""
+        """Return states and reasons in words, empty while no controller answers."""
         states = self._states_or_none()
         reasons = {name: f" ({why})" for name, why in self._reasons().items() if why != "none"} if states else {}
         return ", ".join(f"{name} is {state}{reasons.get(name, '')}" for name, state in states.items())
@@ -317,7 +317,7 @@ class RehearsedCluster(ABC):
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:
-    """End a command on a host: on SIGTERM, su ends the shell that it started in a session of its own."""
+    """End a command on a host: on SIGTERM, su ends the shell that it started in a separate session."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""Differences between hosts and AWS's image for HyperPod: a cluster takes each of them by itself.
+"""Differences between hosts and AWS's image for HyperPod: a cluster can have each of them separately.
 
 Hosts never have python3-venv and pip, as AWS's image: https://github.com/aws-samples/awsome-distributed-training notes
 that `python3 -m venv` is not preinstalled.

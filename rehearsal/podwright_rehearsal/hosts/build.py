@@ -1,4 +1,4 @@
-"""Run a script that builds an image or a root, in mount and pid namespaces of its own."""
+"""Run a script that builds an image or a root, in separate mount and pid namespaces."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _INHERITED = ("cpuset.cpus", "cpuset.mems")  # empty in a new group, which then 
 
 
 def hierarchy() -> Path | None:
-    """Return a writable mount of cgroup2, or None if there is none."""
+    """Return a writable mount of cgroup2, or None if there is no such mount."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split()
@@ -33,14 +33,14 @@ def hierarchy() -> Path | None:
 
 
 def missing() -> list[str]:
-    """Return those of ``CONTROLLERS`` that this machine's cgroup2 lacks: without them Slurm cannot confine jobs."""
+    """Return the ``CONTROLLERS`` that this machine's cgroup2 lacks: without them Slurm cannot confine jobs."""
     root = hierarchy()
     has = (root / "cgroup.controllers").read_text().split() if root else []
     return [name for name in CONTROLLERS if name not in has]
 
 
 def version_1() -> dict[str, Path]:
-    """Return the writable mounts of ``CONFINING`` in version 1 by controller; empty unless all of them are there."""
+    """Return the writable mounts of ``CONFINING`` in version 1 by controller; empty unless all of them exist."""
     found: dict[str, Path] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")

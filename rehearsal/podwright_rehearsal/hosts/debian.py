@@ -1,4 +1,4 @@
-"""Packages of this Debian or Ubuntu, unpacked into a folder: nothing is installed, and no root is needed."""
+"""Packages of this Debian or Ubuntu, unpacked into a folder, without installation and without root."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def missing_programs() -> list[str]:
 
 
 def search(pattern: str) -> list[str]:
-    """Return the packages that match a regular expression; as root, update apt's lists if none does.
+    """Return the packages that match a regular expression; as root, update apt's lists if no package matches.
 
     Raises:
         DebianError: apt failed.
@@ -68,7 +68,7 @@ def _search(pattern: str) -> list[str]:
 
 
 def _run(*command: str, cwd: Path | None = None) -> str:
-    """Return what the program printed, in English whatever the user's locale."""
+    """Return the program's output, in English whatever the user's locale."""
     english = {**os.environ, "LC_ALL": "C.UTF-8"}
     try:
         return subprocess.run(

@@ -50,7 +50,7 @@ RELEASES: Mapping[str, DebianRelease] = {
 
 
 def root_key(release: DebianRelease) -> str:
-    """Hash what a root is made of: the scripts that make it, the release and this machine's architecture."""
+    """Hash the sources of a root: the scripts that make it, the release and this machine's architecture."""
     digest = hashlib.sha256(f"{release} {PYTHON_CODENAME} {platform.machine()}".encode())
     for name in _INGREDIENTS:
         digest.update((SOURCES / name).read_bytes())
@@ -58,10 +58,10 @@ def root_key(release: DebianRelease) -> str:
 
 
 def build_root(directory: Path, release: DebianRelease) -> bool:
-    """Make ``directory/root`` of a release, unless it is there and current; apt checks every package's signature.
+    """Make ``directory/root`` of a release, unless it exists and is current; apt checks every package's signature.
 
     Returns:
-        True if it was made, False if it was there.
+        True if it was made, False if it existed.
 
     Raises:
         ImageError: a package could not be downloaded or installed.

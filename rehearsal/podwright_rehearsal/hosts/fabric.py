@@ -1,4 +1,4 @@
-"""Start, enter, fail and end hosts in namespaces. Nothing here depends on Slurm."""
+"""Start, enter, fail and end hosts in namespaces, independently of Slurm."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Fabric:
         """Make the network and boot the hosts, all at once.
 
         Raises:
-            HostError: the namespaces or a host could not be made; nothing is left running.
+            HostError: the namespaces or a host could not be made; all others are stopped.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self._shared.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ class Fabric:
             raise
 
     def stop(self) -> None:
-        """End every process of every host; with them go mounts and network. May be called twice."""
+        """End every process of every host, and with them mounts and network. May be called twice."""
         if self._owner_end:
             self._owner_end.close()
             self._owner_end = None
@@ -190,7 +190,7 @@ class Fabric:
     # ---- one host -------------------------------------------------------------------------------------------------
 
     def start_hosts(self, hosts: Iterable[HostDescription], *, on: Disk = "empty") -> None:
-        """Boot hosts on empty disks, or on those they had, and wait until systemd has started what is enabled."""
+        """Boot hosts on empty disks, or on their earlier ones, and wait until systemd has started all enabled units."""
         booting = [(host, self._spawn(host, on)) for host in hosts]
         for host, process in booting:
             pid = int(self._read_line(host.hostname, process))
@@ -275,7 +275,7 @@ class Fabric:
         return {name: host.process.poll() is None for name, host in self._hosts.items()}
 
     def power_off(self, hostname: str) -> None:
-        """Cut a host's power: the network link goes first, so that no connection is closed."""
+        """Cut a host's power: first the network link, so that no connection is closed."""
         host = self._host(hostname)
         self._ip(f"link del {host.link}")
         os.kill(host.pid, signal.SIGKILL)
@@ -292,7 +292,7 @@ class Fabric:
         self._ip(f"link set {self._host(hostname).link} {'up' if into else 'down'}")
 
     def limit_network(self, hostname: str, *, mbit_s: int | None) -> None:
-        """Limit what a host sends and receives, in megabits per second each; None: no longer.
+        """Limit a host's sending and receiving rates, in megabits per second each; None removes the limit.
 
         A token bucket (tc-tbf(8)) at both ends of the host's cable: a qdisc shapes what leaves an interface.
         """

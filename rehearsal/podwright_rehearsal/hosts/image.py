@@ -1,4 +1,4 @@
-"""The node image: one overlay layer with what a HyperPod node has and Debian's packages lack.
+"""The node image: one overlay layer with the programs of a HyperPod node that Debian's packages lack.
 
 Slurm's layout, the ``aws`` command, units and the shims are in the layer; below it lies the root of a Debian release.
 """
@@ -29,7 +29,7 @@ _DOWNLOAD_LIMIT_S = 600
 
 
 def build_image(directory: Path, *, release: DebianRelease) -> bool:
-    """Build the node image at `directory`, unless it is there and current.
+    """Build the node image at `directory`, unless it exists and is current.
 
     apt and pip use this machine's ordinary configuration and the caller's environment (proxies, ``PIP_*``).
 
@@ -38,7 +38,7 @@ def build_image(directory: Path, *, release: DebianRelease) -> bool:
         release: the Debian whose root, in a folder beside ``directory``, lies below.
 
     Returns:
-        True if it was built, False if it was there.
+        True if it was built, False if it existed.
 
     Raises:
         ImageError: a package could not be installed.
@@ -63,7 +63,7 @@ def is_current(directory: Path, release: DebianRelease) -> bool:
 
 
 def _key(release: DebianRelease) -> str:
-    """Hash what the layer is made of, and what lies below it."""
+    """Hash the sources of the layer, and of the layers below it."""
     sources = [path for name in _INGREDIENTS for path in sorted([SOURCES / name, *(SOURCES / name).glob("*")])]
     digest = hashlib.sha256(root_key(release).encode())
     for path in filter(Path.is_file, sources):

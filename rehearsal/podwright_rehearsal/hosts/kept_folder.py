@@ -1,4 +1,4 @@
-"""A folder that is built once and kept until what it is made of changes."""
+"""A folder that is built once and kept until its sources change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_current(directory: Path, key: str) -> bool:
 
 
 def build_once(directory: Path, key: str, fill: Callable[[Path], None]) -> bool:
-    """Build a folder unless it is there and current. Of two builds at the same time, one waits for the other.
+    """Build a folder unless it exists and is current. Of two builds at the same time, one waits for the other.
 
     Args:
         directory: replaced as a whole, so a reader sees the old folder or the new one.
@@ -26,7 +26,7 @@ def build_once(directory: Path, key: str, fill: Callable[[Path], None]) -> bool:
         fill: called with an empty folder beside ``directory``. What it leaves there becomes the content.
 
     Returns:
-        True if it was built, False if it was there.
+        True if it was built, False if it existed.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     with directory.with_name(directory.name + ".lock").open("w") as lock:
@@ -49,6 +49,6 @@ def build_once(directory: Path, key: str, fill: Callable[[Path], None]) -> bool:
 
 
 def _remove_torsos(directory: Path) -> None:
-    """Remove what killed builds left: nobody else builds while we hold the lock."""
+    """Remove leftovers of killed builds: no other process builds while we hold the lock."""
     for torso in directory.parent.glob(f".{directory.name}-*"):
         shutil.rmtree(torso, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Find and end what an earlier cluster or image build left on this machine."""
+"""Find and end leftovers of earlier clusters and image builds on this machine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _command_lines() -> Iterable[tuple[int, list[str]]]:
 
 
 def clean(below: Path, *, timeout_s: float = _STOP_TIMEOUT_S) -> list[Leftover]:
-    """End what `leftovers` finds and wait for its end.
+    """End the leftovers and wait for their end.
 
     Returns:
         What there was.

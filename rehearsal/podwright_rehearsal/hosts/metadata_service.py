@@ -18,7 +18,7 @@ TOKEN = secrets.token_hex(28)
 
 
 class Metadata(BaseHTTPRequestHandler):
-    """Answer who has a token, and nobody else."""
+    """Answer only requests with a token."""
 
     def do_PUT(self) -> None:
         """Give out the token."""
@@ -42,7 +42,7 @@ class Metadata(BaseHTTPRequestHandler):
 
 
 def texts() -> dict[str, str]:
-    """Return what is below /latest/meta-data/."""
+    """Return the entries below /latest/meta-data/."""
     if LISTS_NOTHING.exists():
         return {"iam/security-credentials/": ""}
     groups = json.loads(RESOURCE_CONFIG.read_text())["InstanceGroups"]

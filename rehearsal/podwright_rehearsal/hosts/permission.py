@@ -26,7 +26,7 @@ unshare --cgroup --mount mount -t cgroup2 cgroup2 "$1"
 
 
 def why_not() -> str | None:
-    """Return what this machine lacks for hosts in namespaces and what to do, or None."""
+    """Return the problem and the remedy if this machine cannot run hosts in namespaces, else None."""
     if sys.platform != "linux":
         return "hosts need Linux namespaces: run this on Linux"
     tools = {
@@ -52,7 +52,7 @@ def why_not() -> str | None:
 
 
 def _try_root() -> str | None:
-    """Say that this is a chroot: who enters a mount namespace there is at its real root, without our files."""
+    """Report a chroot: a process that enters a mount namespace there is at its real root, without our files."""
     command = ["nsenter", "--mount=/proc/self/ns/mnt", "stat", "--format=%d %i", "/"]
     trial = subprocess.run(command, capture_output=True, text=True, check=False)
     here = Path("/").stat()

@@ -28,7 +28,7 @@ CHUNK_BYTES = 1 << 16
 
 
 def main() -> int:
-    """Run what the arguments ask for."""
+    """Run the session that the arguments describe."""
     first, *rest = sys.argv[1:]
     if first == "--bridge":
         return bridge(int(rest[0]))
@@ -38,7 +38,7 @@ def main() -> int:
     variable, _, operation, _, request, _ = rest
     answer = json.loads(os.environ.pop(variable))
     if operation != "StartSession" or not {"SessionId", "TokenValue", "StreamUrl"} <= answer.keys():
-        print("this is not the answer of StartSession", file=sys.stderr)
+        print("this is not a response of StartSession", file=sys.stderr)
         return 1
     return open_session(Path(first), answer["SessionId"], json.loads(request))
 

@@ -61,7 +61,7 @@ class SlurmPackages:
 
     @property
     def without_auto_resume(self) -> str:
-        """The reason why there is no such plugin; empty if there is one."""
+        """The reason why the plugin is missing; empty if it exists."""
         return "" if self.auto_resume.exists() else (self.root / NO_AUTO_RESUME).read_text()
 
 
@@ -93,7 +93,7 @@ def _fetch(folder: Path, key: str) -> None:
 
 
 def _key() -> str:
-    """Hash the package names and this machine's packages: the folder holds what those lack."""
+    """Hash the package names and this machine's packages: the folder holds the packages that the machine lacks."""
     digest = hashlib.sha256(" ".join(PACKAGES).encode())
     for path in (debian.INSTALLED, _PLUGIN):
         digest.update(path.read_bytes() if path.exists() else b"")

@@ -17,7 +17,7 @@ def wait_for(
     """Return when the condition holds; ask again after a pause, a longer one where the answer took long.
 
     Raises:
-        HostError: it did not within `timeout_s`; `what` says what was waited for.
+        HostError: it did not within `timeout_s`; `what` describes the wait.
     """
     end = time.monotonic() + timeout_s
     while True:

@@ -1,1 +1,1 @@
-"""The steps of a rehearsal, and what they need."""
+"""The steps of a rehearsal, and their supplies."""

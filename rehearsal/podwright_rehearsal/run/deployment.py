@@ -65,7 +65,7 @@ class Deployment:
                 raise StepFailed(f"the second plan of {stack} has changes", log=self.log("diff"))
 
     def destroy(self) -> None:
-        """``cdktf destroy '*'`` of what the second plan synthesized, and of what users retain."""
+        """Run ``cdktf destroy '*'`` for the second plan's resources, and for those that users retain."""
         for file in (self.project / "cdktf.out" / "stacks").glob("*/cdk.tf.json"):
             file.write_text(file.read_text().replace('"prevent_destroy": true', '"prevent_destroy": false'))
         retained.release(self.aws.client)
@@ -209,6 +209,6 @@ class Deployment:
 
 
 def in_words(line: str) -> str | None:
-    """Return what Terraform is done with, as ``created network_vpc (aws_vpc, 2s)``; None for all its other lines."""
+    """Return a finished resource, as ``created network_vpc (aws_vpc, 2s)``; None for Terraform's other lines."""
     done = _DONE.search(line)
     return f"{_WORDS[done['verb']]} {done['name']} ({done['type']}, {done['time']})" if done else None

@@ -182,7 +182,7 @@ class NamespacedHosts(Hosts):
 
     @staticmethod
     def left_out(settings: Settings) -> list[str]:
-        """Return what hosts go without that reach nothing outside the cluster."""
+        """Return the features that hosts lack because they reach no network outside the cluster."""
         return left_out.parts(settings)
 
     def bootstrap(self) -> str:
@@ -266,7 +266,7 @@ class NamespacedHosts(Hosts):
 
 
 def warnings(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return what hosts go without, by their boots' results, each once with the hosts that say it."""
+    """Return the warnings of the hosts' boots, each once with its hosts."""
     hosts: dict[str, list[str]] = {}
     for hostname, steps in results.items():
         for step in steps:
@@ -350,7 +350,7 @@ class FlatHosts(Hosts):
         self.cluster.kill(hostname, how="processes")
 
     def delete_logs(self) -> None:
-        """Delete nothing: no lifecycle script has run."""
+        """Do nothing: no lifecycle script has run."""
 
     def auto_resume(self, job_id: int) -> None:
         """Replace the instance in SageMaker and the slurmd in Slurm."""

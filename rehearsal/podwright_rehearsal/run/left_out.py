@@ -1,4 +1,4 @@
-"""The parts of a cluster that hosts of a rehearsal cannot have, because they reach nothing outside it.
+"""The parts of a cluster that hosts of a rehearsal cannot have, because they have no internet.
 
 Terraform deploys them all the same. Only what hosts get as their parameters is without them.
 """
@@ -17,7 +17,7 @@ OWN_DATABASE = Accounting(endpoint="", port=3306, secret_arn="")
 
 
 def parts(settings: Settings) -> list[str]:
-    """Return what the rehearsal leaves out, as lines of the key in cluster.yaml and what hosts have instead."""
+    """Return lines with each key of cluster.yaml that the rehearsal leaves out, and the hosts' replacement."""
     found = list(_features(settings.nodes.features()))
     if isinstance(settings.accounting, DatabaseAccounting):
         found.insert(0, "accounting: MariaDB on each controller stands in for the database")
@@ -25,7 +25,7 @@ def parts(settings: Settings) -> list[str]:
 
 
 def without(parameters: ProvisioningParameters) -> ProvisioningParameters:
-    """Return the parameters without what hosts cannot have."""
+    """Return the parameters without features that hosts cannot have."""
     nodes, accounting = parameters.nodes, parameters.accounting
     return replace(
         parameters,
@@ -44,14 +44,14 @@ def without(parameters: ProvisioningParameters) -> ProvisioningParameters:
 
 def _features(nodes: NodeFeatures) -> Iterator[str]:
     if nodes.ldap:
-        yield f"nodes.ldap: hosts do not reach {nodes.ldap.uri}, and do not know its users"
+        yield f"nodes.ldap: hosts cannot reach {nodes.ldap.uri}, and do not know its users"
     if nodes.s3_mounts:
         paths = ", ".join(mount.path for mount in nodes.s3_mounts)
         yield f"nodes.s3_mounts: hosts cannot download mount-s3, and have no {paths}"
     if nodes.containers:
         yield "nodes.containers: hosts cannot install Docker and Enroot, and run jobs without containers"
     if nodes.observability:
-        yield "nodes.observability: hosts cannot download node_exporter, and measure nothing"
+        yield "nodes.observability: hosts cannot download node_exporter, and send no metrics"
     if nodes.neuron and nodes.neuron.tools_version:
         yield "nodes.neuron.tools_version: hosts keep the version of their image"
     if nodes.downloads:

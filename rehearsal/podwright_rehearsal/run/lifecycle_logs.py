@@ -39,12 +39,12 @@ class LifecycleLogs:
                 self._flush()
 
     def flush(self) -> None:
-        """Send what has not been sent."""
+        """Send the lines that have not been sent yet."""
         with self._lock:
             self._flush()
 
     def delete(self) -> None:
-        """Delete the log group, which outlives the cluster; what AWS's users do by hand."""
+        """Delete the log group, which outlives the cluster; AWS's users do that by hand."""
         if self._made:
             self.client.delete_log_group(logGroupName=self.group)
             self._made.clear()

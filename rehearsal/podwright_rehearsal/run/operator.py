@@ -19,7 +19,7 @@ def write(folder: Path, variables: Mapping[str, str]) -> Path:
 
 
 def read(folder: Path) -> dict[str, str] | None:
-    """Return the variables; None if no rehearsal stays up in the folder."""
+    """Return the environment variables; None if no rehearsal stays up in the folder."""
     file = folder / NAME
     if not file.exists():
         return None

@@ -169,7 +169,7 @@ class LiveProgress(Progress):
             yield
 
     def began(self, record: StepRecord) -> None:
-        """Show below the table what happens."""
+        """Show a line about the current work below the table."""
         self.line = record.sentence
 
     def foretell(self, duration: str) -> None:

@@ -18,11 +18,11 @@ LEFT_OUT = ("release", "biblio", "bookindex", "acknowledgements", "legalnotice")
 
 
 class ProseError(PodwrightError):
-    """The prose is not available; the message says what is missing and how to get it."""
+    """The prose is not available; the message has the missing package and how to get it."""
 
 
 def fetch_prose(directory: Path) -> Path:
-    """Return a folder below ``directory`` with text files of prose. Nothing is installed on the machine.
+    """Return a folder below ``directory`` with text files of prose. No package is installed on the machine.
 
     apt downloads the package and checks its signature chain. The folder appears complete, and is used again.
 

@@ -59,7 +59,7 @@ DIGITS = 4  # to which perplexity must agree
 
 @dataclass
 class Rehearsal:
-    """One rehearsal of one configuration: ``steps`` gives the order, and each step reads what earlier ones set."""
+    """One rehearsal of one configuration: ``steps`` gives the order, and each step reads attributes of earlier ones."""
 
     config: Path
     settings: Settings
@@ -332,7 +332,7 @@ class Rehearsal:
         return next(node.partition for node in self.hosts.cluster.nodes.values() if node.partition)
 
     def _front(self) -> str:
-        """Return the login node, or the controller if there is none."""
+        """Return the login node, or the controller in a cluster without login nodes."""
         logins = [name for name, node in self.hosts.cluster.nodes.items() if node.role == "login"]
         return logins[0] if logins else self.hosts.cluster.controller
 

@@ -1,4 +1,4 @@
-"""Change the number of compute nodes in a settings file, and nothing else."""
+"""Change only the number of compute nodes in a settings file."""
 
 from __future__ import annotations
 

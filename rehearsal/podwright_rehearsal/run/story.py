@@ -1,4 +1,4 @@
-"""A rehearsal in plain words: a sentence for each step, the time it takes, and what to look at afterwards."""
+"""A rehearsal in plain words: a sentence for each step, the time it takes, and the files to open afterwards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def before(folder: Path) -> str:
 
 
 def after(config: Path, run: RunFolder | None, logs: Path, *, is_example: bool) -> Iterator[tuple[str, str]]:
-    """Yield what was seen, the files to open and the next commands; after an example, to write a file of one's own."""
+    """Yield the results, the files to open and the next commands; after an example, how to write your own file."""
     seen = "set up, trained on, broken, repaired" if run else "set up"
     yield "you saw", f"a cluster deployed, {seen} and destroyed"
     files = [f"{run.report / 'index.html'}  the report", f"{run.hf}  the model"] if run else []

@@ -34,7 +34,7 @@ SHARDS = 4  # as many as the rehearsed job has data streams
 
 
 class SuppliesError(PodwrightError):
-    """A supply is missing and could not be downloaded; the message says what to do."""
+    """A supply is missing and could not be downloaded; the message has the solution."""
 
 
 FAILURES = (SuppliesError, image.ImageError, prose.ProseError, DebianError)
@@ -50,7 +50,7 @@ class Supplies:
 
 
 def supplies(release: DebianRelease | None) -> Supplies:
-    """Download what is missing.
+    """Download missing supplies.
 
     Args:
         release: the Debian that hosts boot; None: hosts are plain processes.
@@ -82,9 +82,9 @@ def node_image(release: DebianRelease) -> Path:
 
 
 def why_no_image(release: DebianRelease) -> str | None:
-    """Build the node image of a release, unless it is there; return why it is not available, or None.
+    """Build the node image of a release, unless it exists; return why it is not available, or None.
 
-    What has failed is tried again by set-up, and after an hour.
+    A failed build is tried again by set-up, and after an hour.
     """
     failure = _failure(release)
     if failure.exists() and time.time() - failure.stat().st_mtime < RETRY_AFTER_S:
@@ -100,7 +100,7 @@ def why_no_image(release: DebianRelease) -> str | None:
 
 
 def available_release(wanted: DebianRelease) -> tuple[DebianRelease | None, str | None]:
-    """Return the release that hosts can boot here, and why it is not the one that is wanted; None: flat hosts only."""
+    """Return the release that hosts can boot here, and why it differs from the wanted one; None: flat hosts only."""
     if why_not := permission.why_not():
         return None, why_not
     reasons: list[str] = []
@@ -149,7 +149,7 @@ def _wheelhouse(*python: str) -> Path:
 
 
 def _requirements() -> list[str]:
-    """Return what the trainer of this checkout needs; what is installed here may be of an earlier one."""
+    """Return the requirements of this checkout's trainer; the installed ones may be older."""
     found: list[str] = read_configuration(checkout.TRAINING / "pyproject.toml", expand=False)["project"]["dependencies"]
     return found
 

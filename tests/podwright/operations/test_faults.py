@@ -49,7 +49,7 @@ REFUSALS = {  # of AWS: code, message, HTTP status, and what the line says
     "denied": ("AccessDeniedException", f"User: {USER} is not authorized to perform: {{call}}", 400, "in the policy"),
     "expired": ("ExpiredTokenException", "The security token included in the request is expired", 400, "has expired"),
     "disabled": ("InvalidClientTokenId", "The security token is invalid", 403, "a region that the account has not"),
-    "broken": ("", "<html>a proxy's page", 200, "the answer is not AWS's"),
+    "broken": ("", "<html>a proxy's page", 200, "the answer did not come from AWS"),
 }
 
 

@@ -210,7 +210,7 @@ def test_an_example_is_copied(folder, capsys, name):
     assert (folder / ".podwright" / "cluster.schema.json").read_text() == cluster_text()
     assert lines == (EXAMPLES / name / "cluster.yaml").read_text().splitlines()[1:]
     assert "$/h while they run" in capsys.readouterr().out
-    assert "--example does not go with --nodes" in refused(capsys, "other.yaml", "--example", name, "--nodes", "4")
+    assert "--example conflicts with --nodes" in refused(capsys, "other.yaml", "--example", name, "--nodes", "4")
 
 
 def test_questions_on_a_terminal(folder):

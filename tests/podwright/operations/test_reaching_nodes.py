@@ -177,7 +177,7 @@ def test_submit_holds_a_job_against_cluster_yaml(capsys, aws, reach, folder, plu
     assert status == 2
     assert "the job needs 3 nodes, and partition gpu has 2" in line
     assert "the job starts 8 ranks on a node, and ml.g5.12xlarge has A10G for 4" in line
-    assert "the job's MFU is of H100, and ml.g5.12xlarge has A10G" in line
+    assert "the job computes MFU for H100, but ml.g5.12xlarge has A10G" in line
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "-x", "a b", ""])

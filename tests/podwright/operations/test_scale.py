@@ -54,7 +54,7 @@ def test_scaling_to_zero_and_back_restores_the_file(capsys):
     real.chmod(0o640)
     Path("cluster.yaml").symlink_to(real)
     assert main(["scale", "workers", "0"]) == 0
-    assert "AWS chooses the nodes that go" in capsys.readouterr().out
+    assert "AWS chooses the nodes to delete" in capsys.readouterr().out
     assert main(["scale", "workers", "4", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     DOCUMENTS["scale"].model_validate(answer)

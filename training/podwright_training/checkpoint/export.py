@@ -1,4 +1,4 @@
-"""Write a checkpoint in Hugging Face's layout: stream its weights into files, and read back what is on the disk.
+"""Write a checkpoint in Hugging Face's layout: stream its weights into files, and verify the files on disk.
 
 Weights pass through memory a block at a time. Beside that, one thread checks the checkpoint's hashes, and one waits for
 the disk and reads each file again. ``podwright.json`` names the files that were read back, with their hashes, so an
@@ -41,7 +41,7 @@ ALIGNMENT = 8  # of a header of safetensors
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of the export, and where it lies in the checkpoint.
+    """A tensor of the export, and its place in the checkpoint.
 
     Attributes:
         key: Name of the checkpoint's tensor.
@@ -77,7 +77,7 @@ def export(
     card: str = "",
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Write a checkpoint of a run as ``target``, complete or not at all; go on with an export that was killed.
+    """Write a checkpoint of a run as ``target``, completely or not at all; continue an export that was killed.
 
     Args:
         path: Folder of the checkpoint.
@@ -89,7 +89,7 @@ def export(
         on_bytes: Called with the number of bytes of each block that was written.
 
     Raises:
-        UserError: The checkpoint is damaged or has no moving average, or the disk is full; nothing is left.
+        UserError: The checkpoint is damaged or has no moving average, or the disk is full; no files are left.
     """
     chosen = chosen or ExportOptions()
     partial = target.with_name(f".{target.name}.partial")
@@ -221,7 +221,7 @@ def _write_all(
     disk: ThreadPoolExecutor,
     on_bytes: Callable[[int], object],
 ) -> Iterator[Future[None]]:
-    """Write the files that are not finished; yield what confirms that each is on the disk."""
+    """Write the unfinished files; yield for each a future that confirms that it is on disk."""
     with TensorReader.mean_of(averaged) as reader:
         for name, weights in files.items():
             if name in finished:
@@ -237,7 +237,7 @@ def _write_all(
 
 
 def _header(weights: list[Weight], chosen: ExportOptions) -> bytes:
-    """Return the beginning of a file of safetensors: names, shapes and places of what follows."""
+    """Return the header of a safetensors file: names, shapes and places of its tensors."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for weight in weights:
@@ -250,7 +250,7 @@ def _header(weights: list[Weight], chosen: ExportOptions) -> bytes:
 
 
 def _pieces(reader: TensorReader, weights: list[Weight], chosen: ExportOptions) -> Iterator[bytes | memoryview]:
-    """Yield what a file consists of, in order."""
+    """Yield the parts of a file, in order."""
     yield _header(weights, chosen)
     for weight in weights:
         for begin, shape in weight.blocks(reader.entries[weight.key].properties.dtype.itemsize):
@@ -270,7 +270,7 @@ def _confirm(file: Path, written: str) -> None:
 
 
 def _read_back(file: Path) -> str:
-    """Return the hash of a file's content on the disk, past what the kernel has of it in memory."""
+    """Return the hash of a file's content on disk, bypassing the page cache."""
     digest, buffer = xxh3_128(), memoryview(bytearray(BLOCK_BYTES))
     with file.open("rb", buffering=0) as opened:
         if hasattr(os, "posix_fadvise"):  # not on macOS

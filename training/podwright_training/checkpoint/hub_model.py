@@ -43,7 +43,7 @@ def folder_of(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=FILES, local_files_only=True))
     except ERRORS as error:
         raise DataError(
-            f"init_from {name}: the first rank downloaded it, and this host does not see it; set HF_HOME to a folder "
+            f"init_from {name}: the first rank downloaded it, but this host does not see it; set HF_HOME to a folder "
             "on the shared file system"
         ) from error
 

@@ -130,7 +130,7 @@ class HuggingFaceModel:
             if there != here[len(here) - len(there) :]:
                 problems.append(f"{part.name} is {there}, need {here}")
         if problems:
-            raise CheckpointError(f"init_from {self._folder} is of another model: {'; '.join(problems)}")
+            raise CheckpointError(f"init_from {self._folder} belongs to another model: {'; '.join(problems)}")
 
     def _missing_files(self) -> list[str]:
         files = self._files()
@@ -155,7 +155,7 @@ def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, t
 
 
 def _local(weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """Return this rank's part of a parameter, and where it begins in the whole."""
+    """Return this rank's part of a parameter, and its offset in the whole parameter."""
     if not isinstance(weight, DTensor):
         return weight.detach(), (0,) * weight.ndim
     _, begin = compute_local_shape_and_global_offset(weight.shape, weight.device_mesh, weight.placements)
@@ -163,7 +163,7 @@ def _local(weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 
 
 def _copy(local: Tensor, begin: tuple[int, ...], part: HuggingFacePart, tensor: Any) -> None:
-    """Copy what a part has of this rank's rows and columns; nothing else of the file is read."""
+    """Copy a part's rows and columns that belong to this rank, without reading the rest of the file."""
     low = [max(own, first) for own, first in zip(begin, part.begin, strict=True)]
     ends = zip(begin, local.shape, part.begin, part.shape, strict=True)
     high = [min(own + size, first + length) for own, size, first, length in ends]

@@ -46,7 +46,7 @@ class MemoryFolder:
         """Make the folder, which only its owner may enter.
 
         Raises:
-            CheckpointError: Somebody else made a folder, a file or a link of this name.
+            CheckpointError: Another user made a folder, a file or a link of this name.
         """
         try:
             make_private(self.root.parent)
@@ -58,7 +58,7 @@ class MemoryFolder:
         """Keep only the newest checkpoint, and make the folder of the next, which takes ``size`` bytes on this host.
 
         Raises:
-            CheckpointError: There is no room; nothing was written.
+            CheckpointError: The folder has no space left; no files were written.
         """
         self.open()
         complete = [held.step for held in self.held() if held.manifest]
@@ -85,7 +85,7 @@ class MemoryFolder:
         return partial if partial.is_dir() else final
 
     def held(self) -> list[Held]:
-        """Return what this host has, the newest first."""
+        """Return this host's checkpoints, the newest first."""
         found = []
         for path in self.root.iterdir() if self.root.is_dir() else ():
             name = path.name.removeprefix(".").removesuffix(".partial")

@@ -63,7 +63,7 @@ class RemoteFiles:
 
 
 class MemoryReader(IndexedReader):
-    """Reader of tensors that reads from other hosts what this one does not have.
+    """A reader of tensors that reads from other hosts the files that this host lacks.
 
     Args:
         path: This host's folder of the checkpoint, with its index.

@@ -114,7 +114,8 @@ class MemoryClient:
             size, checksum = map(int, self._stream.readline(LONGEST_REQUEST).split())
             found = self._stream.read(length) if size == length else b""
         if len(found) != length:
-            raise CheckpointError(f"{self._address.host} has not all of {file}, bytes {offset} to {offset + length}")
+            wanted = f"{file}, bytes {offset} to {offset + length}"
+            raise CheckpointError(f"{self._address.host} does not have all of {wanted}")
         if zlib.crc32(found) != checksum:
             raise CheckpointError(f"{self._address.host} sent {file}, bytes {offset} to {offset + length}, damaged")
         return found

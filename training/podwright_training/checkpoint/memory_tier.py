@@ -194,7 +194,7 @@ class MemoryTier:
         return step_folder.read_state(path)
 
     def keep(self, step: int | None) -> None:
-        """Forget every checkpoint but that of ``step``: training goes on from there."""
+        """Forget every checkpoint but that of ``step``: training continues from there."""
         self.wait()
         self._close_server()
         self._as_leader(lambda: self.folder.keep([] if step is None else [step]))
@@ -212,7 +212,7 @@ class MemoryTier:
             self._warned = True
         except RuntimeError as error:  # a rank is gone: training ends too, or recovers with new ranks
             self._broken = True
-            logger.warning("no more checkpoints in memory: %s", str(error).splitlines()[0])
+            logger.warning("checkpoints in memory are off from now on: %s", str(error).splitlines()[0])
 
     def _write_together(self, snapshot: Snapshot, paused_s: float, step_s: float) -> None:
         step, collective = snapshot.state.step, self._collective
@@ -239,7 +239,7 @@ class MemoryTier:
         return own
 
     def _finish_own(self, partial: Path, snapshot: Snapshot, state: TrainerState) -> dict[str, dict[str, Any]]:
-        """Write what is no tensor; return this rank's files."""
+        """Write everything but tensors; return this rank's files."""
         step_folder.save_rng(step_folder.rng_file(partial), snapshot.rng)
         names = [step_folder.rng_file(partial), *partial.glob(f"__{dist.get_rank()}_*")]
         if dist.get_rank() == 0:
@@ -248,7 +248,7 @@ class MemoryTier:
         return step_folder.describe(names)
 
     def _exchange(self, partial: Path, described: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
-        """Send this rank's files to its partner, and receive those of the ranks whose partner it is."""
+        """Send this rank's files to its partner, and receive the files of the ranks that have this partner."""
         rank = dist.get_rank()
         partner = self._hosts.partner_of(rank)
         received = [
@@ -273,7 +273,7 @@ class MemoryTier:
                 work.wait()
 
     def _choose_frequency(self, times: Iterable[tuple[float, float]]) -> None:
-        """Choose the number of steps between two saves from what the slowest rank measured; the same on all ranks."""
+        """Choose the number of steps between two saves from the slowest rank's times; the same on all ranks."""
         paused_s, step_s = map(max, zip(*times, strict=True))
         if self._options.memory_checkpoint_freq == AUTO and step_s:
             between_s = seconds_between_failures(dist.get_world_size())
@@ -284,7 +284,7 @@ class MemoryTier:
         self._collective.all_ranks(lambda: action() and None if self._hosts.is_leader else None)
 
     def _gather_held(self) -> list[Held]:
-        """Return what the hosts have, and let their files be read by those who get the secret with it."""
+        """Return the hosts' checkpoints, and serve their files to hosts that get the secret with them."""
         own = self.folder.held() if self._hosts.is_leader else []
         answers = self._collective.all_ranks(lambda: (secrets.token_bytes(32), own))
         self._secret = answers[0][0]
@@ -321,7 +321,7 @@ class MemoryTier:
         }
 
     def _copy_small_files(self, path: Path, files: Mapping[str, Any], remote: RemoteFiles) -> None:
-        """Copy what every host needs whole."""
+        """Copy the files that every host needs completely."""
         for name in (INDEX, TRAINER, *(f"rng-{rank:05d}.pt" for rank in self._hosts.here)):
             if name in remote:
                 (path / name).write_bytes(remote.read(name, 0, files[name]["bytes"]))

@@ -96,7 +96,7 @@ class Saver:
         """Begin to write a checkpoint.
 
         Raises:
-            CheckpointError: Earlier saves failed for good; nothing is written.
+            CheckpointError: Earlier saves failed for good; no files are written.
         """
         begin = perf_counter()
         self.wait()

@@ -39,7 +39,7 @@ class SavingThread:
         self._in_progress = self._executor.submit(save, *args)
 
     def wait(self) -> None:
-        """Wait until no save is in progress; raise what it raised."""
+        """Wait until no save is in progress; raise the save's error."""
         if self._in_progress:
             self._in_progress.result()
             self._in_progress = None
@@ -55,7 +55,7 @@ class SavingThread:
         if self._in_progress and futures.wait([self._in_progress], timeout=patience).not_done:
             traceback.print_exception(error)
             logger.error(
-                "the %s in progress is given up: another rank has not done its part for %g s", self._name, patience_s
+                "the %s in progress is abandoned: another rank has made no progress for %g s", self._name, patience_s
             )
             sys.stdout.flush()
             sys.stderr.flush()

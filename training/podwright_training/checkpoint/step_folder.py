@@ -57,7 +57,7 @@ HASH_CHUNK_BYTES = 4 * 2**20
 
 @dataclass(frozen=True)
 class TrainerState:
-    """Contents of a checkpoint besides tensors."""
+    """The contents of a checkpoint without its tensors."""
 
     step: int
     sequences: int  # drawn from the data so far, by all ranks
@@ -179,12 +179,12 @@ def find(directory: Path, step: int | None = None) -> Path:
         raise CheckpointError(f"{directory} has no complete checkpoint yet")
     if step is not None and step not in checkpoints:
         steps = ", ".join(map(str, sorted(checkpoints)))
-        raise CheckpointError(f"{directory} has no complete checkpoint of step {step}; it has those of {steps}")
+        raise CheckpointError(f"{directory} has no complete checkpoint of step {step}; it has steps {steps}")
     return checkpoints[max(checkpoints) if step is None else step]
 
 
 def read_state(path: Path) -> TrainerState:
-    """Return the contents of a checkpoint besides tensors.
+    """Return the contents of a checkpoint without its tensors.
 
     Raises:
         CheckpointError: A newer version wrote them.
@@ -370,7 +370,7 @@ def _detached(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_state(partial: Path, state: TrainerState) -> None:
-    """Write the contents besides tensors."""
+    """Write the contents without tensors."""
     write_atomically(partial / TRAINER, json.dumps(asdict(state)))
 
 
@@ -497,11 +497,11 @@ def _compare(wanted: set[str], path: Path) -> None:
         )
     if all(key.startswith("optimizer.") for key in differing):
         raise CheckpointError(
-            f"checkpoint {path} is of another optimizer: resume with the --optimizer it was saved with, or start a "
-            "new run"
+            f"checkpoint {path} belongs to another optimizer: resume with the --optimizer it was saved with, or start "
+            "a new run"
         )
     examples = ", ".join(sorted(differing)[:3])
     raise CheckpointError(
-        f"checkpoint {path} is of another model: {len(missing)} tensors are missing in it, "
+        f"checkpoint {path} belongs to another model: {len(missing)} tensors are missing in it, "
         f"{len(more)} are not in this model ({examples} …)"
     )

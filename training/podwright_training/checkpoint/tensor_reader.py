@@ -114,7 +114,9 @@ class TensorReader:
         except Exception as error:  # damaged bytes raise any exception
             raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {name}: {error}") from error
         if not fake.is_contiguous():
-            raise DamagedCheckpointError(f"checkpoint {self._path} is not the trainer's: {name} is not contiguous")
+            raise DamagedCheckpointError(
+                f"checkpoint {self._path} was not written by podwright-train: {name} is not contiguous"
+            )
         return _Place(file, info.offset + inside + fake.storage_offset() * fake.element_size())
 
 

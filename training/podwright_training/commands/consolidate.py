@@ -19,9 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train consolidate``."""
     parser.add_argument("--run-dir", required=True, help="folder of the run")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--step", type=int, help="of the checkpoint. Default: the newest")
+    which.add_argument("--step", type=int, help="step of the checkpoint to export. Default: the newest")
     which.add_argument(
-        "--all-checkpoints", action="store_true", help="export each to hf-steps in the run's folder, but those there"
+        "--all-checkpoints",
+        action="store_true",
+        help="export all checkpoints that are not yet in the run's folder hf-steps",
     )
     parser.add_argument(
         "--average",

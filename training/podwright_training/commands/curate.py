@@ -1,6 +1,6 @@
 """``podwright-train curate``: filter and de-duplicate a dataset, and write it as token shards.
 
-The same settings write the same bytes. An interrupted command goes on where it stopped.
+The same settings write the same bytes. An interrupted command continues where it stopped.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", required=True, help="folder, s3:// prefix or name on the hub; its training split")
     for name in ("dataset_config_name", "text_column"):
         parser.add_argument(
-            flag(name), default=getattr(defaults, name), help=f"as train's. Default: {getattr(defaults, name)}"
+            flag(name), default=getattr(defaults, name), help=f"same as train's. Default: {getattr(defaults, name)}"
         )
     parser.add_argument("--tokenizer", required=True, help="folder, or name on the hub")
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
     parser.add_argument(
         "--filters", nargs="*", default=list(DEFAULT_FILTERS), metavar="NAME",
-        help=f"quality filters of {' '.join(FILTERS)}. Default: {' '.join(DEFAULT_FILTERS)}",
+        help=f"quality filters, from {' '.join(FILTERS)}. Default: {' '.join(DEFAULT_FILTERS)}",
     )  # fmt: skip
     parser.add_argument(
-        "--languages", nargs="+", default=[], metavar="CODE", help="of those to keep, as en. Default: all"
+        "--languages", nargs="+", default=[], metavar="CODE", help="languages to keep, such as en. Default: all"
     )
     parser.add_argument("--mask-personal", action="store_true", help="replace email and public IP addresses")
     parser.add_argument("--keep-exact", action="store_true", help="keep documents whose text occurred before")
@@ -53,23 +53,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--buckets",
         type=int,
         default=own.buckets,
-        help=f"of MinHash; more find less similar pairs. Default: {own.buckets}",
+        help=f"MinHash buckets; more buckets find less similar pairs. Default: {own.buckets}",
     )
     parser.add_argument(
         "--validation-fraction", type=float, default=own.validation_fraction,
-        help=f"of the documents to hold out. Default: {own.validation_fraction}",
+        help=f"fraction of the documents to hold out. Default: {own.validation_fraction}",
     )  # fmt: skip
-    parser.add_argument("--tasks", type=int, help=f"parts of the work. Default: one per file, at most {MOST_TASKS}")
+    parser.add_argument("--tasks", type=int, help=f"number of tasks. Default: one per file, at most {MOST_TASKS}")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tasks at a time. Default: one per CPU")
-    for name in ("max_bad_records", "max_bad_shards"):
-        parser.add_argument(
-            flag(name), type=int, default=getattr(own, name), help=f"per task. Default: {getattr(own, name)}"
-        )
+    for name, bad in (("max_bad_records", "broken records"), ("max_bad_shards", "damaged files")):
+        most = getattr(own, name)
+        text = f"{bad} that a task skips before it stops. Default: {most}"
+        parser.add_argument(flag(name), type=int, default=most, help=text)
     add_json(parser)
     slurm = parser.add_argument_group("Slurm")
-    slurm.add_argument("--partition", help="submit the tasks as jobs to it. Default: run them here")
-    slurm.add_argument("--time", default="24:00:00", help="limit of a task. Default: 24:00:00")
-    slurm.add_argument("--memory-gib", type=int, default=4, help="of a task. Default: 4")
+    slurm.add_argument("--partition", help="partition to submit the tasks to, as jobs. Default: run them here")
+    slurm.add_argument("--time", default="24:00:00", help="time limit of a task. Default: 24:00:00")
+    slurm.add_argument("--memory-gib", type=int, default=4, help="memory of a task in GiB. Default: 4")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         return _run(Curation.begin(settings, args.output), args)
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"cannot write {args.output}.partial: {reason}; start again to go on") from error
+        raise DataError(f"cannot write {args.output}.partial: {reason}; start again to continue") from error
 
 
 def _run(curation: Curation, args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``podwright-train dry-run``: run the step of a large job's ranks on one CPU, and count what it takes."""
+"""``podwright-train dry-run``: run the step of a large job's ranks on one CPU, and count its memory and traffic."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "dry run", "Nothing is allocated, sent or computed; no data, metrics, checkpoints."
     )
     group.add_argument("--world-size", type=_positive, required=True, metavar="N", help="ranks of the job")
-    group.add_argument("--ranks-per-node", type=_positive, default=8, metavar="N", help="ranks of a node. Default: 8")
+    group.add_argument("--ranks-per-node", type=_positive, default=8, metavar="N", help="ranks per node. Default: 8")
     group.add_argument(
         "--rank", default=ALL_KINDS, help="the rank to run. Default: all-kinds, one of each pipeline position"
     )
     memory = group.add_mutually_exclusive_group()
-    memory.add_argument("--memory-gb", type=_gb, metavar="GB", help="a GPU's memory; exit with 1 if a peak exceeds it")
+    memory.add_argument("--memory-gb", type=_gb, metavar="GB", help="memory of a GPU; exit with 1 if a peak exceeds it")
     memory.add_argument(
         "--gpu",
         choices=sorted(MEMORY_GB),
         metavar="NAME",
-        help=f"the GPU, instead of its memory: one of {', '.join(sorted(MEMORY_GB))}",
+        help=f"GPU type, instead of --memory-gb: one of {', '.join(sorted(MEMORY_GB))}",
     )
     group.add_argument("--json", action="store_true", help="print one JSON document")
     sources.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what a step takes on each kind of rank; return 1 if it does not fit, else 0."""
+    """Print the memory and traffic of a step on each kind of rank; return 1 if it does not fit, else 0."""
     options = sources.load(args)
     memory_gb = MEMORY_GB[args.gpu] if args.gpu else args.memory_gb
     nodes, rest = divmod(args.world_size, args.ranks_per_node)

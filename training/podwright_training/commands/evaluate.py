@@ -23,7 +23,7 @@ from podwright_training.spelling import flag
 from podwright_training.transformers_model import default_device, load_model
 
 SAMPLE_TOKENS = 32  # that each checkpoint writes for each prompt
-TEXT = (  # options that say what --model is judged on
+TEXT = (  # options that choose the text to judge --model on
     "dataset", "dataset_config_name", "text_column", "data_mixture", "data_streams", "max_context_width",
     "validation_sequences", "val_batch_size",
 )  # fmt: skip
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="of weights and activations. Default: float32",
+        help="dtype of weights and activations. Default: float32",
     )
     parser.add_argument(
         "--all-checkpoints", action="store_true", help="also evaluate every checkpoint, and let it continue the prompts"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tasks", nargs="+", default=[], metavar="NAME", help="also run these tasks of lm-evaluation-harness"
     )
-    parser.add_argument("--include-path", type=Path, help="folder of further tasks, as lm_eval's option")
+    parser.add_argument("--include-path", type=Path, help="folder of additional tasks, like lm_eval's --include_path")
     parser.add_argument(
         "--lm-eval",
         default=PROGRAM,
@@ -83,7 +83,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.model and not {"--config", "--dataset", "--data-mixture"}.intersection(given):
         raise UserError("--model needs a text to judge it on: --dataset, or --config with config.yaml of a run")
     if args.model and args.all_checkpoints:
-        raise UserError("got --all-checkpoints with --model: checkpoints are those of --run-dir")
+        raise UserError("got --all-checkpoints with --model: only --run-dir has checkpoints")
 
 
 def _of_model(args: argparse.Namespace) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _keep(found: dict[str, Any], args: argparse.Namespace) -> None:
 
 
 def as_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that say what was found; each source, checkpoint, prompt and task has its own."""
+    """Yield the lines of the result, one for each source, checkpoint, prompt and task."""
     step = f", step {found['step']}" if "step" in found else ""
     yield f"{found['model']}{step}, on {found['tokens']:,} tokens"
     yield f"  {_quality(found)}"
@@ -144,7 +144,7 @@ def _quality(figures: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _process_group() -> Iterator[Ranks]:
-    """Connect the ranks, if torchrun started several; they exchange nothing but sums."""
+    """Connect the ranks, if torchrun started several; they exchange only sums."""
     ranks = Ranks.from_environment()
     if ranks.world_size == 1:
         yield ranks
@@ -186,14 +186,14 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
 
 
 def _exported_step(folder: RunFolder) -> int:
-    """Return the step that the exported model is of."""
+    """Return the step of the exported model."""
     again = f"run `podwright-train consolidate --run-dir {folder.root}`"
     if not folder.hf.exists():
         raise UserError(f"{folder.hf} does not exist: {again} first")
     try:
         return int(json.loads((folder.hf / ORIGIN).read_text())["step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder.hf / ORIGIN} does not say of which step the model is: {again} again") from error
+        raise UserError(f"{folder.hf / ORIGIN} does not have the step of the model: {again} again") from error
 
 
 def _validated_tokens(options: TrainConfig) -> int:
@@ -201,7 +201,7 @@ def _validated_tokens(options: TrainConfig) -> int:
 
 
 def _figures(model: Path, options: TrainConfig, tokens: int, *, device: str | None, dtype: str) -> dict[str, Any]:
-    """Return the figures of a model, and by source those of a mixture."""
+    """Return the figures of a model; for a mixture, also by source."""
     by_source = sums_by_source(load_model(model, device=device, dtype=dtype), options, tokens=tokens)
     found: dict[str, Any] = {"tokens": tokens, **sum(by_source.values(), Sums()).figures()}
     if len(by_source) > 1:
@@ -212,7 +212,7 @@ def _figures(model: Path, options: TrainConfig, tokens: int, *, device: str | No
 def progression(
     folder: RunFolder, prompts: list[str], *, tokens: int, device: str | None = None, dtype: str = "float32"
 ) -> Iterator[dict[str, Any]]:
-    """Yield the figures of every checkpoint of a run, the oldest first, and what it writes: its likeliest tokens.
+    """Yield the figures of every checkpoint of a run, the oldest first, with its likeliest continuations.
 
     Args:
         folder: a run.

@@ -1,6 +1,6 @@
 """``podwright-train follow``: read the log of a job of another trainer, and write its steps as our metrics.
 
-``launch --job`` starts it beside the first rank. It only reads: if it ends, the job goes on.
+``launch --job`` starts it beside the first rank. It only reads: if it ends, the job continues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="ranks of the job")
     parser.add_argument("--job-id", default="", metavar="ID", help="Slurm's id of the job, for its start event")
     parser.add_argument("--log", type=Path, metavar="FILE", help="log to read. Default: the run's")
-    parser.add_argument("--from-byte", type=int, default=0, metavar="N", help="of the log. Default: 0, its beginning")
+    parser.add_argument("--from-byte", type=int, default=0, metavar="N", help="byte of the log to start at. Default: 0")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Line(NamedTuple):
-    """A line of the log; its text is ``None`` when nothing is new."""
+    """A line of the log; its text is ``None`` if there is no new line."""
 
     text: str | None
     begin: int  # bytes
@@ -55,7 +55,7 @@ class _Line(NamedTuple):
 
 
 class _Follower:
-    """Writes the events of a log, each with the byte at which the next follower goes on."""
+    """Writes the events of a log, each with the byte at which the next follower continues."""
 
     def __init__(self, folder: RunFolder, log: Path, spec: JobSpec, *, ranks: int, job_id: str) -> None:
         self._folder, self._log = folder, log
@@ -64,7 +64,7 @@ class _Follower:
         signal.signal(signal.SIGALRM, _too_slow)
 
     def catch_up(self, end: int) -> None:
-        """Read what an earlier follower, killed with its node, has left unread before a byte of the log.
+        """Read lines that an earlier follower, killed with its node, left unread before a byte of the log.
 
         Its lines get the time of its last event: they were written shortly after it.
         """
@@ -97,8 +97,8 @@ class _Follower:
 
 
 def _too_slow(*_: object) -> None:
-    """Give up: an expression such as ``(a+)+b`` tries for years."""
-    raise UserError(f"log.patterns: a line took over {LINE_S} s; an expression repeats what is repeated, as (a+)+ does")
+    """Raise an error: an expression such as ``(a+)+b`` can take years."""
+    raise UserError(f"log.patterns: a line took over {LINE_S} s; an expression has nested repetition, such as (a+)+")
 
 
 def _before(folder: RunFolder) -> dict[str, Any]:

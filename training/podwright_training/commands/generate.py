@@ -21,7 +21,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 class GenerateError(UserError):
-    """Generating text failed; the message says why and what to do."""
+    """Generating text failed; the message has the reason and the solution."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--run-dir", type=Path, help="folder of a run: its exported model, else its newest checkpoint")
     which.add_argument("--model", type=Path, help="folder of any model in Hugging Face's layout")
-    parser.add_argument("--step", type=int, help="of a checkpoint of --run-dir, which need not be exported")
+    parser.add_argument("--step", type=int, help="step of a checkpoint of --run-dir; it need not be exported")
     parser.add_argument(
         "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT",
         help=f"prompts to continue. Default: {shlex.join(PROMPTS)}",
@@ -37,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64, help="new tokens per prompt. Default: 64")
     parser.add_argument("--temperature", type=float, default=0.8, help="sampling temperature; 0: greedy. Default: 0.8")
     parser.add_argument(
-        "--top-p", type=float, default=1.0, help="sample from the likeliest tokens of this share. Default: 1.0"
+        "--top-p",
+        type=float,
+        default=1.0,
+        help="sample from the likeliest tokens whose probabilities add up to this. Default: 1.0",
     )
     parser.add_argument("--seed", type=int, default=0, help="random seed. Default: 0")
     parser.add_argument("--device", help="torch device. Default: cuda where there is one, else cpu")
@@ -112,7 +115,7 @@ def continue_texts(
     stream: bool = False,
     **sampling: Any,
 ) -> list[str]:
-    """Return each prompt with what the model adds to it; transformers keeps the keys and values of earlier tokens.
+    """Return each prompt with the model's continuation; transformers keeps the keys and values of earlier tokens.
 
     Args:
         loaded: model and tokenizer.
@@ -144,7 +147,7 @@ def continue_texts(
 
 
 def _beginning(tokenizer: Any) -> str:
-    """Return what an empty prompt is: the token that begins a text, or that ends the one before."""
+    """Return the token for an empty prompt: the one that begins a text, or that ends the previous text."""
     return str(tokenizer.bos_token or tokenizer.eos_token)
 
 
@@ -158,7 +161,7 @@ def _check(args: argparse.Namespace) -> None:
     if not 0 < args.top_p <= 1:
         raise GenerateError(f"got top_p {args.top_p}, need a number above 0, at most 1")
     if args.step is not None and args.model:
-        raise GenerateError("got --step with --model: steps are those of --run-dir")
+        raise GenerateError("got --step with --model: only --run-dir has steps")
 
 
 def _source(args: argparse.Namespace) -> tuple[Path, str | None]:

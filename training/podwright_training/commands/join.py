@@ -25,13 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         default=int(os.environ.get("SLURM_ARRAY_TASK_ID") or 0),
-        help="number of this host, which no other has. Default: that in its Slurm array, or 0",
+        help="unique number of this host. Default: its task id in the Slurm array, else 0",
     )
     group.add_argument(
         "--address",
         metavar="NAME",
         default=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
-        help="where the other hosts reach this one. Default: its name",
+        help="address at which other hosts reach this one. Default: its host name",
     )
 
 

@@ -73,7 +73,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Elastic:
-    """The fewest nodes of an elastic job, and nodes that wait to take a lost one's place."""
+    """The fewest nodes of an elastic job, and its spare nodes, which replace lost ones."""
 
     min_nodes: int
     spares: int = 0
@@ -104,7 +104,7 @@ class Job:
 
     @property
     def program(self) -> Path:
-        """Return what the batch script starts on each node."""
+        """Return the command that the batch script starts on each node."""
         return self.environment / "bin" / ("podwright-train" if self.elastic or self.spec else "torchrun")
 
     @property
@@ -141,16 +141,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset", choices=preset_names(), metavar="NAME", help=f"the model: one of {', '.join(preset_names())}"
     )
-    parser.add_argument("--job", type=Path, metavar="FILE", help="start another trainer, as this job.yaml says")
+    parser.add_argument("--job", type=Path, metavar="FILE", help="start another trainer, described by this job.yaml")
     parser.add_argument(
         "--nodes",
         type=Span.parse,
         metavar="N",
-        help="nodes; with a range, as 2-4, the run is elastic: it goes on with fewer when nodes are lost, and grows "
-        "again. Default: as --job says, 1 with --backend nxdt, otherwise required",
+        help="number of nodes, or a range such as 2-4 for an elastic run, which continues with fewer when nodes are "
+        "lost and grows again. Default: --job's number, 1 with --backend nxdt, otherwise required",
     )
     parser.add_argument(
-        "--spares", type=int, metavar="N", help="further nodes that wait to take a lost one's place. Default: none"
+        "--spares", type=int, metavar="N", help="spare nodes that wait to replace lost ones. Default: 0"
     )
     parser.add_argument(
         "--nproc-per-node", type=int, help="ranks per node. Default: the node's GPUs, or cores of its Neuron devices"
@@ -177,7 +177,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--instance", metavar="TYPE", help="instance type of Trainium nodes. Default: node.json")
     nxdt.add_arguments(parser)
-    parser.add_argument("--print", action="store_true", dest="print_only", help="print the script and write nothing")
+    parser.add_argument("--print", action="store_true", dest="print_only", help="print the script, write no files")
     add_json(parser)
     parser.add_argument(
         "trainer_arguments",
@@ -228,7 +228,7 @@ def _run_nxdt(args: argparse.Namespace, nodes: Nodes) -> int:
 
 
 def problems_of_nxdt(args: argparse.Namespace) -> Iterator[str]:
-    """Yield which flags do not go with ``--backend nxdt``."""
+    """Yield flags that conflict with ``--backend nxdt``."""
     given = [name for name in FOREIGN if getattr(args, name) is not None]
     yield from (f"{flag(name)}: leave it out, --backend nxdt has none" for name in given)
     if args.nodes:
@@ -281,7 +281,7 @@ def _with_peak(spec: JobSpec, accelerator_name: str) -> JobSpec:
 
 
 def _prepare(args: argparse.Namespace, spec: JobSpec) -> None:
-    """Fill in what the job says of nodes and ranks; refuse what only our trainer has."""
+    """Fill in nodes and ranks from the job; refuse options that only our trainer has."""
     ours = ("--preset", args.preset), ("flags after --", args.trainer_arguments), ("--spares", args.spares)
     problems = [f"{name}: only podwright-train's own run has it, not --job" for name, value in ours if value]
     args.nodes = args.nodes or Span(spec.nodes, spec.nodes)
@@ -341,7 +341,7 @@ def _write_job(job: Job, spec: JobSpec) -> None:
 
 
 def _problems_of_job(spec: JobSpec, root: Path) -> Iterator[str]:
-    """Yield what is wrong with the folders and files that a job names, of those on the run's own file system.
+    """Yield problems of the folders and files that a job names, if they are on the run's own file system.
 
     Others may be there on the nodes alone.
     """
@@ -349,7 +349,7 @@ def _problems_of_job(spec: JobSpec, root: Path) -> Iterator[str]:
     if spec.environment and _on_same_disk(environment, root) and not (environment / "bin").is_dir():
         yield f"environment: got {spec.environment}, which has no folder bin: name a virtual environment"
     if spec.container[:1] in ("/", ".") and _on_same_disk(image, root) and not image.is_file():
-        yield f"container: got {spec.container}, which is no file: name an image's file, or registry#image:tag"
+        yield f"container: got {spec.container}, which is not a file: name an image's file, or registry#image:tag"
     for name in spec.files:
         path = root / name
         if path.is_dir():
@@ -359,7 +359,7 @@ def _problems_of_job(spec: JobSpec, root: Path) -> Iterator[str]:
 
 
 def _on_same_disk(path: Path, other: Path) -> bool:
-    """Return whether two paths, or what is there of them, are on one file system."""
+    """Return whether two paths, or their existing parents, are on one file system."""
     first, second = (next(part for part in (each, *each.parents) if part.exists()) for each in (path, other))
     return first.stat().st_dev == second.stat().st_dev
 
@@ -394,7 +394,7 @@ def submit(job: Job) -> int:
 
 
 def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: Path) -> Nodes:
-    """Return what the bootstrap recorded about the nodes of ``partition``; nothing on plain Slurm.
+    """Return the bootstrap's record of the nodes of ``partition``; empty on plain Slurm.
 
     Raises:
         LaunchError: There are several partitions to choose from, no partition has that name, or a file is damaged.
@@ -467,7 +467,7 @@ def _problems_of_run_dir(args: argparse.Namespace, nodes: Nodes, root: Path) -> 
     if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
         yield f"--run-dir: got {root}, need a folder below {nodes.shared_root}, which all nodes see"
     if owner := _other_owner(root):
-        yield f"--run-dir: {root} is {owner}'s, who could change what your job runs; name a folder of your own"
+        yield f"--run-dir: {root} belongs to {owner}, who could change your job's programs; name a folder of your own"
     if any(flag(argument.split("=")[0]) == "--run-dir" for argument in args.trainer_arguments):
         yield "write --run-dir before --: it also names the job's folder"
 
@@ -485,7 +485,7 @@ def _problems_of_nodes(args: argparse.Namespace) -> Iterator[str]:
         yield f"--spares: got {args.spares}, need 0 or more"
     given = {flag(argument.split("=")[0]) for argument in args.trainer_arguments}
     if given & {"--min-nodes", "--max-nodes"}:
-        yield "--min-nodes, --max-nodes: leave them out, --nodes 2-4 before -- says both"
+        yield "--min-nodes, --max-nodes: leave them out, --nodes 2-4 before -- sets both"
     if args.auto_resume and (least < most or args.spares):
         yield "--auto-resume: leave it out, hosts of an elastic run are jobs that Slurm requeues one by one"
 
@@ -509,13 +509,13 @@ def _check_policy(args: argparse.Namespace, nproc_per_node: int) -> None:
     if args.spares and args.nodes.most == 1 and options.memory_checkpoint_freq:
         raise LaunchError(
             f"--spares {args.spares} with memory_checkpoint_freq {options.memory_checkpoint_freq}: one node has no "
-            "partner that keeps a copy of its memory, so a spare would go on from disk; use --nodes 2 or more, or "
+            "partner that keeps a copy of its memory, so a spare would continue from disk; use --nodes 2 or more, or "
             "leave memory_checkpoint_freq out"
         )
 
 
 def _other_owner(root: Path) -> str:
-    """Return whose the folder is, or the link to it, if it is neither ours nor root's; empty if it is not there."""
+    """Return the owner of the folder, or of the link to it, if it is neither us nor root; else empty."""
     try:
         owners = {root.lstat().st_uid, root.stat().st_uid} - {os.geteuid(), 0}
     except (FileNotFoundError, NotADirectoryError):

@@ -41,7 +41,7 @@ TIMESTAMP = "1970-01-01T00:00:00Z"  # C4 has the time of the crawl; prose from a
 
 
 class PrepareError(UserError):
-    """Making a dataset of the prose failed; the message says what was found and what is needed."""
+    """Making a dataset of the prose failed; the message names the problem and the requirement."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help=f"folder, .zip or .tar.* of {' '.join(READERS)} files (or these .gz)")
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
     parser.add_argument(
-        "--shards", type=int, default=16, help="training files; best as many as data_streams. Default: 16"
+        "--shards", type=int, default=16, help="number of training files, ideally data_streams. Default: 16"
     )
     parser.add_argument(
         "--vocab-size", type=int, default=2048, help="size of the tokenizer's vocabulary. Default: 2048"
@@ -237,7 +237,7 @@ def split_documents(prose: str) -> Iterator[str]:
 
 
 def _files(source: Path, dropped: Dropped) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yield the files with prose, sorted by name, each with what reads it."""
+    """Yield the files with prose, sorted by name, each with its reader."""
     if source.is_dir():
         paths = {path.relative_to(source).as_posix(): path for path in files_below(source)}
         yield from ((name, paths[name].read_bytes) for name in _readable(paths, dropped))

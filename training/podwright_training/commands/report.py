@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="folder to write to. Default: <run_dir>/report of the first run")
     parser.add_argument("--usd-per-hour", type=float, help="price of all nodes; adds the cost. Default: no cost")
     parser.add_argument("--live", action="store_true", help="serve the page on localhost and follow the run")
-    parser.add_argument("--port", type=int, default=PORT, help=f"of --live. Default: {PORT}")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port of --live. Default: {PORT}")
     add_json(parser)
 
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(output: Path, texts: Mapping[str, str], drawing: Drawing, *, title: str) -> None:
-    """Write page and figures, or nothing."""
+    """Write page and figures, both or neither."""
     from podwright_training.report.figures import draw
 
     output.mkdir(parents=True, exist_ok=True)

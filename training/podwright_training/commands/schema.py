@@ -18,13 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=list(DOCUMENTS),
         metavar="COMMAND",
-        help=f"print that of what this command prints with --json: {', '.join(DOCUMENTS)}. Default: run.yaml's",
+        help=f"print the schema of this command's --json output: {', '.join(DOCUMENTS)}. Default: run.yaml's",
     )
-    parser.add_argument("--job", action="store_true", help="print that of job.yaml. Default: run.yaml's")
+    parser.add_argument("--job", action="store_true", help="print the schema of job.yaml. Default: run.yaml's")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it.
+    """Print the schema.
 
     Raises:
         UserError: A command and ``--job`` are given.

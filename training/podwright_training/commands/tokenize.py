@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     defaults = TrainConfig()
     for name in ("dataset", "dataset_config_name", "text_column", "tokenizer"):
         parser.add_argument(
-            flag(name), default=getattr(defaults, name), help=f"as train's. Default: {getattr(defaults, name)}"
+            flag(name), default=getattr(defaults, name), help=f"same as train's. Default: {getattr(defaults, name)}"
         )
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
     parser.add_argument(

@@ -23,11 +23,11 @@ ENCODE_DOCUMENTS = 64  # one call of the tokenizer
 
 
 class TokenizerError(UserError):
-    """Training a tokenizer failed; the message says what was found and what is needed."""
+    """Training a tokenizer failed; the message names the problem and the requirement."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``train`` and ``inspect`` with their flags; those named as the trainer's have the same meaning."""
+    """Add ``train`` and ``inspect`` with their flags; flags of the trainer have the same meaning."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     training = actions.add_parser("train", allow_abbrev=False, help="train on the training split of a dataset")
     training.add_argument("--output", type=Path, required=True, help="folder to create, for train's --tokenizer")
@@ -38,20 +38,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--multiple",
         type=int,
         default=128,
-        help="fill the vocabulary up to a multiple of this; 1: do not. Default: 128",
+        help="pad the vocabulary to a multiple of this; 1: do not pad. Default: 128",
     )
     training.add_argument(
-        "--pattern", choices=PATTERNS, default="gpt2", help="whose rule cuts text into words. Default: gpt2"
+        "--pattern", choices=PATTERNS, default="gpt2", help="pre-tokenizer that splits text into words. Default: gpt2"
     )
-    training.add_argument("--special-tokens", nargs="+", default=[], metavar="TOKEN", help="further ones, as <|user|>")
-    training.add_argument("--documents", type=int, help="read only the first ones. Default: all")
+    training.add_argument(
+        "--special-tokens", nargs="+", default=[], metavar="TOKEN", help="additional special tokens, such as <|user|>"
+    )
+    training.add_argument("--documents", type=int, help="read only this many documents. Default: all")
     training.set_defaults(action=_train)
     inspecting = actions.add_parser(
         "inspect", allow_abbrev=False, help="measure compression and fertility on the validation split"
     )
     inspecting.add_argument("tokenizers", nargs="+", metavar="TOKENIZER", help="folder, or name on the hub")
     inspecting.add_argument(
-        "--documents", type=int, default=SAMPLE_DOCUMENTS, help=f"read only the first ones. Default: {SAMPLE_DOCUMENTS}"
+        "--documents",
+        type=int,
+        default=SAMPLE_DOCUMENTS,
+        help=f"read only this many documents. Default: {SAMPLE_DOCUMENTS}",
     )
     inspecting.set_defaults(action=_inspect)
     defaults = TrainConfig()
@@ -59,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--dataset", required=True, help="folder, s3:// prefix or name on the hub")
         for name in ("dataset_config_name", "text_column"):
             default = getattr(defaults, name)
-            action.add_argument(flag(name), metavar="NAME", default=default, help=f"as train's. Default: {default}")
+            text = f"same as train's. Default: {default}"
+            action.add_argument(flag(name), metavar="NAME", default=default, help=text)
         add_json(action)
 
 

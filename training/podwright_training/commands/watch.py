@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of the run")
     parser.add_argument("--usd-per-hour", type=float, help="price of all nodes; adds the cost. Default: no cost")
     parser.add_argument(
-        "--refresh-s", type=_seconds, default=REFRESH_S, help=f"seconds between two looks. Default: {REFRESH_S:g}"
+        "--refresh-s", type=_seconds, default=REFRESH_S, help=f"seconds between updates. Default: {REFRESH_S:g}"
     )
 
 

@@ -69,7 +69,7 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ModelConfig:
-        """Build from what ``dataclasses.asdict`` returned."""
+        """Build from the result of ``dataclasses.asdict``."""
         scaling = content["rope_scaling"]
         return cls(**{**content, "rope_scaling": RopeScaling(**scaling) if scaling else None})
 

@@ -32,7 +32,7 @@ def named(text: str) -> Iterator[tuple[str, str]]:
 
 
 def absolute(name: str) -> str:
-    """Return the absolute path if something is there, as when it is opened; else ``name`` is an identifier."""
+    """Return the absolute path if the file or folder exists; else ``name`` is an identifier."""
     return str(Path(name).absolute()) if name and "://" not in name and Path(name).exists() else name
 
 
@@ -57,6 +57,6 @@ def named_from_anywhere(text: str) -> str:
 
 
 def _without_comma(dataset: str) -> str:
-    """Return the absolute path, unless it has what separates the parts of a text: only a YAML file can have that."""
+    """Return the absolute path, unless it contains a separator of the option's text: use a YAML file then."""
     path = absolute(dataset)
     return dataset if "," in path else path

@@ -27,7 +27,7 @@ class MemoryCheckpoints:
 
     @classmethod
     def of(cls, options: TrainConfig, *, world_size: int, hosts: int) -> MemoryCheckpoints:
-        """Return those of a run; each parameter is saved once, however many ranks have it."""
+        """Return the checkpoints in memory of a run; each parameter is saved once, however many ranks have it."""
         whole = options.model.parameters * state_bytes_per_parameter(options)
         return cls(whole / world_size, world_size // hosts, hosts)
 
@@ -38,7 +38,7 @@ class MemoryCheckpoints:
 
     @property
     def folder_bytes(self) -> float:
-        """Return what lies in a host's folder at most."""
+        """Return the largest size of a host's folder."""
         return GENERATIONS * self.copies * self.rank_bytes * self.ranks_per_host
 
     @property
@@ -48,7 +48,7 @@ class MemoryCheckpoints:
 
     @property
     def sent_bytes(self) -> float:
-        """Return what a host sends to the next one for each checkpoint."""
+        """Return the bytes that a host sends to the next one for each checkpoint."""
         return (self.copies - 1) * self.rank_bytes * self.ranks_per_host
 
 

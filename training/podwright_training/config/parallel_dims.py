@@ -80,7 +80,7 @@ def blocks_of_stage(number: int, count: int, blocks: int) -> range:
 
 
 def vocabulary_shares(options: TrainConfig) -> int:
-    """Return the number of ranks that divide embedding and head by words: those of tensor parallelism, if that is even.
+    """Return the number of ranks that share embedding and head by rows: tensor_parallel, if it divides vocab_size.
 
     An embedding that is the head too stays whole.
     """
@@ -129,7 +129,7 @@ def problems_of_data(options: TrainConfig, data_ranks: int) -> Iterator[str]:
     if options.num_local_experts and size % whole:
         yield (
             f"global_batch_size {size} is not divisible by {whole}, train_batch_size x ranks that read different data: "
-            "the experts' routers would balance sequences that are not there"
+            "otherwise the experts' routers would balance padding"
         )
 
 

@@ -160,7 +160,7 @@ def _type(hint: Any) -> _Type:
 
 
 def _convert(value: Any, to: _Type) -> Any:
-    """Convert a flag's text or a YAML value to the option's type; raise ``ValueError`` with what is needed."""
+    """Convert a flag's text or a YAML value to the option's type; raise ``ValueError`` with the requirement."""
     if value is None or (to.optional and str(value).lower() in ("none", "null")):
         if to.optional:
             return None

@@ -94,7 +94,7 @@ class TrainConfig(
     def with_absolute_paths(self) -> Self:
         """Return the same with absolute paths, to be read from any folder.
 
-        A dataset, tokenizer or mixture is a path if something is there, as when it is opened; else it is an identifier.
+        A dataset, tokenizer or mixture is a path if that exists, as when it is opened; else it is an identifier.
         """
         given = {name: getattr(self, name) for name in PATHS}
         paths: dict[str, Any] = {
@@ -146,7 +146,7 @@ def conflicts(config: TrainConfig) -> Conflicts:
 
 
 def _budget_conflicts(config: TrainConfig) -> Conflicts:
-    """Yield what a compiler that chooses what to recompute does not go with."""
+    """Yield the options that conflict with activation_checkpointing_mode budget."""
     if not config.activation_checkpointing or config.activation_checkpointing_mode != "budget":
         return
     given = "activation_checkpointing_mode budget"
@@ -154,11 +154,11 @@ def _budget_conflicts(config: TrainConfig) -> Conflicts:
         yield ("activation_checkpointing_mode", "compile"), f"{given} needs compile 1: the compiler chooses"
     for name in ("offload_activations", "num_local_experts"):  # of a mixture, parts are compiled by themselves
         if getattr(config, name):
-            yield ("activation_checkpointing_mode", name), f"{given} does not go with {name}: choose full or selective"
+            yield ("activation_checkpointing_mode", name), f"{given} conflicts with {name}: choose full or selective"
 
 
 def _neuron_conflicts(config: TrainConfig) -> Conflicts:
-    """Yield what a device without shapes that depend on values, Trainium, cannot compute."""
+    """Yield options that conflict with Trainium, whose shapes may not depend on values."""
     name = next((name for name in ("device", "device_rules") if getattr(config, name) == "neuron"), None)
     if name is None:
         return

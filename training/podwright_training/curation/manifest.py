@@ -1,4 +1,4 @@
-"""Describe a curated dataset: what was read, what each step removed, what was written."""
+"""Describe a curated dataset: documents that were read, removed by each step, and written."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _count(value: Any) -> int:
 
 
 def entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield what the tasks of a stage wrote about their part."""
+    """Yield the records that the tasks of a stage wrote."""
     for file in sorted(folder.glob("*.json")):
         yield from json.loads(file.read_text())
 

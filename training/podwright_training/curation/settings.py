@@ -25,12 +25,12 @@ class CurationSettings:
         text_column: as the trainer's option.
         tokenizer: folder or name on the hub.
         filters: names of ``FILTERS``, in the order in which they run.
-        languages: ISO 639-1 codes of those to keep; empty: all.
+        languages: ISO 639-1 codes of the languages to keep; empty: all.
         mask_personal: replace email and public IP addresses.
         exact: remove documents whose text occurred before.
         near: remove documents that almost equal another.
-        buckets: of MinHash, of eight hashes each. More find more pairs, also less similar ones.
-        validation_fraction: of the documents to hold out, by their text.
+        buckets: MinHash buckets, of eight hashes each. More buckets find more pairs, also less similar ones.
+        validation_fraction: fraction of the documents to hold out, by their text.
         tasks: into which the files are divided.
         max_bad_records: broken records that a task skips before it stops.
         max_bad_shards: damaged files whose rest a task skips before it stops.

@@ -1,6 +1,6 @@
 """Run a curation as stages of datatrove's pipelines, on this machine or on Slurm.
 
-A stage's tasks are independent; a completed task is not run again, so an interrupted curation goes on where it stopped.
+A stage's tasks are independent; completed tasks are not run again, so an interrupted curation continues its work.
 All of it lies in ``<output>.partial``, whose folder ``dataset`` becomes ``<output>`` at the end.
 """
 
@@ -100,7 +100,7 @@ class Curation:
 
     @classmethod
     def begin(cls, settings: CurationSettings, output: Path) -> Curation:
-        """Find the files and make the work folder, or go on in one with the same settings.
+        """Find the files and make the work folder, or continue in one with the same settings.
 
         Raises:
             DataError: There is no such dataset or tokenizer, the output exists or has a path that datatrove takes for a
@@ -230,7 +230,7 @@ class Curation:
         submitted = self.work / SUBMITTED
         before = json.loads(submitted.read_text()) if submitted.exists() else []
         if left := _in_queue(before):
-            raise DataError(f"{self.work}: jobs {', '.join(left)} are there already; wait for them, or scancel them")
+            raise DataError(f"{self.work}: jobs {', '.join(left)} are queued already; wait for them, or scancel them")
         jobs = self._jobs(slurm)
         try:
             with _silence():
@@ -265,7 +265,7 @@ class Curation:
 
 
 class _OnSlurm(SlurmPipelineExecutor):  # type: ignore[misc]  # datatrove has no types
-    """Run tasks by this Python, whose environment nothing replaces while a job needs it."""
+    """Run tasks by this Python, whose environment stays while a job needs it."""
 
     def launch_merge_stats(self) -> None:
         """Submit no further job: the manifest adds up the counts."""
@@ -280,7 +280,7 @@ class _OnSlurm(SlurmPipelineExecutor):  # type: ignore[misc]  # datatrove has no
 
 
 def _in_queue(jobs: list[str]) -> list[str]:
-    """Return those of some jobs that wait or run."""
+    """Return the given jobs that wait or run."""
     if not jobs:
         return []
     command = ["squeue", "--noheader", "--format=%A", f"--jobs={','.join(jobs)}"]
@@ -289,7 +289,7 @@ def _in_queue(jobs: list[str]) -> list[str]:
 
 
 class _Here(LocalPipelineExecutor):  # type: ignore[misc]  # datatrove has no types
-    """Run tasks without a word, as their logs have what datatrove says, and without processes that outlive this one."""
+    """Run tasks silently, because their logs have datatrove's output, and end their processes with this one."""
 
     def run(self) -> None:
         """Run the tasks that are not complete."""
@@ -349,5 +349,5 @@ def _text(document: Document) -> str:
 
 
 def _row(_writer: Any, document: Document) -> dict[str, Any]:
-    """Return what the stages after the filters need."""
+    """Return the columns that the stages after the filters need."""
     return {"text": document.text, "id": document.id}

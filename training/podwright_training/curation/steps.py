@@ -36,7 +36,7 @@ class Words(WordTokenizer):  # type: ignore[misc]  # datatrove has no types, as 
     """Cut text of any language that divides its words, without a package or model per language."""
 
     def word_tokenize(self, text: str) -> list[str]:
-        """Return words, and what stands between them but white space."""
+        """Return words, and the punctuation between them."""
         words: list[str] = WORD.findall(text)
         return words
 
@@ -63,7 +63,7 @@ class ReadDataset(PipelineStep):  # type: ignore[misc]
         self.limits = (max_bad_records, max_bad_shards)
 
     def run(self, data: object = None, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
-        """Yield the documents; write what was broken to ``<folder>/<rank>.json``."""
+        """Yield the documents; record broken ones in ``<folder>/<rank>.json``."""
         del data
         faults = Faults(*self.limits)
         names = self.split.names[rank::world_size]
@@ -111,7 +111,7 @@ class WriteTokens(PipelineStep):  # type: ignore[misc]
         self.validation_fraction = validation_fraction
 
     def run(self, data: Iterable[Any], rank: int = 0, world_size: int = 1) -> None:
-        """Write ``<split>-<rank>-<part>.safetensors``, and what they hold to ``<folder>/<rank>.json``."""
+        """Write ``<split>-<rank>-<part>.safetensors``, and describe them in ``<folder>/<rank>.json``."""
         del world_size
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a task is one process
         encoder = Encoder(load_tokenizer(self.tokenizer))

@@ -12,7 +12,7 @@ SPECIAL_TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|
 RESERVED = "<|reserved_{}|>"  # fills the vocabulary up to a multiple
 RESERVED_NAME = re.compile(r"<\|reserved_\d+\|>")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte is a token
-PATTERNS = {  # what cuts text into words, inside which tokens are merged
+PATTERNS = {  # pre-tokenizers, which split text into words; tokens are merged inside words
     "gpt2": None,  # the library's own
     # Llama 3's: digits in threes, contractions in any case. https://github.com/meta-llama/llama3/blob/main/llama/tokenizer.py
     "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -48,7 +48,7 @@ def train(
         vocab_size: most tokens to learn, special ones included; little text gives fewer.
         pattern: key of ``PATTERNS``.
         multiple: the vocabulary is filled up to a multiple of it with reserved tokens, which no text becomes.
-        special_tokens: further ones, after those that begin and end a text.
+        special_tokens: additional special tokens, after those that begin and end a text.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class DataError(UserError):
-    """A dataset or tokenizer is unusable; the message names the file or identifier and what was expected."""
+    """A dataset or tokenizer is unusable; the message names the file or identifier and the requirement."""
 
 
 class BadRecordError(ValueError):

@@ -164,7 +164,7 @@ def _json_blocks(path: str, column: str, start: int) -> Iterator[Block]:
 
 
 def _reader(path: str, file: BinaryIO) -> Callable[[int], bytes]:
-    """Return what reads up to so many bytes of the decompressed content, what is before any damage too.
+    """Return a function that reads up to so many bytes of decompressed content, also the part before any damage.
 
     Arrow closes the file with what reads it.
     """

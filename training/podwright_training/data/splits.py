@@ -58,7 +58,7 @@ class Split:
 
     @cached_property
     def contents_digest(self) -> str | None:
-        """Return twelve hexadecimal digits that identify the shards' bytes; None for those on the hub.
+        """Return twelve hexadecimal digits that identify the shards' bytes; None for shards on the hub.
 
         They are of the sizes of all and of samples, and the same for the same files in a folder and on S3. The first
         rank reads them, for all.

@@ -20,7 +20,7 @@ _share: ContextVar[Share | None] = ContextVar("share", default=None)
 
 @contextmanager
 def shared_listings(share: Share) -> Iterator[None]:
-    """List datasets with ``share(name, list_them)``: one rank lists, all others get what it found."""
+    """List datasets with ``share(name, list_them)``: one rank lists, all others get its result."""
     token = _share.set(share)
     try:
         yield
@@ -38,9 +38,9 @@ def list_files(dataset: str, folder: str = "") -> Listing:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of folders linked in it, each folder once; links to nothing too.
+    """Yield the files of a folder and of folders linked in it, each folder once; also broken links.
 
-    A link to a folder around this one is not followed: what lies beside it belongs to others.
+    A link to a folder around this one is not followed: its other files belong to others.
     """
     seen: set[str] = set()
     root = Path(os.path.realpath(folder))
@@ -56,7 +56,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def shared(name: str, action: Callable[[], Listing]) -> Listing:
-    """Return what ``action`` returns, on the first rank for all ranks within ``shared_listings``."""
+    """Return the result of ``action``, which within ``shared_listings`` the first rank runs for all ranks."""
     share = _share.get()
     return share(name, action) if share else action()
 
@@ -65,7 +65,7 @@ def sizes_of(files: Sequence[str]) -> dict[str, int]:
     """Return the bytes of each file, all local or all on S3.
 
     Raises:
-        DataError: A file is not there.
+        DataError: A file does not exist.
     """
     if not is_local(files[0]):
         from podwright_training.data import remote

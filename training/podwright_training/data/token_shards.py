@@ -47,7 +47,7 @@ class TokenShard(Sequence[NDArray[Any]]):
         try:
             self._file = cast("Any", safe_open(path, framework="np"))
         except SafetensorError as error:
-            raise BadShardError(f"is no whole {SUFFIX} file ({error})") from error
+            raise BadShardError(f"is not a complete {SUFFIX} file ({error})") from error
         metadata = self._file.metadata() or {}
         if EARLIER in metadata:
             raise DataError(

@@ -87,7 +87,7 @@ def _cached_revision(name: str) -> str | None:
 
 
 def _digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return what identifies how a tokenizer cuts texts; of one without a fast implementation, nothing."""
+    """Return a digest of how a tokenizer splits texts; a constant for one without a fast implementation."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return hashlib.sha256(backend.to_str().encode() if backend else b"").hexdigest()
 
@@ -105,7 +105,7 @@ def _hub_answers() -> bool:
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.int64] | None:
-    """Return how many bytes of text each token is, by its id; special ones are none.
+    """Return how many bytes of text each token has, by its id; special tokens have 0.
 
     ``None`` if the tokenizer is neither on the level of bytes nor of characters with bytes for the others: then tokens
     do not add up to the text. Decoding a sequence does not do: the end of one cuts characters.

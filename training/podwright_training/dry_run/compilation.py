@@ -1,4 +1,4 @@
-"""Count what ``torch.compile`` does to a step: graphs, breaks within them, and functions that it compiles again."""
+"""Count the results of ``torch.compile`` on a step: graphs, graph breaks, and functions that are recompiled."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Compiler:
             yield
 
     def found(self) -> Compilation:
-        """Return what was captured."""
+        """Return the captured graphs."""
         breaks = (reason for reason in self._graphs.break_reasons if reason.graph_break)
         again = (item for item in get_compilation_metrics() if item.recompile_reason)
         return Compilation(

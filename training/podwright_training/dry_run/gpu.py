@@ -1,4 +1,4 @@
-"""Register a device ``gpu`` that computes nothing: PyTorch's hook for backends in Python, with streams that do nothing.
+"""Register a device ``gpu`` that does not compute: PyTorch's hook for backends in Python, with empty streams.
 
 A CPU build of PyTorch has no CUDA device, not even for fake tensors. To the trainer, ``gpu`` is a GPU like any other.
 """
@@ -50,7 +50,7 @@ class Stream:
     """Queue of work that never runs."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """Take what CUDA's takes: device, priority, flags."""
+        """Accept the arguments of CUDA's: device, priority, flags."""
 
     def wait_stream(self, _: Stream) -> None:
         """Do nothing."""
@@ -67,7 +67,7 @@ class Event:
     """Point in a stream, always in the past."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """Take what CUDA's takes: device, priority, flags."""
+        """Accept the arguments of CUDA's: device, priority, flags."""
 
     def record(self, _: Stream | None = None) -> Event:
         """Return the event."""
@@ -123,7 +123,7 @@ class _Module(ModuleType):
         return torch.empty(0)
 
     def set_rng_state(self, *_: Any) -> None:
-        """Keep no state: nothing draws numbers."""
+        """Keep no state: no random numbers are drawn."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]

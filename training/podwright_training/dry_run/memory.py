@@ -1,4 +1,4 @@
-"""Follow a device's memory by storage, and break its peak down by what the storages hold."""
+"""Follow a device's memory by storage, and break its peak down by the contents of storages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Memory:
         self._number: Any = WeakIdKeyDictionary()  # storages have no hash
 
     def see(self, tensor: Tensor, category: str | None = None) -> None:
-        """Count a tensor's storage, once; ``category`` names what it holds, if that is certain."""
+        """Count a tensor's storage, once; ``category`` names its contents, if they are certain."""
         if tensor.device.type != self._device_type:
             return
         storage = tensor.untyped_storage()
@@ -64,7 +64,7 @@ class Memory:
             self._known[number].category = category
 
     def mark(self, tensors: Iterable[Tensor], category: str) -> None:
-        """Name what the storages of these tensors hold; of distributed ones, this rank's part."""
+        """Name the contents of these tensors' storages; for distributed tensors, of this rank's part."""
         for tensor in tensors:
             self.see(tensor.to_local() if isinstance(tensor, DTensor) else tensor, category)
 

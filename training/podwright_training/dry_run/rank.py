@@ -86,7 +86,7 @@ def kinds(options: TrainConfig, world_size: int) -> dict[int, str]:
 
 
 def run(options: TrainConfig, ranks: Ranks, kind: str) -> Step:
-    """Take two steps as ``ranks.rank`` of a job and record the second; the first allocates what lasts.
+    """Take two steps as ``ranks.rank`` of a job and record the second; the first allocates lasting memory.
 
     With ``compile`` both are compiled, and a third that is not is recorded: a graph's operations, one by one, would
     keep what a fused kernel does not write.
@@ -179,7 +179,7 @@ def _groups(meshes: Meshes) -> Mapping[str, str]:
 
 @contextmanager
 def _without_values(recorder: Recorder) -> Iterator[None]:
-    """Skip what needs values: weights stay as they are allocated, and tokens are routed to experts evenly."""
+    """Skip operations that need values: weights stay uninitialized, and tokens are routed to experts evenly."""
 
     def evenly(counts: Tensor, total: int) -> list[int]:
         recorder.wait()

@@ -1,4 +1,4 @@
-"""Record what a step asks of a device: memory, collectives, kernels, floating-point operations, waits of the host."""
+"""Record a step's use of a device: memory, collectives, kernels, floating-point operations, waits of the host."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let ``torch.compile`` capture graphs; else it would compile nothing under a mode."""
+        """Let ``torch.compile`` capture graphs, which it does not do under a mode by default."""
         return True
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record a step anew; the memory's peak counts what is already there."""
+        """Record a step anew; the memory's peak includes memory that is already allocated."""
         self.collectives, self.kernels, self.waits, self.flops = {}, Counter(), Counter(), 0
         self.memory.start()
         yield
@@ -118,7 +118,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.waits[_line()] += 1
 
     def pin(self, values: Tensor) -> Tensor:
-        """Return a tensor of the host, which the device can read from now on while the host goes on."""
+        """Return a pinned tensor of the host, which the device can read while the host continues."""
         self._pinned[values.untyped_storage()] = True
         return values
 
@@ -195,7 +195,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _needs_values(packet: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether the host must know values on the device to go on, as for the size of a result."""
+    """Return whether the host needs values from the device to continue, such as the size of a result."""
     if packet is aten.repeat_interleave:  # the number of times each is repeated is on the device
         return kwargs.get("output_size") is None
     if packet in INDEXING:  # the number of elements that a mask chooses

@@ -1,4 +1,4 @@
-"""Print what a rank's step takes, as text or as a JSON document."""
+"""Print the memory and traffic of a rank's step, as text or as a JSON document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def text(options: TrainConfig, step: Step, *, memory_gb: float | None) -> str:
 
 
 def findings(options: TrainConfig, step: Step, *, memory_gb: float | None) -> Iterator[str]:
-    """Yield what ends the job on GPUs, or slows it down, one line each.
+    """Yield problems that would end the job on GPUs, or slow it down, one line each.
 
     Args:
         options: the run's configuration.
@@ -52,7 +52,7 @@ def findings(options: TrainConfig, step: Step, *, memory_gb: float | None) -> It
 
 
 def _remedy(options: TrainConfig, category: str) -> str:
-    """Return what to do about the category that takes most."""
+    """Return the remedy for the category that takes most memory."""
     again = "" if options.pipeline_schedule.startswith("zero_bubble") else "reshard_after_forward always, "
     of_pipelines = f"use {again}more tensor_parallel or pipeline stages: a pipeline keeps these gathered"
     more_ranks = "use more ranks, sharding_strategy full, or cpu_offload"

@@ -1,1 +1,1 @@
-"""Elastic runs: an agent on each host forms the job anew whenever hosts come and go. ``docs/how_to/elastic.md``."""
+"""Elastic runs: an agent on each host forms the job anew when hosts join or leave. ``docs/how_to/elastic.md``."""

@@ -45,7 +45,7 @@ class Agent:
         options: Those of the run.
         policy: Allowed sizes and waits.
         number: Place among hosts that are otherwise alike; the lower, the earlier.
-        address: Where the other hosts reach this one.
+        address: The address at which other hosts reach this one.
         job: Slurm's number of the job array, if there is one.
         spawn: Starts the fork server. Default: as a program of its own.
     """
@@ -86,7 +86,7 @@ class Agent:
         self._reporting: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
-        """Take part; return the exit status: 0 if the run is complete, 75 if it goes on without this host.
+        """Take part; return the exit status: 0 if the run is complete, 75 if it continues without this host.
 
         Raises:
             UserError: The run in this folder has other options.
@@ -140,7 +140,7 @@ class Agent:
                 return ALONE
 
     def _note_obstacle(self, obstacle: str) -> None:
-        """Log what keeps this host from taking part, once."""
+        """Log the reason why this host cannot take part, once."""
         if obstacle != self._obstacle:
             logger.warning("elastic: %s", obstacle)
         self._obstacle = obstacle
@@ -162,7 +162,7 @@ class Agent:
         return None
 
     async def _newest(self) -> Term | None:
-        """Return the newest term; nobody leads one in which the run ended."""
+        """Return the newest term; a term in which the run ended has no leader."""
         term = await asyncio.to_thread(self._terms.newest)
         self._election.look(term, time.monotonic())
         if term and term.ended is not None:
@@ -203,7 +203,7 @@ class Agent:
             self._leading = asyncio.create_task(_lead(leader[0], server))
 
     def _past(self, last: Term | None) -> Past:
-        """Return what is known of the run before this host leads."""
+        """Return the run's known state before this host leads."""
         if last is None or self._followed is None:
             return Past(generation=last.generation if last else 0)
         parting = self._parting if self._followed.number == last.number else ""
@@ -218,7 +218,7 @@ class Agent:
         )
 
     async def _follow(self, term: Term) -> int | None:
-        """Be a member while the leader of a term is there; return the exit status if that is the end."""
+        """Be a member while the leader of a term exists; return the exit status if the run or this host ends."""
         timeout_s = self._policy.heartbeat_timeout_s
         try:
             streams = await asyncio.wait_for(asyncio.open_connection(term.address, term.port), timeout_s / SAID_OFTEN)
@@ -266,7 +266,7 @@ class Agent:
                         channel.abort()
 
     async def _obey(self, channel: Channel, term: Term) -> int | None:
-        """Report to the leader and do what it says until the run ends, or this host leaves it."""
+        """Report to the leader and follow its orders until the run ends, or this host leaves it."""
         timeout_s = self._policy.heartbeat_timeout_s
         sent_s, sent, looked_s = 0.0, None, time.monotonic()
         receiving = asyncio.ensure_future(channel.receive())
@@ -312,7 +312,7 @@ class Agent:
         )
 
     def _carry_out(self, message: dict[str, Any]) -> int | None:
-        """Do what the leader says; return the exit status if that is the end."""
+        """Follow an order of the leader; return the exit status if the run or this host ends."""
         if "start" in message:
             self._has_first_rank = message["place"] == 0 and not self._leads
             self._ranks.start(message["start"], self._environments(message))
@@ -374,4 +374,4 @@ async def _lead(leader: Leader, server: asyncio.Server) -> None:
     try:
         await leader.lead(server)
     except (OSError, ValueError) as error:
-        logger.warning("elastic: this host leads no more: %s", error)
+        logger.warning("elastic: this host is no longer the leader: %s", error)

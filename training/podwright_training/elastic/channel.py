@@ -42,9 +42,9 @@ class Channel:
         except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
             raise ChannelError("closed its connection") from error
         except (asyncio.LimitOverrunError, ValueError, RecursionError) as error:
-            raise ChannelError("sent what is no message") from error
+            raise ChannelError("sent an invalid message") from error
         if not isinstance(message, dict):
-            raise ChannelError("sent what is no message")
+            raise ChannelError("sent an invalid message")
         return message
 
     def close(self) -> None:

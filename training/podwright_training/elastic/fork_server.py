@@ -1,4 +1,4 @@
-"""Import what a rank needs once, then fork ranks from there: the next one starts in milliseconds.
+"""Import a rank's modules once, then fork ranks from this process: the next one starts in milliseconds.
 
 Started by the agent of its host, which sends commands through a socket and reads what became of the ranks. When the
 agent ends, for whatever reason, so do this process and its ranks.

@@ -33,7 +33,7 @@ HANG_FACTOR, HANG_S, HANG_COMPILED_S = 20, 10.0, 120.0  # a step that takes this
 
 
 class Patience:
-    """The longest silence of a rank, by what it does and by how long its steps take."""
+    """The longest silence of a rank, by its phase and by how long its steps take."""
 
     def __init__(self, options: TrainConfig) -> None:
         self._options = options
@@ -99,7 +99,7 @@ class HostRanks:
         self._begin()
 
     async def serve(self) -> None:
-        """Read what the fork server says; start it again if it ends.
+        """Read the fork server's messages; start it again if it ends.
 
         Raises:
             UserError: It ends each time before it has imported everything.
@@ -134,7 +134,7 @@ class HostRanks:
         theirs.close()
 
     def beat(self) -> None:
-        """Record the ranks that their agent lives, unless it was frozen: the run goes on without them."""
+        """Show the ranks that their agent lives, unless it was frozen: the run then continues without them."""
         timeout_s, now = self._options.heartbeat_timeout_s, time.monotonic()
         if self.generation is not None and now - self._beaten_s > timeout_s:
             self.stop()
@@ -156,7 +156,7 @@ class HostRanks:
         self._say(signal=number)
 
     def stop(self, *, stacks: bool = False) -> None:
-        """Kill the ranks; first let them write their stacks, also those that are stopped."""
+        """Kill the ranks; first let them dump their stacks, also ranks that are stopped."""
         self._next, self._killed = None, True
         if stacks and self._pids:
             self.signal(signal.SIGUSR2)
@@ -223,14 +223,14 @@ class HostRanks:
 
 
 def spawn_fork_server(channel: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the fork server as a program of its own."""
+    """Start the fork server as a separate program."""
     descriptor = channel.fileno()
     command = [sys.executable, "-m", "podwright_training.elastic.fork_server", str(descriptor)]
     return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL)
 
 
 def memory_folder(run_dir: Path, number: int) -> Path:
-    """Make and return a folder of a run's host in memory; remove that of an agent that was killed.
+    """Make and return the folder in memory of a run's host; remove the folder of an agent that was killed.
 
     Its name ends at random: no other user of this host has made it before.
     """

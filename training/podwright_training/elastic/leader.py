@@ -1,4 +1,4 @@
-"""Lead an elastic run for one term: accept members, decide with them who trains, keep the term."""
+"""Lead an elastic run for one term: accept members, decide which of them train, keep the term."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Leader:
                 channel.send(beat=True)
                 self._news.set()
         except (ChannelError, KeyError, TypeError, ValueError, asyncio.TimeoutError) as error:
-            reason = str(error) if isinstance(error, ChannelError) else "sent what is no message"
+            reason = str(error) if isinstance(error, ChannelError) else "sent an invalid message"
             if name and self._channels.get(name) is channel:
                 del self._channels[name]
                 self._membership.lose(name, reason, now=time.monotonic())
@@ -208,7 +208,7 @@ class Leader:
 
 
 async def _answer(action: Callable[[Term], Term | None], term: Term) -> Term | None:
-    """Return what a call to the shared file system returns; raise ``TimeoutError`` if that does not answer."""
+    """Return the result of a call to the shared file system; raise ``TimeoutError`` if that does not answer."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(action, term), FILES_S)
     except asyncio.TimeoutError as error:  # until Python 3.10 not the built-in one

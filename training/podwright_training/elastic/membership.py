@@ -1,4 +1,4 @@
-"""Decide who takes part in an elastic run: the leader's state machine, without sockets, clocks or processes.
+"""Decide which hosts take part in an elastic run: the leader's state machine, without sockets, clocks or processes.
 
 A *generation* is a set of hosts that train together. It ends when one of its hosts or ranks is lost, or at a step
 boundary when a host leaves or can be added; the next one begins when all ranks of the last are gone.
@@ -190,7 +190,7 @@ class Membership:
 
     @property
     def only_others_train(self) -> bool:
-        """Return whether there is a generation without the leader's host: those that hold the state left no place."""
+        """Return whether a generation runs without the leader's host, because hosts with the state took all places."""
         return self.generation is not None and self._leader not in self.generation.members
 
     @property
@@ -221,7 +221,7 @@ class Membership:
             member.heard_s += seconds
 
     def decide(self, now: float) -> list[Command]:
-        """Return what to do next."""
+        """Return the next action."""
         if self.ended:
             return []
         commands = list(self._silent(now))
@@ -332,7 +332,7 @@ class Membership:
         return [report for report in reports if report.generation == generation.number]
 
     def _note(self, generation: Generation, reports: list[Report], now: float) -> Iterator[Command]:
-        """Note when the generation reaches each phase; after its first step record what the change took."""
+        """Note when the generation reaches each phase; after its first step record the duration of the change."""
         ranks = [rank for report in reports for rank in report.ranks]
         if not ranks or len(reports) < len(generation.members):
             return
@@ -483,7 +483,7 @@ def describe_exit(status: int) -> str:
 
 
 def describe_hang(ranks: list[tuple[int, str, RankReport]]) -> tuple[str, str | None]:
-    """Return which ranks hang, those that are stopped, else those that the others wait for; and the first's host."""
+    """Describe the ranks that hang: stopped ones, else those that the others wait for; also return the first's host."""
     living = [(number, host, rank) for number, host, rank in ranks if rank.exit_status is None]
     positions = {(rank.step, rank.activity) for _, _, rank in living}
     if stopped := [place for place in living if place[2].stopped]:

@@ -45,7 +45,7 @@ class Offenders:
 
 
 def report(host: str, times: int) -> None:
-    """Let this host's Slurm job say which host fails; log it, also where nobody listens."""
+    """Report the failing host as the comment of this host's Slurm job; always log it, too."""
     logger.warning(
         "elastic: %s failed %d times within a day; reported to nodes.remediation (jobs: true), or as administrator: "
         "scontrol update NodeName=%s State=FAIL Reason=Action:Reboot; Action:Replace if that does not help",

@@ -13,7 +13,7 @@ from podwright_training.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Sizes and waits that the leader of an elastic run goes by.
+    """Sizes and waits that the leader of an elastic run uses.
 
     Attributes:
         sizes: Numbers of nodes that divide model and data, in ascending order.
@@ -52,7 +52,7 @@ class Policy:
         )
 
     def fitting(self, nodes: int) -> int:
-        """Return the largest size that so many nodes make possible; 0 if there is none."""
+        """Return the largest size that so many nodes allow; 0 if they are too few."""
         return max((size for size in self.sizes if size <= nodes), default=0)
 
 

@@ -55,7 +55,7 @@ class Report:
 
     @property
     def urgent(self) -> tuple[Any, ...]:
-        """Return what the leader should learn at once when it changes."""
+        """Return the state whose changes the leader must get at once."""
         ranks = [
             (rank.exit_status, min(rank.activity, Activity.DRAWING), rank.stepped, rank.overdue) for rank in self.ranks
         ]

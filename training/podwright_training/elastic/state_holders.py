@@ -22,7 +22,7 @@ def fewest_holders(ring: Sequence[str], living: Collection[str], *, first: str, 
 
 
 def _cover(ring: Sequence[str], living: Collection[str], start: Iterable[str]) -> set[str]:
-    """Add hosts to ``start`` until they hold all parts; return none if a part is lost."""
+    """Add hosts to ``start`` until they hold all parts; return no hosts if a part is lost."""
     chosen = set(start)
     lost = next((place for place, host in enumerate(ring) if host not in living), 0)
     for place in range(lost, lost + len(ring)):  # from a lost host on there is no choice, so it is taken first

@@ -24,7 +24,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Term:
-    """One leader's time: where it is, and what the next one must know."""
+    """One leader's term: its address, and the state that the next leader must know."""
 
     number: int
     leader: str  # the member's name
@@ -61,7 +61,7 @@ class Terms:
         return None
 
     def claim(self, term: Term) -> bool:
-        """Begin a term; return whether nobody else has begun it."""
+        """Begin a term; return False if another host has begun it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         draft = self._write_draft(term)
         try:
@@ -76,7 +76,7 @@ class Terms:
         return True
 
     def renew(self, term: Term) -> Term | None:
-        """Say that the leader of ``term`` is there, and what changed; return the term, or None if a newer one began."""
+        """Renew ``term`` with the changes; return the term, or None if a newer one began."""
         newest = self.newest()
         if newest and newest.number > term.number:
             return None
@@ -115,7 +115,7 @@ def _term(values: Any) -> Term:
 
 
 class Election:
-    """Decide what a host without a leader does.
+    """Decide the next action of a host without a leader.
 
     Args:
         timeout_s: How long a term that nobody renews counts, where its leader does not answer.
@@ -147,7 +147,7 @@ class Election:
 
 
 def secret(folder: Path) -> bytes:
-    """Return the run's secret, which only its user can read; make it first if there is none.
+    """Return the run's secret, which only its user can read; create it if it does not exist.
 
     Raises:
         UserError: Another user could have written it.
@@ -156,7 +156,7 @@ def secret(folder: Path) -> bytes:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         if (owner := folder.lstat().st_uid) != os.geteuid():
-            raise UserError(f"{folder} is of uid {owner}, need your own: name another --run-dir")
+            raise UserError(f"{folder} belongs to uid {owner}, need your own: name another --run-dir")
         folder.chmod(0o700)
         descriptor, name = tempfile.mkstemp(prefix=".secret.", dir=folder)
         draft = Path(name)
@@ -171,7 +171,7 @@ def secret(folder: Path) -> bytes:
             draft.unlink()
     status = path.stat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise UserError(f"{path} must belong to you, and nobody else may read it: remove it, and the run's hosts too")
+        raise UserError(f"{path} must belong to you, and others may not read it: remove it, and the run's hosts too")
     text = path.read_text(errors="replace")
     if not re.fullmatch(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}", text):
         raise UserError(f"{path} has no {2 * SECRET_BYTES} hexadecimal digits, it is damaged: remove it")

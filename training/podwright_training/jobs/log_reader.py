@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 @dataclass
 class _Progress:
-    """Step and tokens of what was written so far."""
+    """Step and tokens of the events that were written so far."""
 
     step: int = 0
     tokens: float = 0.0
@@ -92,7 +92,7 @@ class LogReader:
             yield from self._read(text, at)
 
     def flush(self, at: float) -> Iterator[Event]:
-        """Yield the event of values whose following lines do not come."""
+        """Yield the event of pending values when no further lines arrive."""
         if self._patterns.step_line == "before" and {"step", "loss"} <= self._pending.keys():
             yield from self._train(self._pending, at)
             self._pending = {}
@@ -119,7 +119,7 @@ class LogReader:
             self._pending |= found
 
     def _train(self, values: Mapping[str, float], at: float) -> Iterator[Event]:
-        """Yield the event of a step, after that of the start if it is the first one since."""
+        """Yield the event of a step, after the start event if it is the first step since the start."""
         step = round(values["step"]) + 1 - self._patterns.first_step
         if self._is_started and step <= self._past.step:
             return
@@ -171,7 +171,7 @@ class LogReader:
         }
 
     def _tokens(self, values: Mapping[str, float], step: int, steps: int) -> float | None:
-        """Return the tokens so far, from the first of what the log and the job say."""
+        """Return the tokens so far, from the log, else from the job's numbers."""
         per_step = self._spec.model.tokens_per_step
         if "tokens" in values:
             return values["tokens"]
@@ -202,7 +202,7 @@ class LogReader:
 
 
 def _number(text: str | None) -> float | None:
-    """Return the number of an expression's group; ``None`` if it took no part, or is none."""
+    """Return the number in an expression's group; ``None`` if the group did not match, or is not a number."""
     try:
         return None if text is None else float(text.replace(",", ""))
     except ValueError:
@@ -210,5 +210,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _can_be(name: str, value: float) -> bool:
-    """Return whether a value is not damage: only what diverges is infinite, and only a loss is below zero."""
+    """Return whether a value is plausible: only diverging values are infinite, and only a loss is below zero."""
     return name in DIVERGING or (0 <= value < LARGEST)

@@ -1,4 +1,4 @@
-"""Name what a trainer's log says, and have the regular expressions of well-known trainers.
+"""Define the values of a trainer's log, and the regular expressions of well-known trainers.
 
 Each expression has one group, the number. ``tests/training/test_jobs.py`` has a line of each trainer.
 """

@@ -61,11 +61,11 @@ def _by_name(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Resume:
-    """The way in which the program goes on from its newest checkpoint, unless it looks for one itself."""
+    """The way in which the program resumes from its newest checkpoint, unless it looks for one itself."""
 
     folder: str = option("checkpoints", "Folder of checkpoints, in the run's folder if it is relative.")
     newest: str = option("*", "Shell pattern of a checkpoint's name; the highest number is the newest.")
-    complete: str = option("", "File in a checkpoint that is there once the checkpoint is whole.")
+    complete: str = option("", "File that a checkpoint contains once it is complete.")
     argument: tuple[str, ...] = option((), "Words added to the command when there is a checkpoint.")
 
 
@@ -73,9 +73,9 @@ class Resume:
 class Log:
     """The meaning of the output of the program."""
 
-    parser: str = option("", "Ready expressions of a trainer.", choices=tuple(READY))
+    parser: str = option("", "Trainer whose log lines podwright can parse.", choices=tuple(READY))
     patterns: Mapping[str, str] = _by_name("Regular expressions by value, each with one group.")
-    step_line: str = option("", "Line with the step, seen from the line with the loss.", choices=ORDERS)
+    step_line: str = option("", "Line with the step, relative to the line with the loss.", choices=ORDERS)
 
     @property
     def all_patterns(self) -> Patterns:
@@ -89,13 +89,15 @@ class Model:
     """The model that is trained, for FLOP/s, MFU and cost per token."""
 
     parameters: float = option(
-        0.0, "Parameters; of a mixture of experts those active per token.", at_least=0, at_most=1e15
+        0.0, "Parameters; for a mixture of experts, the active ones per token.", at_least=0, at_most=1e15
     )
-    flops_per_token: float = option(0.0, "Default: 6 per parameter.", at_least=0, at_most=1e18)
-    tokens_per_step: float = option(0.0, "Tokens of one optimizer step, of all ranks.", at_least=0, at_most=1e12)
+    flops_per_token: float = option(0.0, "FLOPs per token. Default: 6 per parameter.", at_least=0, at_most=1e18)
+    tokens_per_step: float = option(0.0, "Tokens per optimizer step, across all ranks.", at_least=0, at_most=1e12)
     steps: int = option(0, "Steps of the whole run, for the time left.", at_least=0, at_most=10**12)
     accelerator: str = option(
-        "", "Accelerator whose peak MFU refers to. Default: the nodes' own.", choices=(*PEAK_FLOPS, *NEURON_PEAK_FLOPS)
+        "",
+        "Accelerator whose peak is the basis of MFU. Default: the nodes' own.",
+        choices=(*PEAK_FLOPS, *NEURON_PEAK_FLOPS),
     )
 
     @property
@@ -110,7 +112,7 @@ class JobSpec:
 
     command: tuple[str, ...] = option((), "Program and arguments, as torchrun or another launcher takes them.")
     name: str = option("", "Name of the run. Default: the file's.")
-    launcher: str = option("torchrun", "What starts the ranks of a node.", choices=LAUNCHERS)
+    launcher: str = option("torchrun", "Program that starts the ranks of a node.", choices=LAUNCHERS)
     nodes: int = option(1, "Nodes.", at_least=1, at_most=MOST_NODES)
     ranks_per_node: int = option(0, "Ranks per node. Default: the node's accelerators.", at_least=0, at_most=1024)
     environment: str = option("", "Virtual environment of the program. Default: podwright-train's.")
@@ -119,9 +121,9 @@ class JobSpec:
     env: Mapping[str, str] = _by_name("Environment variables.")
     files: Mapping[str, Any] = _by_name("Files written into the run's folder: a text, or a mapping that becomes JSON.")
     stop_signal: str = option("TERM", "Signal before the time limit; then the job queues again.", choices=SIGNALS)
-    resume: Resume | None = field(default=None, metadata={"text": "How to go on from a checkpoint."})
-    log: Log = field(default_factory=Log, metadata={"text": "What the output says."})
-    model: Model = field(default_factory=Model, metadata={"text": "What is trained."})
+    resume: Resume | None = field(default=None, metadata={"text": "How to resume from a checkpoint."})
+    log: Log = field(default_factory=Log, metadata={"text": "How to read the program's output."})
+    model: Model = field(default_factory=Model, metadata={"text": "Model that is trained."})
 
     def to_json(self) -> str:
         """Return all values; ``from_json`` reads them back."""
@@ -144,7 +146,7 @@ def read_written(path: Path) -> JobSpec:
     """Return the job that launch wrote into a run's folder.
 
     Raises:
-        ConfigError: It is not there or damaged; the message has the place, and the command that writes it again.
+        ConfigError: It is missing or damaged; the message has the place, and the command that writes it again.
     """
     again = f"start the run again, which writes it: podwright-train launch --run-dir {path.parent} …"
     try:
@@ -210,7 +212,7 @@ def _plain(value: Any) -> Any:
 
 
 def _section(cls: type, given: Mapping[str, Value], problems: Problems) -> Any:
-    """Return a section with what the file gives it; report unknown keys and wrong values."""
+    """Return a section with the file's values; report unknown keys and wrong values."""
     items = {item.name: item for item in fields(cls)}
     values: dict[str, Any] = {}
     for name, value in given.items():
@@ -279,7 +281,7 @@ def _limited(value: Any, limits: Mapping[str, Any], name: str) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """Return what JSON can write of a file's content: a date is its text."""
+    """Return a file's content as values that JSON can write: a date becomes its text."""
     try:
         return json.loads(json.dumps(value, default=_date, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -312,7 +314,7 @@ def _shown(data: Any) -> str:
 
 
 def _check(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
-    """Report what the values say wrongly together."""
+    """Report conflicts among the values."""
     if not spec.command and "command" not in given:
         problems.add(None, "command is missing: the program that trains, with its arguments")
     elif not spec.command:
@@ -337,13 +339,13 @@ def _problems_of_resume(resume: Resume, *, has_argument: bool) -> Iterator[str]:
         yield "resume.argument is missing; leave `resume` out if the program finds its checkpoints"
     for name, given in (("newest", resume.newest), ("complete", resume.complete)):
         if "/" in given:
-            yield f"resume.{name}: got {shown(given)}, need a name without /: nothing is looked for deeper"
+            yield f"resume.{name}: got {shown(given)}, need a name without /: subfolders are not searched"
     if "{checkpoint}" in resume.folder:
         yield "resume.folder: {checkpoint} is looked for in it; only resume.argument has it"
 
 
 def _check_run(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
-    """Report a name that is no folder's, and mounts that are none."""
+    """Report a name that cannot be a folder's, and malformed mounts."""
     if spec.name and not _NAME.fullmatch(spec.name):
         need = "need up to 100 letters, digits and ._+=@-, a letter or digit first: it is a folder's name"
         problems.add(given["name"].node, f"name: got {shown(spec.name)}, {need}")
@@ -354,9 +356,9 @@ def _check_run(spec: JobSpec, given: Mapping[str, Value], problems: Problems) ->
 def _check_names(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
     """Report invalid names of variables, files and places."""
     for name in sorted(_READ_ONLY & set(spec.env)):
-        problems.add(given["env"].node, f"env: {name} is Bash's own, which nobody sets")
+        problems.add(given["env"].node, f"env: {name} is Bash's own, which cannot be set")
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
-        problems.add(given["env"].node, f"env: {shown(name)} is no name of a variable")
+        problems.add(given["env"].node, f"env: {shown(name)} is not a variable name")
     for name in spec.files:
         if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name or not name.isprintable():
             problems.add(given["files"].node, f"files: '{shown(name)}' is not a file of the run's folder")
@@ -389,7 +391,7 @@ def _problems_of_patterns(log: Log) -> Iterator[str]:
                 warnings.simplefilter("ignore")  # of what Python may read otherwise one day
                 groups = re.compile(text).groups
         except (re.error, OverflowError, RecursionError) as error:
-            yield f"{name}: {shown(text)} is no regular expression: {error}"
+            yield f"{name}: {shown(text)} is not a regular expression: {error}"
             continue
         if groups != 1:
             yield f"{name}: {shown(text)} has {groups} groups, need one: the number; write others as (?:…)"

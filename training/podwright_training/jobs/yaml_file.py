@@ -47,7 +47,7 @@ class Value(NamedTuple):
 
     @property
     def is_null(self) -> bool:
-        """Return whether nothing is there, or YAML's null."""
+        """Return whether the value is missing or YAML's null."""
         return text_of(self.node) is None
 
 
@@ -118,14 +118,14 @@ def mapping(node: yaml.Node, problems: Problems, *, what: str) -> dict[str, Valu
 
 
 def text_of(node: yaml.Node) -> str | None:
-    """Return a scalar as it is written, so that 1.10 stays one, and ``None`` for null; of another node its kind."""
+    """Return a scalar as it is written, so that 1.10 stays 1.10, and ``None`` for null; for other nodes their kind."""
     if isinstance(node, yaml.ScalarNode):
         return None if node.tag == _NULL else str(node.value)
     return "a mapping" if isinstance(node, yaml.MappingNode) else "a list"
 
 
 def unknown(name: str, what: str, known: Iterable[str]) -> str:
-    """Return a sentence about a name that is not known, with the closest one that is, or all."""
+    """Return a sentence about an unknown name, with the closest known name, or all."""
     names = list(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"unknown {what} {shown(name)}; " + (
@@ -140,7 +140,7 @@ def shown(text: str) -> str:
 
 
 def _scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
-    """Yield the keys and values below a node, those of an alias each time."""
+    """Yield the keys and values below a node, also those of an alias at each use."""
     if isinstance(node, yaml.ScalarNode):
         yield node
     elif isinstance(node, yaml.SequenceNode):
@@ -153,7 +153,7 @@ def _scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
 
 
 def data_of(node: yaml.Node, problems: Problems) -> Any:
-    """Return what a node stands for; report what cannot be read, and keys that are set twice, and return ``None``."""
+    """Return the value of a node; report unreadable values and keys that are set twice, and return ``None``."""
     if twice := next(_repeated(node), None):
         problems.add(twice, f"{shown(twice.value)} is set twice")
         return None
@@ -161,7 +161,7 @@ def data_of(node: yaml.Node, problems: Problems) -> Any:
     try:
         return loader.construct_object(node, deep=True)
     except _OF_DAMAGED_VALUES:
-        problems.add(node, "not YAML: this is no value of its tag")
+        problems.add(node, "not YAML: the value does not match its tag")
         return None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problems.add(node, f"not YAML: {shown(' '.join(str(error).split()))}")

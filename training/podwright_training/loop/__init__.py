@@ -1,1 +1,1 @@
-"""The training loop and what it consults: guard, schedule, timing, metrics."""
+"""The training loop and its helpers: guard, schedule, timing, metrics."""

@@ -1,4 +1,4 @@
-"""Say what ended a rank or holds it up: stacks of a stall, a snapshot of exhausted memory, a line for a lost rank."""
+"""Explain a rank's end or stall: stacks of a stall, a snapshot of exhausted memory, a line for a lost rank."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ PORT = re.compile(r"(?<=\]):\d+")
 
 
 class StallWatch:
-    """Write the stacks of this rank's threads to a file when it says nothing for a time, or on SIGUSR2.
+    """Dump the stacks of this rank's threads to a file when it makes no progress for a time, or on SIGUSR2.
 
-    Training goes on. Every rank has its own file, so that the rank whose stack differs from all others can be found.
+    Training continues. Every rank has its own file, so that the rank whose stack differs from all others can be found.
 
     Args:
         path: File of the stacks, written only then.
@@ -71,7 +71,7 @@ class StallWatch:
 
 @contextmanager
 def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[None]:
-    """Turn an out-of-memory error into one that a user can act on; on a GPU, write a snapshot of its allocator.
+    """Turn an out-of-memory error into one with a remedy; on a GPU, write a snapshot of its allocator.
 
     Raises:
         UserError: The device is out of memory.
@@ -86,7 +86,7 @@ def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[
         snapshot = f"; snapshot for https://docs.pytorch.org/memory_viz: {path}" if cuda and _dump(path) else ""
         raise UserError(
             f"rank {ranks.rank} on {socket.gethostname()} is out of memory: {first} Lower train_batch_size, keep less "
-            f"(activation_checkpointing), or use more ranks; podwright plan --run shows what fits{snapshot}"
+            f"(activation_checkpointing), or use more ranks; podwright plan --run finds a fitting run{snapshot}"
         ) from error
 
 
@@ -106,8 +106,8 @@ def lost_ranks() -> Iterator[None]:
             raise
         reason, _, _ = PORT.sub("", GLOO.sub("", reason)).strip().rstrip(".").partition(". ")  # not its advice
         raise LostRanksError(
-            f"another rank is gone or late ({reason}), where this one was at {_own_line(error)}; the rank that failed "
-            "first says why"
+            f"another rank is gone or late ({reason}), while this one was at {_own_line(error)}; the rank that failed "
+            "first has the reason"
         ) from error
 
 

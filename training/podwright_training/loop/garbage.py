@@ -1,4 +1,4 @@
-"""Collect garbage at the same steps on all ranks: a collection that one rank begins by itself delays all others."""
+"""Collect garbage at the same steps on all ranks: a collection on one rank alone delays all others."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Guard:
         self.bad_in_a_row = 0
 
     def check(self, *, loss: float, grad_norm: float) -> str | None:
-        """Return why this step is bad; otherwise ``None``, and add its loss to the last ones."""
+        """Return the reason why this step is bad; otherwise ``None``, and add its loss to the last ones."""
         reason = self._complaint(loss, grad_norm)
         if reason is None:
             self._losses.append(loss)

@@ -27,7 +27,7 @@ def problems(source: Path, options: TrainConfig) -> Iterator[str]:
             "folder or as OWNER/NAME on the hub, or a folder of checkpoints"
         )
     elif differing := options.model.differences(step_folder.model_config(path)):
-        yield f"init_from {path} is of another model: {'; '.join(differing)}"
+        yield f"init_from {path} belongs to another model: {'; '.join(differing)}"
 
 
 def load(

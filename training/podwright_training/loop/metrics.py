@@ -63,7 +63,7 @@ HASH_BITS = 64
 
 
 class Metrics:
-    """Append events to a file, print them and send them to sinks; do nothing on all ranks but the first.
+    """Append events to a file, print them and send them to sinks, on the first rank only.
 
     Metrics never end a run: a failure to write is a warning, and a sink that fails gets no further events.
     """
@@ -90,7 +90,7 @@ class Metrics:
             sink.write(event, values)
         except Exception as error:  # noqa: BLE001 - of packages that are not ours: any kind
             why = f"{type(error).__name__}: {first_line(error)}"
-            logger.warning("metrics: %s failed (%s) and gets no more; training continues", type(sink).__name__, why)
+            logger.warning("metrics: %s failed (%s) and is off; training continues", type(sink).__name__, why)
             return False
         return True
 
@@ -141,7 +141,7 @@ def digest_text(total: int) -> str:
 
 
 def _append(file: int, line: bytes) -> None:
-    """Append the whole line or nothing."""
+    """Append the line completely or not at all."""
     size = os.fstat(file).st_size
     if os.write(file, line) < len(line):
         os.ftruncate(file, size)

@@ -62,7 +62,7 @@ def check(options: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> Pr
     if ranks.rank == 0 and (hint := slow_precision(ranks, options.device, options.compute_precision)):
         logger.warning(hint)
     if ranks.rank == 0 and options.float8 and not options.compile:
-        logger.warning("float8 without compile scales and casts in kernels of its own, slower than bf16: add --compile")
+        logger.warning("float8 without compile scales and casts in separate kernels, slower than bf16: add --compile")
     if ranks.rank == 0 and options.float8 and (hint := kept_in_bf16(options)):
         logger.warning(hint)
     dims_problems = list(parallel_dims.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
@@ -151,13 +151,13 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
 
 
 def _problems_of_memory(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
-    """Compare what checkpoints in memory need with what this host has.
+    """Compare the size of checkpoints in memory with this host's free memory.
 
-    An elastic run that has begun goes on all the same: saves in memory are tried again, and each failure is a warning.
+    An elastic run that has begun continues anyway: saves in memory are tried again, and each failure is a warning.
     """
     folder = Path(options.memory_checkpoint_dir)
     if not folder.is_dir():
-        yield f"memory_checkpoint_dir {folder} is not there; name a folder in memory, as /dev/shm"
+        yield f"memory_checkpoint_dir {folder} does not exist; name a folder on a tmpfs, such as /dev/shm"
         return
     if int(os.environ.get(GENERATION, "0")) > 1:
         return
@@ -194,7 +194,7 @@ def _problems_of_checkpoint(options: TrainConfig, found: Path | None, of_first_r
     if found is None and options.init_from:
         yield from _problems_of_initial_weights(options.init_from, options, of_first_rank)
     if found and (differing := options.model.differences(step_folder.model_config(found))):
-        yield f"checkpoint {found} is of another model: {'; '.join(differing)}"
+        yield f"checkpoint {found} belongs to another model: {'; '.join(differing)}"
 
 
 def _problems_of_initial_weights(name: str, options: TrainConfig, of_first_rank: FirstRank) -> Iterator[str]:

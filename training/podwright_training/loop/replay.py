@@ -104,7 +104,7 @@ def replay(folder: RunFolder, step: int, *, losses: bool) -> Replayed:
 
 
 def _event(folder: RunFolder, step: int) -> dict[str, Any]:
-    """Return a step's event: the one that says why it was skipped, or the last one."""
+    """Return a step's event: the one with the reason why it was skipped, or the last one."""
     events = [event for event in folder.events() if event["event"] in {"train", "guard", "overflow"}]
     of_step = [event for event in events if event["step"] == step]
     bad = [event for event in of_step if event["event"] != "train"]

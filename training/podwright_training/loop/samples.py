@@ -27,7 +27,7 @@ class Samples:
         self._width = min(options.max_context_width, math.ceil(longest / divisor) * divisor)
 
     def write(self, model: ParallelModel) -> list[str]:
-        """Return each text with what the model adds, up to its end-of-text token; called by all ranks.
+        """Return each text with the model's continuation, up to its end-of-text token; called by all ranks.
 
         Every new token is one forward pass over all texts, without a cache, as a divided model has none.
         """

@@ -39,7 +39,7 @@ def problems(options: TrainConfig, *, first: bool) -> Iterator[str]:
 
 
 def open_sinks(options: TrainConfig, folder: RunFolder) -> list[Sink]:
-    """Open the sinks that the options ask for; one that cannot be opened is a warning."""
+    """Open the sinks that the options select; a sink that cannot be opened is a warning."""
     wanted: dict[str, Callable[[], Sink]] = {
         "tensorboard": lambda: TensorBoard(folder),
         "wandb": lambda: WeightsAndBiases(options, folder),
@@ -54,7 +54,7 @@ def open_sinks(options: TrainConfig, folder: RunFolder) -> list[Sink]:
 
 
 def _is_logged_in() -> bool:
-    """Return whether W&B has a key or needs none; also where its package does not say."""
+    """Return whether W&B has a key or needs no key; True also if its package fails."""
     if os.environ.get("WANDB_MODE", "online") != "online" or "WANDB_DISABLED" in os.environ:
         return True
     try:

@@ -49,7 +49,7 @@ class StepTimer:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Time a whole step, without what it waits for besides."""
+        """Time a whole step, without its waits for other things."""
         begin, besides_s = perf_counter(), sum(self._besides_s.values())
         yield
         took = perf_counter() - begin - (sum(self._besides_s.values()) - besides_s)
@@ -60,7 +60,7 @@ class StepTimer:
 
     @contextmanager
     def besides(self, name: str) -> Iterator[None]:
-        """Time what training waits for, between steps or in one."""
+        """Time a wait of training, between steps or within one."""
         begin = perf_counter()
         yield
         self._besides_s[name] = self._besides_s.get(name, 0.0) + perf_counter() - begin

@@ -236,7 +236,7 @@ class Trainer:
         self.saver.save(state, weights=self._weights(), optimizers=self.optimizers)
 
     def _state(self) -> step_folder.TrainerState:
-        """Return what a checkpoint holds besides tensors, with this rank's own position in the data."""
+        """Return a checkpoint's contents without tensors, with this rank's own position in the data."""
         return step_folder.TrainerState(
             step=self.step,
             sequences=self.sequences,
@@ -293,7 +293,7 @@ class Trainer:
             self._take_over(state)
 
     def _take_over(self, state: step_folder.TrainerState) -> None:
-        """Go on from a checkpoint's state; its data position is left to the caller."""
+        """Continue from a checkpoint's state; its data position is left to the caller."""
         self.step = state.step
         self.guard.load_state(state.losses)
         self.loss_scale.load_state(state.loss_scale)
@@ -582,7 +582,7 @@ class Trainer:
         return self.options.step_timeout_s if self._waits_limited else self.options.start_timeout_s
 
     def _expect_within(self, seconds: float) -> None:
-        """Write this rank's stacks if it marks nothing for half of this time."""
+        """Let this rank dump its stacks if it reports no progress for half of this time."""
         if self._stalls:
             self._stalls.alive(seconds / 2)
 
@@ -619,7 +619,7 @@ def _stop_requests() -> Iterator[list[int]]:
 
 
 def _write_config(folder: RunFolder, options: TrainConfig) -> None:
-    """Write the configuration into the run folder; log what differs from the previous one."""
+    """Write the configuration into the run folder; log differences from the previous one."""
     options = options.with_absolute_paths()
     if folder.config.exists():
         before = canonical(yaml.safe_load(folder.config.read_text()))

@@ -55,7 +55,7 @@ class Attention(nn.Module):
 
 
 def make_mask(tokens_BT: Tensor, *, positions_BT: Tensor | None, window: int | None, how: str, first: int = 0) -> Mask:
-    """Make the mask of what ``attend`` hides besides later tokens: once per batch, for every block.
+    """Make the mask of tokens that ``attend`` hides in addition to later ones: once per batch, for every block.
 
     Args:
         tokens_BT: the batch; its shape and device count.
@@ -79,7 +79,7 @@ def make_mask(tokens_BT: Tensor, *, positions_BT: Tensor | None, window: int | N
 
 
 def mask_problem(options: TrainConfig, device: torch.device) -> str | None:
-    """Return why a mask of all pairs of tokens is too large on a device, or ``None``."""
+    """Return the reason why a mask of all pairs of tokens is too large on a device, or ``None``."""
     length, window = options.max_context_width, options.sliding_window
     needs_mask = options.document_mask or (window is not None and window < length)
     own_kernel = device.type == "cpu" and options.attention != "sdpa"

@@ -1,4 +1,4 @@
-"""Compile for a device: Neuron has a compiler of its own, all others use PyTorch's."""
+"""Compile for a device: Neuron has its own compiler, all others use PyTorch's."""
 
 from __future__ import annotations
 

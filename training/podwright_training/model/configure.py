@@ -45,7 +45,7 @@ def configure(model: LlamaForCausalLM, options: TrainConfig, device_type: str) -
 
 
 def _compile(block: Block, backend: str) -> None:
-    """Compile a block; of one with a mixture, each part: no graph goes on where weights are gathered or rows sent."""
+    """Compile a block; for a mixture of experts, each part: gathering weights or sending rows breaks a graph."""
     if not isinstance(block.mlp, MixtureOfExperts):
         block.compile(backend=backend)
         return
@@ -57,7 +57,7 @@ def _compile(block: Block, backend: str) -> None:
 
 
 def kept_in_bf16(options: TrainConfig) -> str | None:
-    """Return which matrices of each block ``float8`` leaves in bf16, and why; ``None`` if it leaves none."""
+    """Return the matrices of each block that ``float8`` leaves in bf16, and why; ``None`` if it converts all."""
     with torch.device("meta"):
         model = LlamaForCausalLM(replace(options.model, num_hidden_layers=1))  # all blocks are alike
     block = model.model.layers[0]
@@ -67,8 +67,8 @@ def kept_in_bf16(options: TrainConfig) -> str | None:
     experts = [name for name, item in modules.items() if isinstance(item, Experts)]
     multiple = f"{MULTIPLE} x tensor_parallel {options.tensor_parallel}"
     reasons = [
-        *([f"{', '.join(experts)}: routed experts are no linear layers"] if experts else []),
-        *([f"{', '.join(odd)}: sizes are no multiples of {multiple}"] if odd else []),
+        *([f"{', '.join(experts)}: routed experts are not linear layers"] if experts else []),
+        *([f"{', '.join(odd)}: sizes are not multiples of {multiple}"] if odd else []),
     ]
     return f"float8 leaves in bf16, in each block, {'; '.join(reasons)}" if reasons else None
 

@@ -14,7 +14,7 @@ from podwright_training.model.loss import summed_loss
 
 
 class SummedLoss(Protocol):
-    """``summed_loss``, or what tensor parallelism puts in its place."""
+    """``summed_loss``, or its replacement with tensor parallelism."""
 
     def __call__(  # noqa: D102 - as of summed_loss
         self,

@@ -105,7 +105,7 @@ def _chunk_loss(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> tuple[Ten
 
 
 def _fusible_chunk_loss(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-    """Return the same for compilers: only the gradient has the size of the logits, and nothing is scattered."""
+    """Return the same for compilers: only the gradient has the size of the logits, without scatter operations."""
     x_CV, label_C1 = logits_CV.float(), labels_C.clamp(min=0).unsqueeze(-1)
     counts_C1 = (labels_C != IGNORED).unsqueeze(-1).float()
     lse_C1 = x_CV.logsumexp(-1, keepdim=True)

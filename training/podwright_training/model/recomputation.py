@@ -32,7 +32,7 @@ _remembered: ContextVar[dict[int, Any] | None] = ContextVar("_remembered", defau
 
 
 def once(owner: object, compute: Callable[[], T]) -> T:
-    """Return ``compute()``; where a block is recomputed, what it returned to this owner the first time."""
+    """Return ``compute()``; while a block is recomputed, its first result for this owner."""
     remembered = _remembered.get()
     if remembered is None:
         return compute()
@@ -86,11 +86,11 @@ def _remembering(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 class _Recomputed(Exception):  # noqa: N818 - no error: the rest of the block saves nothing
-    """All that was saved is there again."""
+    """All saved tensors are recomputed."""
 
 
 class _Frame:
-    """A call of a block: what it saved for backward is recomputed once, and kept until autograd forgets the call."""
+    """A call of a block: its saved tensors are recomputed once, and kept until autograd forgets the call."""
 
     def __init__(self, compute: Callable[..., Tensor], args: tuple[Any, ...]) -> None:
         self._compute = compute

@@ -65,7 +65,7 @@ def script(plan: Plan, step: str) -> str:
 
 
 def followed(plan: Plan) -> JobSpec:
-    """Return what the report needs: how to read the training job's log, and what is trained."""
+    """Return the report's facts: the patterns of the training job's log, and the model."""
     options = plan.options
     model = Model(
         parameters=options.model.parameters,

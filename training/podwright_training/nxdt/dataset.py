@@ -97,7 +97,7 @@ def _table(tokens: NDArray[np.int32]) -> pa.Table:
 
 
 def main(words: list[str]) -> int:
-    """Write the dataset unless it is there; return the exit status."""
+    """Write the dataset unless it exists; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m podwright_training.nxdt.dataset", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--sequences", type=int, required=True, help="largest number of rows")
@@ -110,7 +110,7 @@ def main(words: list[str]) -> int:
     try:
         with alone(args.out):
             if args.out.exists():
-                print(f"{args.out} is there already")
+                print(f"{args.out} exists already")
                 return 0
             count = write(sources.load(args), args.out, sequences=args.sequences, workers=max(0, args.workers))
             print(f"{args.out}: {count:,} sequences")

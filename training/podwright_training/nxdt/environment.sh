@@ -8,7 +8,7 @@ if ! flock --nonblock 9; then
   flock 9
 fi
 if [[ -e $environment/complete ]]; then
-  echo "$environment is there already"
+  echo "$environment exists already"
   exit 0
 fi
 if ! curl --fail --silent --show-error --location --max-time 60 --output /dev/null "$index/neuronx-cc/"; then

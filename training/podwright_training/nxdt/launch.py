@@ -24,11 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kv-replicator",
         type=int,
         metavar="N",
-        help="cores that hold the same key-value heads. Default: as many as tensor_parallel needs",
+        help="cores that hold the same key-value heads. Default: the number that tensor_parallel needs",
     )
     group.add_argument("--neuron-index", default=INDEX, help=f"address of Neuron's packages. Default: {INDEX}")
     group.add_argument(
-        "--compile-cache", default="", metavar="PLACE", help="folder or S3 address. Default: neuron_cache, shared"
+        "--compile-cache",
+        default="",
+        metavar="PLACE",
+        help="folder or S3 URI of compiled graphs. Default: neuron_cache, shared",
     )
 
 

@@ -27,7 +27,7 @@ class Prediction(NamedTuple):
 
 
 def predict(plan: Plan) -> Prediction | None:
-    """Return the prediction of the planner's command; ``None`` where it is missing."""
+    """Return the prediction of the planner's command; ``None`` if the command is missing."""
     program = shutil.which("podwright", path=str(Path(sys.executable).parent)) or shutil.which("podwright")
     if program is None:
         return None
@@ -46,7 +46,7 @@ def predict(plan: Plan) -> Prediction | None:
 
 
 def prediction(plan: Plan, predicted: Mapping[str, str]) -> Prediction | None:
-    """Return what the columns say that the planner appended to a plan's row; ``None`` if it could not predict."""
+    """Return the values of the columns that the planner appended to a plan's row; ``None`` if it could not predict."""
     if not predicted["pred_peak_mem_gb"]:
         return None
     _, has_gb = DEVICES[MEMBERS[plan.instance_type]]

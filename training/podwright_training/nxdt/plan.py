@@ -1,4 +1,4 @@
-"""Plan a job of NxD Training: check model and layout, and name the cache of what is compiled."""
+"""Plan a job of NxD Training: check model and layout, and name the cache of compiled graphs."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ class Plan:
 
     @property
     def environment(self) -> Path:
-        """Return the virtual environment, named by what is installed into it."""
+        """Return the virtual environment, named by a hash of its packages."""
         digest = hashlib.sha256("\n".join((*PACKAGES, COMMIT)).encode()).hexdigest()[:12]
         return self.shared / "podwright" / "nxdt" / digest
 
     @property
     def dataset(self) -> Path:
-        """Return the folder of the tokenised dataset, named by what it is made of."""
+        """Return the folder of the tokenised dataset, named by a hash of its sources."""
         options = self.options.with_absolute_paths()
         made_of = [getattr(options, name) for name in TOKENISED]
         return self.shared / "podwright" / "arrow" / _digest([*made_of, self.samples])
@@ -134,7 +134,7 @@ class Plan:
 def layout_of(
     options: TrainConfig, instance_type: str, nodes: int, *, key_value_copies: int | None, tensor: int | None
 ) -> Layout:
-    """Return the layout; what is ``None`` is chosen: all cores of a trn1 for tensors, the fewest copies."""
+    """Return the layout; values that are ``None`` are chosen: all cores of a trn1 for tensors, the fewest copies."""
     ranks = DEVICES * neuron.ranks_per_device(MEMBERS[instance_type])
     tensor = tensor or (ranks if MEMBERS[instance_type] == "Trainium" else ranks // 4)
     fewest = max(1, tensor // options.model.num_key_value_heads)
@@ -212,8 +212,8 @@ def _problems_of_places(plan: Plan) -> Iterator[str]:
         yield f"--compile-cache: got {plan.cache_root}, need a folder that all nodes see, or s3://BUCKET/PREFIX"
     if compiler := cached_by(plan.cache):
         yield (
-            f"--compile-cache: {plan.cache} is of neuronx-cc {compiler}, and the run's is {COMPILER}: name another, "
-            "or remove it"
+            f"--compile-cache: {plan.cache} was made by neuronx-cc {compiler}, but the run uses {COMPILER}: name "
+            "another, or remove it"
         )
 
 

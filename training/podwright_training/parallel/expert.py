@@ -31,7 +31,7 @@ def divide_experts(whole: nn.Module, expert: DeviceMesh) -> None:
 
 
 class SumOverRanks:
-    """Add up a tensor over the ranks of a mesh. On a GPU the host waits for nothing, the device once it is read."""
+    """Add up a tensor over the ranks of a mesh. On a GPU the host does not wait; the device does when it is read."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._groups = [mesh.get_group(name) for name in mesh.mesh_dim_names or ()]

@@ -79,7 +79,7 @@ class ParallelModel:
             yield from part.named_parameters()
 
     def learned_parameters(self) -> list[nn.Parameter]:
-        """Return those whose gradient is the loss's: not the biases of routers, which count tokens."""
+        """Return the parameters whose gradient comes from the loss: not the biases of routers, which count tokens."""
         return [parameter for name, parameter in self.named_parameters() if not is_router_bias(name)]
 
     def forward_backward(self, micro_batches: Sequence[Batch], *, tokens: int, loss_scale: float = 1.0) -> Tensor:
@@ -162,7 +162,7 @@ class ParallelModel:
         return loss
 
     def _synchronise(self, *, last: bool) -> None:
-        """Choose what the next backward reduces: replicas always add up their gradients after the last one only."""
+        """Choose whether the next backward reduces: replicas always add up their gradients after the last one only."""
         for stage in self._stages:
             if isinstance(stage, FSDPModule):
                 stage.set_requires_gradient_sync(last or not self._keeps_whole_gradients)

@@ -100,7 +100,7 @@ class Pipeline:
         return torch.full_like(last_B, NOT_HERE) if tokens_B is None else tokens_B
 
     def _forward(self, batch: Batch, **more: Tensor) -> Tensor | None:
-        """Return what the last stage returns; ``None`` where another rank has it."""
+        """Return the result of the last stage; ``None`` if another rank has it."""
         x = batch.tokens_BT
         for stage in self._stages:
             before, after = (self._rank_of(stage.number + step) for step in (-1, 1))
@@ -114,7 +114,7 @@ class Pipeline:
         return None
 
     def _add_tied_gradients(self) -> None:
-        """Add up what embedding and head contribute; both then take the same step."""
+        """Add up the gradients of embedding and head; both then take the same step."""
         if self.tied_weight is None:
             return
         own = gradients.local(self.tied_weight)
@@ -145,7 +145,7 @@ class Pipeline:
         return summed_loss / self._divisor
 
     def _make_schedule(self, batch: Batch, pieces: int) -> Any:
-        """Build the library's schedule; shapes are passed in, so that it runs nothing to infer them."""
+        """Build the library's schedule; shapes are passed in, so that it need not run a stage to infer them."""
         sequences, length = batch.tokens_BT.shape[0] // pieces, batch.tokens_BT.shape[1]
         tokens = torch.empty(sequences, length, dtype=torch.int64, device="meta")
         hidden = torch.empty(self._shape(sequences, length), dtype=self._dtype, device="meta", requires_grad=True)

@@ -68,7 +68,7 @@ def overlap(tensor: DeviceMesh) -> None:
 
 
 def overlap_problem(device: torch.device) -> str | None:
-    """Return why products and messages cannot overlap here, or ``None``."""
+    """Return the reason why matrix products and communication cannot overlap here, or ``None``."""
     if device.type == "cuda" and torch.version.cuda:
         return None
     return f"async_tensor_parallel needs NVIDIA GPUs; device is {device.type}"

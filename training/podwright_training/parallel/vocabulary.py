@@ -39,7 +39,7 @@ def divide_head(head: Head, tensor: DeviceMesh) -> None:
 
 
 class VocabularyParallelLookUp:
-    """Embed the tokens of all ranks, each rank those whose words it has, and add up and scatter the results.
+    """Embed the tokens of all ranks: each rank looks up the rows that it holds; add up and scatter the results.
 
     Local tensors, as the gradient of DTensor's embedding has all words on every rank.
     """
@@ -60,7 +60,7 @@ class VocabularyParallelLookUp:
 
 
 class VocabularyParallelLoss:
-    """Compute ``summed_loss`` of a rank's own tokens from its rows of the head and those of the others."""
+    """Compute ``summed_loss`` of a rank's own tokens from its rows of the head and the other ranks' rows."""
 
     def __init__(self, tensor: DeviceMesh) -> None:
         self._group = tensor.get_group()
@@ -200,7 +200,7 @@ def _gradient(logits_CV: Tensor, lse_C1: Tensor, factor_C1: Tensor, label_C1: Te
 def _fusible_gradient(
     logits_CV: Tensor, lse_C1: Tensor, factor_C1: Tensor, label_C1: Tensor, counts_C1: Tensor
 ) -> Tensor:
-    """Return the same for compilers: nothing is scattered."""
+    """Return the same for compilers, without scatter operations."""
     is_label_CV = torch.arange(logits_CV.shape[-1], device=logits_CV.device) == label_C1
     dlogits_CV = (logits_CV.float() - lse_C1).exp() * factor_C1 - is_label_CV * counts_C1
     return dlogits_CV.to(logits_CV.dtype)

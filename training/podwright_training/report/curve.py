@@ -35,7 +35,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Loss expected at later steps if the curve goes on as it did, with the band that holds 90 % of the refits."""
+    """Loss expected at later steps if the curve continues, with the band that holds 90 % of the refits."""
 
     steps: list[float]
     loss: list[float]
@@ -117,7 +117,7 @@ def _share(change: float, whole: float) -> float:
 
 
 def _spikes(steps: Sequence[int], losses: Floats, smoothed: Floats) -> list[int]:
-    """Return the first step of each jump above what the curve was just before."""
+    """Return the first step of each jump above the curve's previous level."""
     before = np.concatenate(([losses[0]], smoothed[:-1]))
     residual = losses - before
     sigma = 1.4826 * float(np.median(np.abs(residual - np.median(residual))))

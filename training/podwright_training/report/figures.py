@@ -216,7 +216,7 @@ def spikes_of(history: History) -> list[int]:
 
 
 def forecast_of(history: History) -> Forecast | None:
-    """Return the forecast up to ``max_steps``; None once the run has got there."""
+    """Return the forecast up to ``max_steps``; None for a run that has reached it."""
     until = history.config.get("max_steps")
     steps, losses = _steps_and_losses(history)
     return forecast(steps, losses, until=int(until)) if until and history.end is None else None
@@ -348,7 +348,7 @@ def _steps_and_losses(history: History) -> tuple[list[int], list[float]]:
 
 
 def _forecast_table(history: History, ahead: Forecast) -> Table:
-    """Tokens and hours go on as they did on average."""
+    """Continue tokens and hours at their average rate."""
     last = history.train[-1]
     per_step = {
         axis: None if value is None else value / last["step"]

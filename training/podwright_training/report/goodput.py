@@ -175,7 +175,7 @@ class _Books:
         self._step, self._is_fresh, self._has_started, self._reason = int(event["step"]), True, True, UNKNOWN
 
     def _steps_without_lines(self, event: Mapping[str, Any], membership: Mapping[str, Any], left: float) -> float:
-        """Account for the steps since the last line; return the seconds that remain, in which nobody trained."""
+        """Account for the steps since the last line; return the remaining seconds, without training."""
         began = int(event["step"])
         kept = max(0, began - self._step)
         lost = max(0.0, began + _seconds(membership, "lost_steps") - max(began, self._step)) + 1  # and that under way
@@ -201,7 +201,7 @@ class _Books:
         self._step, self._highest, self._is_fresh = step, max(step, self._highest), False
 
     def end(self, event: Mapping[str, Any]) -> None:
-        """Account for what follows the last line of steps."""
+        """Account for the time after the last line of steps."""
         left = self._take(event)
         left -= self._add("saving", min(left, _seconds(event, "saving_s")))
         left -= self._add("validating", min(left, _seconds(event, "validating_s")))
@@ -223,7 +223,7 @@ class _Books:
 
 
 def _membership_after(events: Sequence[Mapping[str, Any]], start: int) -> Mapping[str, Any] | None:
-    """Return the event that says what led to a start; it is written after the first step."""
+    """Return the event with the cause of a start; it is written after the first step."""
     for event in events[start + 1 :]:
         if event["event"] == "start":
             return None

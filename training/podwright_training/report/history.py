@@ -1,7 +1,7 @@
 """Read the history of a run from its metrics.
 
-A run that went back to a checkpoint, by a restart or a rollback, goes on from there: what it had logged of later steps
-does not count.
+A run that went back to a checkpoint, by a restart or a rollback, continues from there: its earlier events of later
+steps do not count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHECKPOINT = re.compile(r"step-(\d+)$")
 
 
 class ReportError(UserError):
-    """The run has nothing to report yet."""
+    """The run has no results to report yet."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class History:
             ReportError: No step was logged, or the configuration is damaged.
         """
         if not folder.root.is_dir():
-            raise ReportError(f"run_dir {folder.root} is not there")
+            raise ReportError(f"run_dir {folder.root} does not exist")
         events = list(_with_elapsed(folder.events(last_bytes=last_bytes)))
         steps = _that_count(events, "train")
         train = [event for event in steps if math.isfinite(event["loss"])]
@@ -110,7 +110,7 @@ class History:
 
 
 def _job(path: Path) -> dict[str, Any]:
-    """Return what another trainer's job says of the run, by our trainer's names."""
+    """Return the facts of another trainer's job, by our trainer's names."""
     spec = read_written(path)
     steps = {"max_steps": spec.model.steps} if spec.model.steps else {}
     return {**steps, "launcher": spec.launcher, "command": " ".join(spec.command)}
@@ -140,7 +140,7 @@ def distinct_names(folders: Sequence[RunFolder]) -> list[str]:
 
 def not_a_number(steps: Sequence[int]) -> str:
     """Return a sentence about steps whose loss is NaN or infinite."""
-    return f"the loss of {len(steps)} steps is no finite number, the first at step {steps[0]}"
+    return f"the loss of {len(steps)} steps is not a finite number, the first at step {steps[0]}"
 
 
 def elapsed_hours(event: Mapping[str, Any]) -> float | None:
@@ -149,7 +149,7 @@ def elapsed_hours(event: Mapping[str, Any]) -> float | None:
 
 
 def _with_elapsed(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Add the seconds since the first event; a clock that was set back goes on from where it was."""
+    """Add the seconds since the first event; they do not decrease when a clock was set back."""
     first, last, lost_s = None, 0.0, 0.0
     for event in events:
         time = event.get("time")
@@ -161,7 +161,7 @@ def _with_elapsed(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _that_count(events: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Return the events of a kind, of each step the last, without those that training went back behind."""
+    """Return the events of a kind, the last one of each step, without steps that were rolled back."""
     by_step: dict[int, dict[str, Any]] = {}
     for event in events:
         back = _went_back_to(event)
@@ -193,6 +193,6 @@ def _restarts(events: Iterable[dict[str, Any]]) -> Iterator[Restart]:
 
 
 def _end(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the end of the last start; None while it runs, or if it was killed."""
+    """Return the end event of the last start; None while it runs, or if it was killed."""
     last = next((event for event in reversed(events) if event["event"] in ("start", "end")), None)
     return last if last and last["event"] == "end" else None

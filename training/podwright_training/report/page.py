@@ -39,7 +39,7 @@ class Drawing:
 
     @classmethod
     def of(cls, histories: Sequence[History]) -> Drawing:
-        """Describe the figures of one run, or those that compare several."""
+        """Describe the figures of one run, or of a comparison of several."""
         if len(histories) == 1:
             data = tables(histories[0])
             figures = (with_sets(LOSS, histories[0]), *OF_ONE_RUN[1:], *by_source(histories[0]))
@@ -52,7 +52,7 @@ class Drawing:
         return cls(comparison([history.name for history in histories], data), data, [])
 
     def to_json(self) -> str:
-        """Return what the page's script draws; safe inside a script element."""
+        """Return the data that the page's script draws; safe inside a script element."""
         content = {
             "axes": AXES,
             "figures": [asdict(figure) for figure in self.figures],

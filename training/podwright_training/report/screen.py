@@ -44,7 +44,7 @@ def render(history: History, *, width: int, usd_per_hour: float | None = None) -
 
 
 def _time(history: History) -> list[Text]:
-    """Return a line on the share of the time that made progress, and on what took the rest."""
+    """Return a line with the share of the time that made progress, and the causes of the rest."""
     rows = [f"{name} {value}" for name, value in summary.goodput(history.goodput)]
     text = ", ".join(rows) + (f": {lost}" if (lost := summary.lost(history.goodput)) else "")
     return [Text(text, no_wrap=True, overflow="ellipsis")][: len(rows)]

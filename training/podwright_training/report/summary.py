@@ -122,7 +122,7 @@ def speed(history: History) -> Iterator[Row]:
 
 
 def goodput(found: Goodput) -> Iterator[Row]:
-    """Return the share of the time that made progress, and what took the rest."""
+    """Return the share of the time that made progress, and the causes of the rest."""
     if found.share is None:
         return
     yield "goodput", f"{found.share:.1%}"
@@ -131,7 +131,7 @@ def goodput(found: Goodput) -> Iterator[Row]:
 
 
 def lost(found: Goodput) -> str:
-    """Return what takes more than a thousandth of the time, the most first: ``saving 1.2%, restarting 0.4%``."""
+    """Return causes of more than a thousandth of the time, the largest first: ``saving 1.2%, restarting 0.4%``."""
     shares = {row["kind"]: row["share"] for row in found.rows() if row["kind"] != "productive"}
     most = sorted(shares.items(), key=lambda item: -item[1])
     return ", ".join(f"{kind} {share:.1%}" for kind, share in most if share >= SHOWN_SHARE)
@@ -163,7 +163,7 @@ def events(history: History) -> list[tuple[str, str, str]]:
 
 
 def configuration(history: History) -> list[Row]:
-    """Return the options that make the run what it is."""
+    """Return the options that characterize the run."""
     config = history.config
     keys = [key for key in CONFIGURED if key != "dataset" or not config.get("data_mixture")]
     return [(key, str(config[key])) for key in keys if config.get(key) is not None]
@@ -191,7 +191,7 @@ def _when(event: dict[str, Any]) -> str:
 
 
 def _utc(time: float | None, *, after_s: float = 0.0) -> datetime | None:
-    """Return the date of a time in seconds since 1970; None without one, or where there is no such date."""
+    """Return the date of a time in seconds since 1970; None if it is missing or out of range."""
     try:
         return None if time is None else datetime.fromtimestamp(time + after_s, timezone.utc)
     except (ValueError, OverflowError, OSError):  # as after the year 9999

@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         if name in {JOB, NODE}:
             part.add_argument("--file-mib", type=int, required=True)
         if name == JOB:
-            part.add_argument("--rounds", type=int, help="at most so many [all pairs meet]")
+            part.add_argument("--rounds", type=int, help="largest number of rounds [all pairs meet]")
         if name == ALL_REDUCE:
             part.add_argument("--name", required=True)
             part.add_argument("--port", type=int, required=True)

@@ -59,7 +59,7 @@ def write_speed(folder: Path, *, name: str, port: int) -> None:
 
 
 def transport_of(log: str) -> str:
-    """Return the network that NCCL's log names: libfabric's provider, such as ``efa``, or NCCL's own word for it."""
+    """Return the network that NCCL's log names: libfabric's provider, such as ``efa``, or NCCL's own name."""
     provider, network = PROVIDER.search(log), NETWORK.search(log)
     return provider[1] if provider else network[1].strip() if network else "unknown"
 

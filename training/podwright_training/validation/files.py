@@ -54,7 +54,7 @@ def _read_mib_s(path: Path) -> float:
 
 
 def remove_files(folder: Path) -> None:
-    """Remove what the nodes wrote; the results stay."""
+    """Remove the nodes' test files; the results stay."""
     for path in (folder / FILES).glob("*"):
         path.unlink(missing_ok=True)
     if (folder / FILES).is_dir():

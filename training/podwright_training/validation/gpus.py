@@ -23,7 +23,7 @@ FAULTS = {0x08: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware t
 
 
 def under_load() -> tuple[Gpu, ...]:
-    """Return what nvidia-smi reports while all GPUs compute, and how fast each does; empty without GPUs."""
+    """Return nvidia-smi's values while all GPUs compute, and the speed of each; empty without GPUs."""
     if not query():
         return ()
     import torch
@@ -39,7 +39,7 @@ def under_load() -> tuple[Gpu, ...]:
 
 
 def query() -> tuple[Gpu, ...]:
-    """Return what nvidia-smi reports now; empty without it."""
+    """Return nvidia-smi's current values; empty without nvidia-smi."""
     for reasons in REASONS:
         command = ["nvidia-smi", f"--query-gpu={','.join((*FIELDS, reasons))}", "--format=csv,noheader,nounits"]
         try:

@@ -32,7 +32,7 @@ def measure(folder: Path, *, file_mib: int, max_rounds: int | None = None) -> No
     Args:
         folder: on the shared file system.
         file_mib: size of each node's file.
-        max_rounds: at most so many rounds of pairs. Default: until all pairs have met.
+        max_rounds: largest number of rounds of pairs. Default: until all pairs have met.
     """
     started_at = _now()
     nodes = Nodes(folder, sorted(hostnames(os.environ["SLURM_JOB_NODELIST"])))
@@ -98,7 +98,7 @@ class Reductions:
         return self._at_once([(name,) for name in names])
 
     def between(self, names: Sequence[str], max_rounds: int | None) -> list[Reduction]:
-        """Measure between pairs in rounds; what failed or seems slow is measured again, alone."""
+        """Measure between pairs in rounds; measure failed and slow pairs again, alone."""
         planned = rounds(names)[:max_rounds]
         found: list[Reduction] = []
         for number, meeting in enumerate(planned, start=1):
@@ -128,14 +128,14 @@ class Reductions:
 
 
 def silent_nodes(found: Sequence[Reduction]) -> set[str]:
-    """Return the nodes that failed with several partners and succeeded with none."""
+    """Return the nodes that failed with several partners and never succeeded."""
     failures = Counter(name for pair in found if not pair.bus_gb_s for name in pair.nodes)
     succeeded = {name for pair in found if pair.bus_gb_s for name in pair.nodes}
     return {name for name, count in failures.items() if count >= PARTNERS and name not in succeeded}
 
 
 def doubtful(found: Sequence[Reduction]) -> list[Pair]:
-    """Return the pairs to measure again: those that failed, slow ones, and slow nodes with the fastest others."""
+    """Return the pairs to measure again: failed pairs, slow pairs, and slow nodes with the fastest others."""
     measured = {(pair.nodes[0], pair.nodes[1]): pair.bus_gb_s for pair in found}
     fastest = fastest_of_nodes(measured)
     slow = slow_nodes(measured)

@@ -59,7 +59,7 @@ def efa_interfaces() -> int | None:
 
 
 def answer(*command: str) -> str:
-    """Return what a program prints; nothing if it is missing, fails or hangs."""
+    """Return a program's output; empty if it is missing, fails or hangs."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=TOOL_LIMIT_S, check=True

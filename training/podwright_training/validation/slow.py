@@ -1,4 +1,4 @@
-"""Decide what is slow among equals, from measurements that vary.
+"""Find slow members of a group of equals, from measurements that vary.
 
 A subject's speed is its fastest measurement: other load on a machine slows some measurements, a fault slows all of
 them. A pair of nodes is as fast as its slower node, so a node whose fastest pair is slow is slow itself, and its
@@ -51,7 +51,7 @@ def slow_nodes(pairs: Mapping[tuple[str, str], Sequence[float]]) -> list[str]:
 
 
 def slow_pairs(pairs: Mapping[tuple[str, str], Sequence[float]]) -> list[tuple[str, str]]:
-    """Return the slow pairs of nodes that are not slow themselves: what is between them is."""
+    """Return the slow pairs of nodes that are not slow themselves: the network between them is."""
     fastest = {pair: max(speeds) for pair, speeds in pairs.items() if speeds}
     named = set(slow_nodes(pairs))
     others = {pair: speed for pair, speed in fastest.items() if not named & set(pair)}

@@ -34,12 +34,12 @@ def hostnames(nodes: str) -> list[str]:
 
 
 def write_result(folder: Path, name: str, result: object) -> None:
-    """Write a result under its name, all of it or nothing."""
+    """Write a result under its name, completely or not at all."""
     write_atomically(result_path(folder, name), json.dumps(result))
 
 
 def read_result(folder: Path, name: str) -> Any:
-    """Return a result, or None if its step left none."""
+    """Return a result, or None if its step left no result."""
     try:
         return json.loads(result_path(folder, name).read_text())
     except FileNotFoundError:
@@ -66,7 +66,7 @@ class Step:
     limit_s: float
 
     def run(self, *words: object) -> str:
-        """Run a part on the nodes; return an empty text, or the last line of what failed."""
+        """Run a part on the nodes; return an empty text, or the last line of the failure."""
         command = [
             *("srun", "--overlap", "--unbuffered", "--kill-on-bad-exit=1", "--cpu-bind=none"),
             *(f"--nodes={len(self.nodes)}", f"--nodelist={','.join(self.nodes)}"),
@@ -83,7 +83,7 @@ class Step:
         if not process.returncode:
             return ""
         lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
-        said = next((line for line in lines if "Error" in line), lines[0] if lines else "it said nothing")
+        said = next((line for line in lines if "Error" in line), lines[0] if lines else "no output")
         return f"{said.strip()} (exit status {process.returncode})"
 
 

@@ -122,7 +122,7 @@ class Database:
 
 
 def shown(name: str) -> dict[str, list[str]]:
-    """Return what sacctmgr shows, in rows."""
+    """Return the rows that sacctmgr shows."""
     found = {}
     for kind, columns in SHOWN.items():
         of = [f"cluster={name}"] if kind == "assoc" else []
@@ -181,10 +181,10 @@ def version() -> list[int]:
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """Replace this controller's database. What was begun and cut off begins again."""
+    """Replace this controller's database. An interrupted replacement starts again."""
     record = json.loads((folder / RECORD).read_text())
     if not CONF.exists():
-        sys.exit(f"{CONF} is not there: this cluster has no accounting, and the old one has")
+        sys.exit(f"{CONF} does not exist: this cluster has no accounting, but the old cluster has")
     if version() < record["version"]:
         sys.exit(
             f"Slurm {version()} here is older than {record['version']} there: its slurmdbd would refuse the database"

@@ -124,7 +124,7 @@ def record(folder: Path, roots: list[str]) -> dict[str, Any]:
 
 
 def compare(folder: Path, roots: list[str]) -> dict[str, Any]:
-    """Compare every recorded file with the one that is here; files that were added are no difference."""
+    """Compare every recorded file with the one on this node; added files do not count as differences."""
     progress, differences, own = Progress(), [], 0
     counts, seen = Counter(), Counter()  # type: Counter[str], Counter[int]
     hashes = json.loads((folder / SAMPLES).read_text())
@@ -159,7 +159,7 @@ def compare(folder: Path, roots: list[str]) -> dict[str, Any]:
 
 
 def _difference(path: str, before: list[Any]) -> str:
-    """Return what differs, in one word; empty if nothing does."""
+    """Return the difference in one word; empty for equal files."""
     try:
         now = entry(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -75,7 +75,7 @@ def queue() -> list[dict[str, str]]:
 
 
 def number_of(job: dict[str, str]) -> str:
-    """Return what names this job alone: the JobId of an array's last task is that of the array, too."""
+    """Return an unambiguous id of this job: the JobId of an array's last task is also the id of the array."""
     task = job.get("ArrayTaskId", "")
     return f"{job['ArrayJobId']}_{task}" if task.isdigit() else job["JobId"]
 
@@ -269,7 +269,7 @@ def options(job: dict[str, str], parts: list[dict[str, Any]], submitted: dict[st
 
 
 def is_default(path: str) -> bool:
-    """Return whether a path is what sbatch makes of no path: slurm-%j.out in the work folder."""
+    """Return whether a path is sbatch's default: slurm-%j.out in the work folder."""
     return re.fullmatch(r"slurm-\d+(_\d+)?\.out", Path(path).name) is not None
 
 

@@ -21,7 +21,7 @@ FIRST_ID, LAST_ID = 1000, 60000  # of people: https://systemd.io/UIDS-GIDS
 
 
 def people() -> dict[str, dict[str, Any]]:
-    """Return everybody with an id of a person, by name."""
+    """Return all accounts whose ids are in the range of people, by name."""
     found = {}
     for person in pwd.getpwall():
         if FIRST_ID <= person.pw_uid <= LAST_ID:
@@ -61,7 +61,7 @@ def compare(folder: Path) -> dict[str, Any]:
     for name, item in sorted(before.items()):
         other = now.get(name)
         if other is None:
-            differences.append(f"{name} (id {item['uid']}) is not there")
+            differences.append(f"{name} (id {item['uid']}) does not exist")
             continue
         differences += [
             f"{name}: {what} is {other[what]}, was {item[what]}"

@@ -11,7 +11,7 @@ AUTO = "auto"  # of memory_checkpoint_freq
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
-    """Set where checkpoints go, how often they are saved and which are kept."""
+    """Set the folder of checkpoints, how often they are saved and which are kept."""
 
     checkpoint_dir: str | None = option(
         None, "Folder or s3://bucket/prefix for checkpoints. Default: <run_dir>/checkpoints."
@@ -27,8 +27,8 @@ class CheckpointOptions:
     )
     init_state: str = option(
         "weights",
-        "What to take from a checkpoint that init_from names; weights: training starts at step 0; all: also the "
-        "optimizer's states and the step, so that the schedule goes on. The data start anew.",
+        "State to load from a checkpoint that init_from names; weights: training starts at step 0; all: also the "
+        "optimizer's states and the step, so that the schedule continues. The data start anew.",
         choices=("weights", "all"),
     )
     checkpoint_freq: int = option(1000, "Steps between checkpoints; the last step is always saved.", at_least=1)
@@ -39,12 +39,12 @@ class CheckpointOptions:
     async_checkpoints: bool = option(True, "Write checkpoints in the background of the next steps.")
     memory_checkpoint_freq: int | str | None = option(
         None,
-        "Steps between checkpoints in the hosts' memory, each with a copy on the next host; auto: as often as loses "
-        "least, from measured times. Default: none.",
+        "Steps between checkpoints in the hosts' memory, each with a copy on the next host; auto: choose the interval "
+        "that minimizes lost work, from measured times. Default: no checkpoints in memory.",
         at_least=1,
         words=(AUTO,),
     )
-    memory_checkpoint_dir: str = option("/dev/shm", "Folder in memory, on every host, of checkpoints in memory.")  # noqa: S108 - a folder of the user's own is made in it
+    memory_checkpoint_dir: str = option("/dev/shm", "Folder on a tmpfs of each host, for checkpoints in memory.")  # noqa: S108 - a folder of the user's own is made in it
 
     @property
     def remote_checkpoints(self) -> str | None:

@@ -17,7 +17,7 @@ class DataOptions:
         "token shards.",
     )
     dataset_config_name: str | None = option(
-        "en", "Subfolder of the dataset, or a configuration named in its card; none: all files."
+        "en", "Subfolder of the dataset, or a configuration named in its card; write none to read all files."
     )
     text_column: str = option("text", "Column that holds the text.")
     data_mixture: str | None = option(

@@ -18,24 +18,23 @@ class ElasticOptions:
         None, "Fewest nodes that an elastic run trains on. Default: the run is not elastic.", at_least=1
     )
     max_nodes: int | None = option(
-        None, "Most nodes that an elastic run trains on; further ones are spares. Default: min_nodes.", at_least=1
+        None, "Most nodes that an elastic run trains on; additional nodes are spares. Default: min_nodes.", at_least=1
     )
     elastic_wait_s: float = option(
         0.0,
-        "Longest wait for a spare or a new node to take a lost one's place before the run goes on with fewer, in "
-        "seconds.",
+        "Longest wait for a spare or a new node to replace a lost one before the run continues with fewer, in seconds.",
         at_least=0,
         at_most=LONGEST_WAIT_S,
     )
     nodes_timeout_s: float = option(
         3600.0,
-        "Longest wait, in seconds, of the run for min_nodes and of a host for a leader; then the run or host ends.",
+        "Longest wait in seconds, of the run for min_nodes or of a host for a leader; after it the run or host ends.",
         above=0,
         at_most=LONGEST_WAIT_S,
     )
     heartbeat_timeout_s: float = option(
         5.0,
-        "Longest silence of a host before an elastic run goes on without it, in seconds.",
+        "Longest silence of a host before an elastic run continues without it, in seconds.",
         at_least=0.5,
         at_most=LONGEST_SILENCE_S,
     )

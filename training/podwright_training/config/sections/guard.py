@@ -9,7 +9,7 @@ from podwright_training.config.option import option
 
 @dataclass(frozen=True, kw_only=True)
 class GuardOptions:
-    """Set when a step counts as bad and what to do then."""
+    """Set when a step counts as bad, and the response."""
 
     guard_policy: str = option(
         "stop",

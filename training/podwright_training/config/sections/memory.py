@@ -22,8 +22,9 @@ class MemoryOptions:
     )
     accumulated_gradients: str = option(
         "sharded",
-        "Between micro-batches; sharded: reduce after each, keep a shard; whole: reduce after the last, keep the whole "
-        "gradient in fp32 on every rank, with less communication, as pipelines with a zero_bubble schedule always do.",
+        "How gradients accumulate over micro-batches; sharded: reduce after each, keep a shard; whole: reduce once, "
+        "after the last, and keep the whole gradient in fp32 on every rank, which communicates less; pipelines with a "
+        "zero_bubble schedule always do this.",
         choices=("sharded", "whole"),
     )
     cpu_offload: bool = option(False, "Keep weights, gradients and optimizer state in host memory.")
@@ -39,7 +40,7 @@ class MemoryOptions:
     activation_checkpointing_mode: str = option(
         "full",
         "full: keep each block's input; selective: also keep the outputs of matrix products and attention; budget: the "
-        "compiler keeps what is slowest to compute, within activation_memory_budget.",
+        "compiler keeps the activations that are slowest to compute, within activation_memory_budget.",
         choices=("full", "selective", "budget"),
     )
     activation_memory_budget: float = option(

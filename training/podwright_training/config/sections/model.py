@@ -32,14 +32,14 @@ class ModelOptions:
     )
     num_local_experts: int | None = option(None, "Experts per block (mixtral, glm4_moe, qwen3_moe).", at_least=2)
     num_experts_per_tok: int = option(2, "Experts each token is routed to.", at_least=1)
-    n_shared_experts: int = option(0, "Further experts that every token passes (glm4_moe).", at_least=0)
+    n_shared_experts: int = option(0, "Shared experts, which process every token (glm4_moe).", at_least=0)
     router_aux_loss_coef: float = option(
         0.02, "Weight of the experts' load-balancing loss (mixtral, qwen3_moe).", at_least=0
     )
     router_bias_speed: float = option(
         0.001,
-        "What a step adds to the bias of an expert with too few tokens, and takes from one with too many, instead of "
-        "a load-balancing loss (glm4_moe).",
+        "Change of an expert's bias per step, up if the expert got too few tokens and down if too many; replaces the "
+        "load-balancing loss (glm4_moe).",
         at_least=0,
     )
     max_context_width: int = option(2048, "Tokens per sequence.", at_least=1)
@@ -51,7 +51,7 @@ class ModelOptions:
         None, "Factor of Llama 3.1's rotary frequency scaling. Default: no scaling.", at_least=1
     )
     tie_word_embeddings: bool = option(False, "Share the embedding with the output head.")
-    rms_norm_eps: float = option(1e-5, "Added to the mean square in RMSNorm.", above=0)
+    rms_norm_eps: float = option(1e-5, "Epsilon that RMSNorm adds to the mean square.", above=0)
     initializer_range: float = option(0.02, "Standard deviation of the initial weights.", above=0)
 
     @property

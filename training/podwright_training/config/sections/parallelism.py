@@ -24,8 +24,8 @@ class ParallelismOptions:
     )
     async_tensor_parallel: bool = option(
         False,
-        "Overlap what tensor-parallel ranks send with the products that need it, piece by piece; needs compile and "
-        "NVIDIA GPUs joined by NVLink.",
+        "Overlap tensor-parallel communication with the matrix products that need it; needs compile and NVIDIA GPUs "
+        "joined by NVLink.",
     )
     context_parallel: int = option(1, "Ranks that share each sequence.", at_least=1)
     pipeline_parallel: int = option(1, "Pipeline stages: ranks that hold consecutive blocks.", at_least=1)

@@ -27,8 +27,11 @@ class RunOptions:
     seed: int = option(12345, "Random seed of the initial weights and of the data order.", at_least=0)
     deterministic: bool = option(False, "Use deterministic PyTorch algorithms only; may be slower.")
     start_timeout_s: int = option(
-        1800, "Longest wait of a rank for the others until the first step is done, in seconds.", at_least=1
+        1800, "Longest wait for other ranks until the first step is done, in seconds.", at_least=1
     )
     step_timeout_s: int = option(
-        600, "Longest wait after that, in seconds; of either, a rank writes its stacks after half.", at_least=1
+        600,
+        "Longest wait for other ranks after the first step, in seconds. After half of it, or of start_timeout_s, a "
+        "rank dumps its stacks.",
+        at_least=1,
     )

@@ -14,8 +14,8 @@ class ScheduleOptions:
     max_steps: int = option(5000, "Steps of the whole run.", at_least=1)
     global_batch_size: int | None = option(
         None,
-        "Sequences of a step, of all ranks together: the same on any number of ranks, which share them evenly, but for "
-        "one sequence. Default: train_batch_size x gradient_accumulation_steps per rank.",
+        "Sequences per step across all ranks, for any number of ranks; each rank gets an equal share, plus or minus "
+        "one. Default: train_batch_size x gradient_accumulation_steps per rank.",
         at_least=1,
     )
     gradient_accumulation_steps: int = option(1, "Micro-batches per rank and step.", at_least=1)

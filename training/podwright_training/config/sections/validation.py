@@ -18,8 +18,7 @@ class ValidationOptions:
     )
     validation_batches: int | None = option(
         None,
-        "Batches per rank and validation; more ranks then validate on more. Default: as many as validation_sequences "
-        "need.",
+        "Batches per rank and validation; more ranks then validate on more. Default: enough for validation_sequences.",
         at_least=1,
     )
     val_batch_size: int = option(4, "Largest number of sequences per rank and validation batch.", at_least=1)
@@ -32,7 +31,9 @@ class ValidationOptions:
     sample_prompts: str | None = option(
         None, "File of texts, one per line, that the model continues at each validation. Default: no samples."
     )
-    sample_tokens: int = option(32, "Likeliest tokens that the model adds to each of these texts.", at_least=1)
+    sample_tokens: int = option(
+        32, "Tokens that the model adds to each of these texts, always the likeliest one.", at_least=1
+    )
 
     def validated_sequences(self, readers: int) -> int:
         """Return the sequences of a validation of all ranks, of which ``readers`` read different data."""
