@@ -108,6 +108,20 @@ def test_the_number_of_ranks_changes_nothing_with_a_global_batch(tiny_flags, tmp
         saved = folder / "checkpoints" / f"step-{begin + 3:08d}"
 
 
+@pytest.mark.slow
+def test_a_growing_batch_of_a_mixture_is_balanced_as_on_one_rank(tiny_flags, tmp_path, call_ranks):
+    """Two ranks whose micro-batches together are one process's learn the same to 1e-5, from the first step on."""
+    experts = {"model_type": "mixtral", "num_local_experts": 4, "router_aux_loss_coef": 0.5}
+    settings = {"global_batch_size": 12, "batch_ramp": 0.5, "max_steps": 6, **experts}
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    assert main(["train", *tiny_flags(alone, ranks=1, train_batch_size=4, **settings)]) == 0
+    status, output = call_ranks(2, "train", *tiny_flags(together, train_batch_size=2, **settings))
+    assert status == 0, output
+    assert [size for (size,) in history(alone, "batch_sequences").values()] == [4, 8, 12, 12, 12, 12]
+    assert history(alone, "batch_digest", "sequences") == history(together, "batch_digest", "sequences")
+    assert same_learning(alone, together)
+
+
 def test_a_global_batch_that_the_ranks_cannot_share_is_refused(tiny_flags, tmp_path, call_ranks):
     """Fewer sequences than ranks, sequences that experts' routers would invent, and two sizes for one batch."""
     status, output = call_ranks(2, "train", *tiny_flags(tmp_path / "few", global_batch_size=1))
