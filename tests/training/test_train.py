@@ -439,6 +439,19 @@ def test_a_batch_that_cannot_be_read_again_is_reported(undisturbed, tiny_flags, 
     assert "has changed" in capsys.readouterr().err
 
 
+def test_a_batch_that_is_read_again_has_its_loss(tiny_flags, tmp_path, capsys):
+    """Under the weights before the step, the mean of its sequences' losses is the step's, with documents apart too."""
+    flags = tiny_flags(tmp_path, ranks=1, max_steps=5, checkpoint_freq=4, document_mask=1)
+    assert main(["train", *flags]) == 0
+    capsys.readouterr()
+    assert main(["replay", f"--run-dir={tmp_path}", "--step=5", "--losses", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    losses = [sequence["loss"] for sequence in again["sequences"]]
+    ((step, (loss,)),) = list(history(tmp_path, "loss").items())[-1:]
+    assert (step, again["weights_step"], len(losses)) == (5, 4, 8)
+    assert sum(losses) / len(losses) == pytest.approx(loss, abs=1e-5)
+
+
 def test_ranks_that_do_not_divide_the_streams_are_refused(tiny_flags, tmp_path, call_ranks):
     """Three ranks cannot share four streams; other problems are reported with it, by each rank."""
     status, message = call_ranks(3, "train", *tiny_flags(tmp_path, ranks=1, vocab_size=100))
