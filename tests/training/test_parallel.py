@@ -17,9 +17,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import _symmetric_memory as symmetric
+from torch.nn import functional
 
 from podwright_training.batch import IGNORED, Batch
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.device import process_group
+from podwright_training.model import DTYPES
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel
 from podwright_training.ranks import Ranks
@@ -245,6 +248,28 @@ def test_products_overlap_with_messages(record):
     # the gradients of several products are summed before they are scattered
     assert backward == [{"fused_all_gather_matmul": 2}] * len(backward)
     assert len(forward) >= len(backward) >= 1
+
+
+@pytest.mark.parametrize(
+    ("precision", "tokens"),
+    [("bf16", torch.arange(1024).view(64, 16) % 96), ("fp16", torch.zeros(8192, 16, dtype=torch.int64))],
+)
+def test_routers_with_a_bias_compute_in_fp32(precision, tokens):
+    """In a model of 16 bits, scores, bias and load have 32: steps of 0.001 count, and a load of 65,536 is finite."""
+    with process_group(Ranks(), torch.device("cpu")):
+        options = TrainConfig(**(SMALL | MODELS["shared experts"] | {"precision": precision}))
+        model = ParallelModel(options, Ranks(), torch.device("cpu"))
+        gate, seen = model.parts[0].model.layers[0].mlp.gate, []
+        weight, bias = gate.weight.full_tensor(), 0.5 + 0.001 * torch.arange(4)
+        gate.e_score_correction_bias.to_local().detach().copy_(bias)
+        gate.register_forward_hook(lambda _gate, given, output: seen.append((*given, *output)))
+        model.forward_backward([Batch(tokens, tokens)], tokens=tokens.numel())
+        load = gate.e_score_correction_bias.grad.full_tensor()
+    ((x_SD, score_SE, _, expert_SA),) = seen
+    assert x_SD.dtype == DTYPES[precision]
+    torch.testing.assert_close(score_SE, functional.linear(x_SD.float(), weight).sigmoid())
+    assert torch.equal(expert_SA, (score_SE + bias).topk(2).indices)
+    assert torch.equal(load, torch.bincount(expert_SA.flatten(), minlength=4) - tokens.numel() * 2 / 4)
 
 
 def train(**choices):
