@@ -508,7 +508,7 @@ def test_an_error_of_any_rank_is_shown_once(tmp_path, monkeypatch, capsys):
         assert main(["train", *flags]) == 2
     printed = capsys.readouterr().err
     assert printed.count("error: lr: got 0 (flag), need more than 0") == 1
-    assert printed.count("error: beta1: got 2 (flag), need at most 1") == 1
+    assert printed.count("error: beta1: got 2 (flag), need less than 1") == 1
 
 
 def test_a_train_line_reads_as_it_should(tmp_path, capsys):
