@@ -16,7 +16,7 @@ from podwright.settings.section import Section, sections, source_of
 from podwright.terminal import columns
 
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true | false"}
-_LIMITS = {"at_least": "at least", "above": "above", "at_most": "at most"}
+_LIMITS = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
 _INDEX = re.compile(r"\[\d*\]|\.\d+(?=\.|$)")  # of a list's item: [], [3] or .3
 _KINDS = {  # of job.yaml's values
     "words": "text | list of text",

@@ -162,6 +162,9 @@ def test_all_problems_are_reported_at_once(tmp_path):
         ("--profile-steps 15-10", "profile_steps 15-10: write the first and last step, as in 10-15"),
         ("--profile-steps 10-15 --max-steps 12", "profile_steps 10-15 goes beyond max_steps 12"),
         ("--lr nan", "lr: got nan (flag), need more than 0"),
+        ("--beta1 1", "beta1: got 1 (flag), need less than 1"),
+        ("--beta2 1", "beta2: got 1 (flag), need less than 1"),
+        ("--ema-decay 1", "ema_decay: got 1 (flag), need less than 1"),
         ("--config /nowhere.yaml", "cannot read /nowhere.yaml: "),
     ],
 )

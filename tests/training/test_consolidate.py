@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,10 +26,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemm
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.export import export, weights_of
+from podwright_training.checkpoint.hugging_face import HuggingFaceModel
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.code_version import code_version
 from podwright_training.commands.consolidate import consolidate
 from podwright_training.commands.evaluate import as_lines, evaluate
+from podwright_training.config.architecture import RopeScaling
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.data.stream import open_stream
@@ -663,6 +665,26 @@ def test_weights_that_do_not_fit_are_refused(tiny_flags, tmp_path, exported, cap
         "its tensors lack: model.norm.weight; it has tensors that the model lacks: "
         "model.layers.0.self_attn.q_proj.bias" in capsys.readouterr().err
     )
+
+
+def test_weights_that_learned_another_rotation_are_refused(tmp_path, exported):
+    """Preflight names both rotations and the option; one that was plain may be scaled for a longer context."""
+    folder, model = shutil.copytree(exported.hf, tmp_path / "hf"), load_run(exported).model
+    config = json.loads((folder / "config.json").read_text())
+    llama3 = asdict(RopeScaling(factor=8.0)) | {"rope_type": "llama3"}
+    refused = {
+        "rope_type is linear there, default here": {"rope_type": "linear", "factor": 2.0},
+        "rope_type is llama3 there, default here; set rope_scaling_factor 8": llama3,
+        "partial_rotary_factor is 0.5 there, 1.0 here": {"partial_rotary_factor": 0.5},
+    }
+    for message, rotation in refused.items():
+        there = {**config, "rope_parameters": config["rope_parameters"] | rotation}
+        (folder / "config.json").write_text(json.dumps(there))
+        assert HuggingFaceModel(folder).problems(model) == [f"init_from {folder}: {message}"]
+    scaled = replace(model, rope_scaling=RopeScaling(factor=8.0))
+    assert HuggingFaceModel(exported.hf).problems(scaled) == []
+    assert model.differences(scaled) == [f"rope_scaling {asdict(scaled.rope_scaling)} there, None here"]
+    assert scaled.differences(model) == []
 
 
 def test_a_run_without_a_moving_average_has_none_to_export(exported):

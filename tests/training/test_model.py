@@ -123,6 +123,19 @@ def test_logits_and_gradients_are_those_of_transformers(expected, memory):
             torch.testing.assert_close(parameter.grad, expected_gradients[name], atol=1e-5, rtol=0, msg=name)
 
 
+@pytest.mark.parametrize("chunk_tokens", [0, 16])
+def test_an_evaluation_is_of_cross_entropy_alone(chunk_tokens):
+    """The loss with a gradient has ``z_loss`` too, the loss without one is that of transformers."""
+    model = build(ModelConfig(**LLAMA_2))
+    configure(model, TrainConfig(z_loss=0.1, loss_chunk_tokens=chunk_tokens), "cpu")
+    logits, labels = peer(model)(input_ids=TOKENS[:, :-1]).logits.flatten(0, 1), TOKENS[:, 1:]
+    plain = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+    with torch.no_grad():
+        torch.testing.assert_close(model(TOKENS[:, :-1], labels_BT=labels), plain)
+    learned = plain + 0.1 * logits.logsumexp(dim=-1).square().sum()
+    torch.testing.assert_close(model(TOKENS[:, :-1], labels_BT=labels), learned)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_new_model_knows_nothing(family):
     """Built on the meta device, its loss is ln(vocabulary) ± 0.1 even where a plain 0.02 would give more."""

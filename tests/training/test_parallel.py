@@ -17,11 +17,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import _symmetric_memory as symmetric
+from torch.nn import functional
 
 from podwright_training.batch import IGNORED, Batch
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.device import process_group
+from podwright_training.model import DTYPES
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel
+from podwright_training.parallel.pipeline import SCHEDULES
 from podwright_training.ranks import Ranks
 
 pytestmark = pytest.mark.slow
@@ -247,6 +251,52 @@ def test_products_overlap_with_messages(record):
     assert len(forward) >= len(backward) >= 1
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble_v"])
+def test_a_pipeline_takes_a_batch_in_parts(tmp_path, run_ranks, schedule):
+    """First one micro-batch, then the rest, as for the noise scale: the gradient is that of the whole batch."""
+    run_ranks(__file__, tmp_path, schedule, ranks=2)
+    first, *others = torch.load(tmp_path / "record.pt")["norms"]
+    assert others == pytest.approx([first] * 4, rel=1e-5)
+
+
+def take_in_parts(schedule):
+    pipeline = {"pipeline_parallel": 2, "pipeline_schedule": schedule, "reshard_after_forward": "auto"}
+    options = TrainConfig(**(SMALL | MODELS["deep"] | pipeline | {"train_batch_size": 2}))
+    ranks, norms = Ranks(dist.get_rank(), 2, dist.get_rank(), 2), []
+    model = ParallelModel(options, ranks, torch.device("cpu"))
+    pieces, tokens = [piece(batch(1), number, 4) for number in range(4)], batch(1).counted_tokens
+    for first in (4, 1, 4, 1, 3):
+        for taken in (pieces[:first], pieces[first:]):
+            if taken:
+                model.forward_backward(taken, tokens=tokens)
+        norms.append(model.clip_grad_norm(1.0).item())
+        for _, parameter in model.named_parameters():
+            parameter.grad = None
+    return {"norms": norms}
+
+
+@pytest.mark.parametrize(
+    ("precision", "tokens"),
+    [("bf16", torch.arange(1024).view(64, 16) % 96), ("fp16", torch.zeros(8192, 16, dtype=torch.int64))],
+)
+def test_routers_with_a_bias_compute_in_fp32(precision, tokens):
+    """In a model of 16 bits, scores, bias and load have 32: steps of 0.001 count, and a load of 65,536 is finite."""
+    with process_group(Ranks(), torch.device("cpu")):
+        options = TrainConfig(**(SMALL | MODELS["shared experts"] | {"precision": precision}))
+        model = ParallelModel(options, Ranks(), torch.device("cpu"))
+        gate, seen = model.parts[0].model.layers[0].mlp.gate, []
+        weight, bias = gate.weight.full_tensor(), 0.5 + 0.001 * torch.arange(4)
+        gate.e_score_correction_bias.to_local().detach().copy_(bias)
+        gate.register_forward_hook(lambda _gate, given, output: seen.append((*given, *output)))
+        model.forward_backward([Batch(tokens, tokens)], tokens=tokens.numel())
+        load = gate.e_score_correction_bias.grad.full_tensor()
+    ((x_SD, score_SE, _, expert_SA),) = seen
+    assert x_SD.dtype == DTYPES[precision]
+    torch.testing.assert_close(score_SE, functional.linear(x_SD.float(), weight).sigmoid())
+    assert torch.equal(expert_SA, (score_SE + bias).topk(2).indices)
+    assert torch.equal(load, torch.bincount(expert_SA.flatten(), minlength=4) - tokens.numel() * 2 / 4)
+
+
 def train(**choices):
     options = TrainConfig(**(SMALL | choices))
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), dist.get_rank(), dist.get_world_size())
@@ -363,7 +413,10 @@ def data_size(choices):
 def main(folder, name):
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks)
-    record = train_layout(name) if name in LAYOUTS else train(train_batch_size=SEQUENCES, **MODELS[name])
+    if name in SCHEDULES:
+        record = take_in_parts(name)
+    else:
+        record = train_layout(name) if name in LAYOUTS else train(train_batch_size=SEQUENCES, **MODELS[name])
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0:

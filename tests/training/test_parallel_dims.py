@@ -116,6 +116,11 @@ def test_the_published_pipeline_of_405b_is_possible():
             2,
             "activation_checkpointing_mode selective does not work with pipeline_schedule zero_bubble",
         ),
+        (
+            {"pipeline_parallel": 2, "pipeline_schedule": "zero_bubble", "offload_activations": True},
+            2,
+            "offload_activations does not work with pipeline_schedule zero_bubble",
+        ),
         ({"expert_parallel": 2}, 2, "expert_parallel 2 does not divide a model without experts"),
         ({"async_tensor_parallel": True, "compile": True}, 2, "async_tensor_parallel needs tensor_parallel 2 or more"),
         ({"async_tensor_parallel": True, "tensor_parallel": 2}, 2, "async_tensor_parallel needs compile"),

@@ -123,15 +123,16 @@ def test_gradients_between_micro_batches_of_a_pipeline(first_rank, monkeypatch, 
 
 
 def test_a_schedule_is_built_once(first_rank, monkeypatch):
-    """Steps of the same sizes share the first one's stages and schedule, whose ranks need not connect again."""
+    """Steps of the same sizes share stages and schedules, also where the noise scale takes a batch in two parts."""
     _, model = first_rank(pipeline_parallel=2, pipeline_micro_batches=2, train_batch_size=2)
     built, build = [], Pipeline._make_schedule
     monkeypatch.setattr(Pipeline, "_make_schedule", lambda *arguments: built.append(1) or build(*arguments))
     agreed = torch.ones(1, dtype=torch.int32)  # that all stages know the shapes of what they receive
     monkeypatch.setattr(PipelineStage, "_warmup_backward_result", lambda *_, **_options: agreed)
-    for batches in ([batch()], [batch()], [batch(), batch()]):
+    whole = [batch(), batch(), batch()]
+    for batches in (whole, whole, whole[:1], whole[1:], whole, whole[:1], whole[1:]):
         model.forward_backward(batches, tokens=32 * len(batches))
-    assert len(built) == 2
+    assert len(built) == 3
 
 
 class Waits(TorchDispatchMode):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from podwright_training.config.parallel_dims import problems_of_data
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.loop.schedule import batch_sequences, best_of_range, learning_rate
 
@@ -103,6 +104,21 @@ def test_a_global_batch_is_the_same_for_any_number_of_ranks(max_steps, most, mic
         assert sizes == [batch_sequences(step, config, ranks) for step in range(1, max_steps + 1)]
         held = config.micro_batches(ranks) * micro_batch * ranks
         assert held - micro_batch * ranks < most <= held
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 9), st.integers(1, 64), fractions)
+def test_a_growing_batch_of_a_mixture_fills_every_micro_batch(max_steps, most, micro_batch, ranks, ramp):
+    """It grows from a micro-batch of every rank to its full size, by as many: routers see no sequence twice."""
+    experts = {"model_type": "mixtral", "num_local_experts": 4, "data_streams": ranks}
+    together = {"train_batch_size": micro_batch, "global_batch_size": most * micro_batch * ranks}
+    config = TrainConfig(max_steps=max_steps, batch_ramp=ramp, **together, **experts)
+    assert not list(problems_of_data(config, ranks))
+    sizes = [batch_sequences(step, config, ranks) for step in range(1, max_steps + 1)]
+    assert sizes == sorted(sizes)
+    assert all(size % (micro_batch * ranks) == 0 for size in sizes)
+    ramp_steps = math.ceil(ramp * max_steps)
+    assert sizes[ramp_steps:] == [config.global_batch_size] * (max_steps - ramp_steps)
+    assert not ramp_steps or sizes[0] == micro_batch * ranks
 
 
 @given(st.integers(1, 300), st.floats(1e-6, 1), st.floats(1.5, 1e5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ FREE = (  # keys of config.json that may differ: they change no weight, or nothi
     "use_cache",
 )
 MAY_CHANGE = ("rms_norm_eps", "rope_parameters", "sliding_window")  # as for longer sequences; worth a warning
+PLAIN_ROTATION = {"rope_type": "default", "partial_rotary_factor": 1.0}  # of rope_parameters, where they lack it
 NEEDLESS = ("rotary_emb.inv_freq",)  # ends of the names of tensors that follow from the configuration
 
 
@@ -65,6 +66,7 @@ class HuggingFaceModel:
             for key, (old, new) in differing.items()
             if key not in (*FREE, *MAY_CHANGE)
         ]
+        problems += self._problems_of_rotation(there.get("rope_parameters") or {}, here["rope_parameters"])
         if words:
             problems.append(
                 f"init_from {self._folder}: vocab_size is {words[0]} there, {words[1]} here; podwright-train does not "
@@ -95,6 +97,15 @@ class HuggingFaceModel:
         for key, (old, new) in _differing(there, config.to_hf()).items():
             if key in MAY_CHANGE:
                 logger.warning("init_from %s: %s is %s there, %s here", self._folder, key, old, new)
+
+    def _problems_of_rotation(self, there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
+        """Yield a rotation that the weights have not learned; a plain one may be scaled for a longer context."""
+        old, new = PLAIN_ROTATION | dict(there), PLAIN_ROTATION | dict(here)
+        for key, plain in PLAIN_ROTATION.items():
+            scales = key == "rope_type" and old[key] == plain
+            if old[key] != new[key] and not scales:
+                to_do = f"; set rope_scaling_factor {old['factor']:g}" if old[key] == "llama3" else ""
+                yield f"init_from {self._folder}: {key} is {old[key]} there, {new[key]} here{to_do}"
 
     def _load(
         self, weights: Mapping[str, Tensor], parts: Mapping[str, list[HuggingFacePart]], wanted: set[str], *, tied: bool

@@ -76,8 +76,10 @@ class ModelConfig:
     def differences(self, there: ModelConfig) -> list[str]:
         """Return why weights of a model ``there`` do not fit this one, one phrase each."""
         theirs, ours = asdict(there), asdict(self)
-        shape = [name for name in ours if name not in FREE_TO_CHANGE]
-        return [f"{name} {theirs[name]} there, {ours[name]} here" for name in shape if theirs[name] != ours[name]]
+        fixed = [name for name in ours if name not in FREE_TO_CHANGE]
+        if not self.rope_scaling:  # a scaling may be added for a longer context, and not be left out
+            fixed.append("rope_scaling")
+        return [f"{name} {theirs[name]} there, {ours[name]} here" for name in fixed if theirs[name] != ours[name]]
 
     def to_hf(self) -> dict[str, Any]:
         """Return ``config.json`` for transformers 5, for weights in fp32."""

@@ -20,7 +20,7 @@ _TYPES: dict[type, dict[str, Any]] = {
     float: {"type": ["number", "string"], "pattern": NUMBER},
     str: {"type": ["string", "number", "boolean"]},
 }
-_LIMITS = {"at_least": "minimum", "above": "exclusiveMinimum", "at_most": "maximum"}
+_LIMITS = {"at_least": "minimum", "above": "exclusiveMinimum", "at_most": "maximum", "below": "exclusiveMaximum"}
 
 
 def run_schema() -> dict[str, Any]:

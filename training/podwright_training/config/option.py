@@ -16,6 +16,7 @@ def option(
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
+    below: float | None = None,
     choices: tuple[str, ...] = (),
     words: tuple[str, ...] = (),
     alias: str | None = None,
@@ -28,9 +29,10 @@ def option(
         at_least: Smallest value.
         above: Exclusive lower bound.
         at_most: Largest value.
+        below: Exclusive upper bound.
         choices: Allowed values.
         words: Words that are allowed besides numbers.
         alias: Second name, accepted as a flag and in files.
     """
-    limits = {"at_least": at_least, "above": above, "at_most": at_most, "choices": choices, "words": words}
-    return field(default=default, metadata={"text": text, "alias": alias, **limits})
+    limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+    return field(default=default, metadata={"text": text, "alias": alias, "choices": choices, "words": words, **limits})

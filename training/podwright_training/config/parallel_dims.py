@@ -244,3 +244,8 @@ def _problems_of_zero_bubble(options: TrainConfig) -> Iterator[str]:
             f"activation_checkpointing_mode selective does not work with pipeline_schedule {schedule}, which splits "
             "the backward pass: choose full, or activation_checkpointing 0"
         )
+    if options.offload_activations:
+        yield (
+            f"offload_activations does not work with pipeline_schedule {schedule}, which splits the backward pass: "
+            "leave it out, or choose 1f1b or interleaved_1f1b"
+        )

@@ -187,6 +187,8 @@ def _within_limits(value: Any, limits: Mapping[str, Any]) -> Any:
         raise ValueError(f"more than {limits['above']}")
     if limits["at_most"] is not None and not value <= limits["at_most"]:
         raise ValueError(f"at most {limits['at_most']}")
+    if limits["below"] is not None and not value < limits["below"]:
+        raise ValueError(f"less than {limits['below']}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a finite number")
     return value

@@ -10,7 +10,7 @@
 | | ``step`` (resumed after), ``generation``, ``cause``, ``host`` (that failed, or null), |
 | | ``nodes``, ``ranks``, ``hosts``, ``lost_steps``, |
 | | ``detecting_s``, ``stopping_s``, ``waiting_s`` (for nodes), ``restarting_s``, ``loading_s``, ``stepping_s`` |
-| ``train`` | ``step``, ``loss`` (mean per token of this step's batch), ``perplexity``, |
+| ``train`` | ``step``, ``loss`` (mean per token of this step's batch, with ``z_loss``), ``perplexity`` (of it), |
 | | ``grad_norm`` (before clipping), ``lr``, ``sequences`` (drawn so far, by all ranks), |
 | | ``batch_sequences`` (the last of these: this step's global batch), ``batch_digest`` (of it), |
 | | ``epoch`` (from 1: mean over streams; of several sources, that of the one read most often), |

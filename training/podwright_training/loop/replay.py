@@ -164,7 +164,7 @@ def _model(options: TrainConfig, before: Path | None) -> LlamaForCausalLM:
 
 @torch.no_grad()
 def _loss(model: LlamaForCausalLM, batch: Batch) -> float:
-    total: Tensor = model(batch.tokens_BT, labels_BT=batch.labels_BT)
+    total: Tensor = model(batch.tokens_BT, labels_BT=batch.labels_BT, positions_BT=batch.positions_BT)
     return total.item() / batch.counted_tokens
 
 

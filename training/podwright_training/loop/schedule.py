@@ -49,13 +49,15 @@ def batch_sequences(step: int, config: TrainConfig, data_ranks: int) -> int:
     """Return the sequences of ``step``, for so many ranks that read different data; over ``batch_ramp`` they rise.
 
     They rise evenly: with ``global_batch_size`` by ``train_batch_size``, so that any number of ranks takes the same
-    steps, else by one micro-batch of every rank.
+    steps, else, and of a mixture of experts, by one micro-batch of every rank: routers would balance what fills up
+    a micro-batch.
     """
     whole = config.batch_sequences(data_ranks)
     ramp_steps = math.ceil(config.batch_ramp * config.max_steps)
     if step > ramp_steps:
         return whole
-    rise = config.train_batch_size * (1 if config.global_batch_size else data_ranks)
+    any_ranks = config.global_batch_size and not config.num_local_experts
+    rise = config.train_batch_size * (1 if any_ranks else data_ranks)
     return min(whole, rise * (1 + (step - 1) * math.ceil(whole / rise) // ramp_steps))
 
 

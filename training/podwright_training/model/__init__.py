@@ -16,6 +16,7 @@ from podwright_training.model.attention import Attend, Attention, Mask, make_mas
 from podwright_training.model.configure import DTYPES, configure, float8_problem, kept_in_bf16
 from podwright_training.model.embedding import Embedding
 from podwright_training.model.experts import (
+    BiasedRouter,
     Experts,
     FeedForward,
     HuggingFacePart,
@@ -31,6 +32,7 @@ __all__ = [
     "DTYPES",
     "Attend",
     "Attention",
+    "BiasedRouter",
     "Block",
     "Embedding",
     "Experts",

@@ -56,9 +56,6 @@ class MixtureOfExperts(nn.Module):
             share_E = counts_of_all_E / counts_of_all_E.sum() * expert_SA.shape[1]
             slope_E = self.coefficient * len(share_E) * share_E
             y_SD = _Balance.apply(y_SD, probability_SE, slope_E, self.loss_weight)  # type: ignore[no-untyped-call]
-        if isinstance(self.gate, BiasedRouter) and torch.is_grad_enabled():
-            bias_E = self.gate.e_score_correction_bias
-            y_SD = _Count.apply(y_SD, bias_E, counts_E)  # type: ignore[no-untyped-call]
         y_BTD = y_SD.view_as(x_BTD)
         return y_BTD if self.shared_experts is None else y_BTD + self.shared_experts(x_BTD)
 
@@ -82,6 +79,8 @@ class Router(nn.Module):
 class BiasedRouter(Router):
     """Choose experts by score and bias, mix them by score alone (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
 
+    Weight, bias and scores are in fp32, as in transformers: bf16 rounds a bias of 0.5 to 0.004, four steps or so.
+
     In backward the bias gets, as its gradient, how many tokens more than the mean each expert had. So gradients of all
     ranks and micro-batches add up to the load of the step, by which ``optim.BiasDescent`` moves it.
     """
@@ -92,10 +91,12 @@ class BiasedRouter(Router):
 
     def forward(self, x_SD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores ``[S, E]``, and weights and indices of the chosen experts ``[S, A]``, as ``Router``."""
-        score_SE = F.linear(x_SD, self.weight).float().sigmoid()
+        score_SE = F.linear(x_SD.float(), self.weight.float()).sigmoid()
         expert_SA = (score_SE + self.e_score_correction_bias).topk(self.active, dim=-1).indices
         weight_SA = score_SE.gather(1, expert_SA)
-        return score_SE, weight_SA / (weight_SA.sum(dim=-1, keepdim=True) + 1e-20), expert_SA
+        weight_SA = weight_SA / (weight_SA.sum(dim=-1, keepdim=True) + 1e-20)
+        weight_SA = _Count.apply(weight_SA, self.e_score_correction_bias, expert_SA)  # type: ignore[no-untyped-call]
+        return score_SE, weight_SA, expert_SA
 
 
 def is_router_bias(name: str) -> bool:
@@ -215,16 +216,16 @@ class _Balance(torch.autograd.Function):
 
 
 class _Count(torch.autograd.Function):
-    """Pass activations through; in backward, give the bias of each expert its tokens above the mean."""
+    """Pass weights through; in backward, give the bias of each expert its tokens above the mean."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, bias_E: Tensor, counts_E: Tensor) -> Tensor:
-        ctx.save_for_backward(counts_E)
-        ctx.dtype = bias_E.dtype
-        return y.view_as(y)
+    def forward(ctx: Any, weight_SA: Tensor, bias_E: Tensor, expert_SA: Tensor) -> Tensor:
+        ctx.save_for_backward(expert_SA)
+        ctx.experts = len(bias_E)
+        return weight_SA.view_as(weight_SA)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        (counts_E,) = ctx.saved_tensors
-        excess_E = counts_E.float() - counts_E.float().mean()
-        return gradient, excess_E.to(ctx.dtype), None
+        (expert_SA,) = ctx.saved_tensors
+        counts_E = _counts(expert_SA, ctx.experts).float()
+        return gradient, counts_E - counts_E.mean(), None

@@ -38,7 +38,8 @@ class Head(nn.Module):
     """Output matrix; without one of its own, it uses the embedding's.
 
     Attributes:
-        chunk_tokens, z_loss, compiled: as of ``summed_loss``.
+        chunk_tokens, compiled: as of ``summed_loss``.
+        z_loss: as of ``summed_loss``, where a gradient is computed: an evaluation is of cross-entropy alone.
         summed_loss: computes the loss; tensor parallelism replaces it.
         likeliest: chooses tokens; tensor parallelism replaces it.
     """
@@ -80,6 +81,6 @@ class Head(nn.Module):
             head_VD,
             labels_BT.flatten(),
             chunk_tokens=self.chunk_tokens,
-            z_loss=self.z_loss,
+            z_loss=self.z_loss if torch.is_grad_enabled() else 0.0,
             compiled=self.compiled,
         )

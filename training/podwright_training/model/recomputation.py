@@ -62,7 +62,7 @@ class Recomputation:
     def __call__(self, compute: Callable[..., Tensor], *args: Any) -> Tensor:
         """``compute(*args)``."""
         compute = _remembering(compute) if self.remembers else compute
-        if self.in_parts and not self.offload:
+        if self.in_parts:
             return _Frame(compute, args).compute()
         options: dict[str, Any] = {"use_reentrant": False}
         if self.mode == "selective":

@@ -15,7 +15,7 @@ from torch.distributed.tensor import Shard
 from podwright_training.config.parallel_dims import rank_of_stage, stages_per_rank, vocabulary_shares
 from podwright_training.config.sections.memory import SMALL_BYTES
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.model import DTYPES, Block, LlamaForCausalLM, MixtureOfExperts, configure
+from podwright_training.model import DTYPES, BiasedRouter, Block, LlamaForCausalLM, MixtureOfExperts, configure
 from podwright_training.parallel import expert, tensor, vocabulary
 from podwright_training.parallel.meshes import Meshes, sharding
 from podwright_training.parallel.sequence import ContextParallelAttention, SequenceShare
@@ -50,7 +50,7 @@ def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
        one block is gathered at a time. Routers and experts of a mixture before their block: tensor parallelism leaves
        them whole, so more ranks share them. Weights that are few stay gathered until backward. Those of a CPU are
        gathered all at once: as nothing is sent there while something is computed, ranks wait for each other at every
-       gathering.
+       gathering. Routers with a bias compute in fp32, so they are gathered by themselves.
     5. Embedding and head are large and used at the ends alone, so each is gathered by itself: the embedding not again
        in backward, which needs its size only; the head, whose backward follows its forward, is kept until then. What
        is left is the last norm, and the embedding if it is the head too.
@@ -99,6 +99,9 @@ def _shard(stage: Stage, blocks: list[Block], options: TrainConfig, meshes: Mesh
         if isinstance(block.mlp, MixtureOfExperts):
             mesh = sharding(meshes.experts)
             fully_shard(block.mlp.experts, mesh=mesh, shard_placement_fn=_rows_of(mesh["shard"].size()), **within)
+            if isinstance(block.mlp.gate, BiasedRouter):
+                exact = {**within, "mp_policy": MixedPrecisionPolicy()}
+                fully_shard(block.mlp.gate, mesh=sharding(meshes.whole), **exact)
             fully_shard(block.mlp, mesh=sharding(meshes.whole), **within)
         if not at_once:
             fully_shard(block, mesh=sharding(meshes.matrices), **within)

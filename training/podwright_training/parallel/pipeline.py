@@ -31,6 +31,7 @@ SCHEDULES = {
     "zero_bubble": ScheduleInterleavedZeroBubble,  # arXiv:2401.10241
     "zero_bubble_v": ScheduleZBVZeroBubble,  # arXiv:2401.10241, section 6
 }
+SCHEDULES_KEPT = 3  # of a whole batch, and of the two parts from which the noise scale is estimated
 
 
 class Pipeline:
@@ -68,7 +69,8 @@ class Pipeline:
         self._rank, self._size = ranks.get_local_rank("pipeline"), ranks["pipeline"].size()
         self._own_part = ranks["context"].size() * ranks["tensor"].size()
         self._dtype = dtype
-        self._made: tuple[Any, Any] | None = None  # a schedule, after the sizes it is for
+        self._connected: list[PipelineStage] = []  # the stages for all schedules, with what they receive into
+        self._schedules: dict[int, Any] = {}  # by pieces, the last used one last
         self._divisor = 1.0
         self.tied_weight = _tied_weight(stages)
 
@@ -135,23 +137,31 @@ class Pipeline:
         return x
 
     def _schedule_of(self, batch: Batch, pieces: int) -> Any:
-        """Return the schedule for a batch of this size; a new one connects its ranks, which waits for the device."""
-        sizes = *batch.tokens_BT.shape, pieces
-        if self._made is None or self._made[0] != sizes:
-            self._made = sizes, self._make_schedule(batch, pieces)
-        return self._made[1]
+        """Return the schedule of so many pieces, all of one size; a new one waits until its ranks are connected."""
+        self._connected = self._connected or self._make_stages(batch, pieces)
+        schedule = self._schedules.pop(pieces, None) or self._make_schedule(pieces)
+        self._schedules[pieces] = schedule
+        if len(self._schedules) > SCHEDULES_KEPT:
+            del self._schedules[next(iter(self._schedules))]
+        for stage in self._connected:
+            stage.chunks = pieces
+        return schedule
 
     def _share(self, summed_loss: Tensor, _: Tensor) -> Tensor:
         return summed_loss / self._divisor
 
-    def _make_schedule(self, batch: Batch, pieces: int) -> Any:
-        """Build the library's schedule; shapes are passed in, so that it need not run a stage to infer them."""
+    def _make_schedule(self, pieces: int) -> Any:
+        stages = self._connected[0] if self._schedule is Schedule1F1B else self._connected
+        return self._schedule(stages, pieces, loss_fn=self._share, scale_grads=False)
+
+    def _make_stages(self, batch: Batch, pieces: int) -> list[PipelineStage]:
+        """Build the library's stages; shapes are passed in, so that they run nothing to infer them."""
         sequences, length = batch.tokens_BT.shape[0] // pieces, batch.tokens_BT.shape[1]
         tokens = torch.empty(sequences, length, dtype=torch.int64, device="meta")
         hidden = torch.empty(self._shape(sequences, length), dtype=self._dtype, device="meta", requires_grad=True)
         reducing: Callable[..., PipelineStage] = partial(_ReducingStage, reshard=self._reshard)
-        kind = PipelineStage if self._whole_gradients else reducing
-        stages = [
+        kind = _KeepingStage if self._whole_gradients else reducing
+        return [
             kind(
                 stage,
                 stage.number,
@@ -163,16 +173,20 @@ class Pipeline:
             )
             for stage in self._stages
         ]
-        return self._schedule(
-            stages[0] if self._schedule is Schedule1F1B else stages, pieces, loss_fn=self._share, scale_grads=False
-        )
 
     def _shape(self, sequences: int, length: int) -> tuple[int, int, int]:
         """Return the shape of the residual stream of a rank's own tokens."""
         return sequences, length // self._own_part, self._stages[0].model.config.hidden_size
 
 
-class _ReducingStage(PipelineStage):
+class _KeepingStage(PipelineStage):
+    """A stage that keeps its gradients while a schedule is built: a batch may be taken in two parts."""
+
+    def _post_metadata_inference_cleanup(self) -> None:
+        """Clear nothing: the library clears what it ran to infer shapes, which it was given."""
+
+
+class _ReducingStage(_KeepingStage):
     """A stage that reduces the gradient of each micro-batch, so that a rank keeps its shard alone.
 
     The library's keeps the whole gradient until the last micro-batch. Its schedules that split the backward pass need

@@ -17,8 +17,8 @@ class OptimizerOptions:
         choices=("adamw", "muon"),
     )
     weight_decay: float = option(0.2, "Weight decay of matrices; norms are not decayed.", at_least=0)
-    beta1: float = option(0.9, "AdamW's beta1.", at_least=0, at_most=1)
-    beta2: float = option(0.95, "AdamW's beta2.", at_least=0, at_most=1)
+    beta1: float = option(0.9, "AdamW's beta1.", at_least=0, below=1)
+    beta2: float = option(0.95, "AdamW's beta2.", at_least=0, below=1)
     z_loss: float = option(
         0.0, "Weight of the squared log of the softmax's denominator (PaLM, arXiv:2204.02311).", at_least=0
     )
@@ -32,5 +32,5 @@ class OptimizerOptions:
         None,
         "Keep an exponential moving average of the weights with this decay per step. Default: no average.",
         above=0,
-        at_most=1,
+        below=1,
     )
