@@ -136,6 +136,7 @@ class Trainer:
             self.folder.metrics, active=first, sinks=open_sinks(options, self.folder) if first else ()
         )
         self.step = 0
+        self._loaded_step: int | None = None  # of the last checkpoint that was loaded
         self.sequences = 0  # drawn from the training data, by all ranks
         self._hosts, self._first_reader = _gather_hosts(self.model.data_rank, ranks)
         self._logged_sequences = 0  # of them, those before the last log line
@@ -295,7 +296,7 @@ class Trainer:
 
     def _take_over(self, state: step_folder.TrainerState) -> None:
         """Go on from a checkpoint's state; its data position is left to the caller."""
-        self.step = state.step
+        self.step = self._loaded_step = state.step
         self.guard.load_state(state.losses)
         self.loss_scale.load_state(state.loss_scale)
 
@@ -592,7 +593,9 @@ class Trainer:
         return self._data_spent or self._range_ended or self.step >= self.options.max_steps
 
     def _due(self, every: int | None) -> bool:
-        return self._finished or (every is not None and self.step % every == 0)
+        """Return whether what comes every so many steps comes now; a rollback does not repeat it."""
+        is_new = self.step != self._loaded_step
+        return self._finished or (is_new and every is not None and self.step % every == 0)
 
 
 def _gather_hosts(data_rank: int, ranks: Ranks) -> tuple[Hosts, bool]:
