@@ -79,11 +79,10 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
         make_repeatable(options)
         if options.cpu_offload and device.type != "cpu":
             use_host_cores(ranks)
-        with (
-            memory_snapshot(folder.memory_snapshot(ranks.rank), ranks, device),
-            process_group(ranks, device, store=store, timeout_s=options.start_timeout_s),
-        ):
-            Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer).train()
+        with process_group(ranks, device, store=store, timeout_s=options.start_timeout_s):
+            with memory_snapshot(folder.memory_snapshot(ranks.rank), ranks, device):
+                trainer = Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer)
+            trainer.train()
 
 
 def make_repeatable(options: TrainConfig) -> None:
@@ -161,7 +160,16 @@ class Trainer:
         """Resume from a checkpoint if there is one, then take steps; validate and save when due, and at the end."""
         stalls = StallWatch(self.folder.stacks(self.ranks.rank), self._longest_s(Activity.LOADING) / 2)
         memory = self.memory or nullcontext()
-        with _stop_requests() as requests, memory, self.saver, closing(self.data.training), stalls, manual_collection():
+        snapshot = memory_snapshot(self.folder.memory_snapshot(self.ranks.rank), self.ranks, self.device)
+        with (
+            _stop_requests() as requests,
+            memory,
+            self.saver,
+            closing(self.data.training),
+            stalls,
+            manual_collection(),
+            snapshot,  # before all others end
+        ):
             self._stalls = stalls
             self._start(resumed_from=self._resume())
             self._pulse.loaded(self.step)
