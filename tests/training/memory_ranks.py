@@ -46,16 +46,14 @@ class Run:
         shape = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_layers": 1, "num_heads": 4}
         places = {"run_dir": str(folder / "run"), "memory_checkpoint_dir": str(folder)}
         options = TrainConfig(**places, **shape, num_key_value_heads=2, bf16=False, memory_checkpoint_freq=1)
+        self.shape = asdict(options.model)
         ranks = Ranks.from_environment()
         self.model = ParallelModel(options, ranks, torch.device("cpu"))
         self.optimizers = Optimizers(self.model.named_parameters(), options)
         self.optimizers.allocate()
         self.tier = MemoryTier(options, Hosts(list("aabb"), ranks.rank), merge=lambda positions: {"of": positions})
         for step in (FIRST, SECOND):
-            self.fill(step)
-            state = TrainerState(step=step, sequences=0, data={}, model=asdict(options.model), world_size=4)
-            self.tier.save(state, **self.tensors)
-            self.tier.wait()
+            self.save(step)
         self.top = self.tier.folder.root.parent
         self.saved = folder / "saved"
         self.first_rank(lambda: shutil.copytree(self.top, self.saved))
@@ -63,6 +61,13 @@ class Run:
     @property
     def tensors(self):
         return {"weights": dict(self.model.named_parameters()), "optimizers": self.optimizers}
+
+    def save(self, step):
+        """Save weights that are all the step's number."""
+        self.fill(step)
+        state = TrainerState(step=step, sequences=0, data={}, model=self.shape, world_size=4)
+        self.tier.save(state, **self.tensors)
+        self.tier.wait()
 
     @torch.no_grad()
     def fill(self, value):
@@ -117,11 +122,21 @@ def check_hosts_that_died_between_two_renames(run):
     run.tier.keep(SECOND)
 
 
+def check_a_run_that_went_back(run):
+    """What was saved of steps that do not count is gone, and an earlier step is due at once."""
+    run.tier.keep(None)
+    assert run.tier.newest(at_least=0) is None
+    assert run.tier.due(FIRST)
+    run.save(FIRST)
+    assert run.tier.newest(at_least=0).step == FIRST
+
+
 def main():
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     run = Run(Path(sys.argv[1]))
     check_harm_to_every_file(run)
     check_hosts_that_died_between_two_renames(run)
+    check_a_run_that_went_back(run)
     run.tier.__exit__(None, None, None)
     dist.barrier()
     assert not run.top.exists()

@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from podwright_training.config.architecture import ModelConfig
 from podwright_training.device import process_group
 from podwright_training.model import LlamaForCausalLM
 from podwright_training.ranks import Ranks
-from podwright_training.run_folder import RunFolder
+from podwright_training.run_folder import RunFolder, commit_folder, recover_folders
 
 
 @pytest.fixture
@@ -83,6 +84,53 @@ def test_what_a_kill_left_half_written_is_no_checkpoint(copied, tiny_flags):
     assert main(["train", *tiny_flags(copied, ranks=1)]) == 0
     names = sorted(path.name for path in (copied / "checkpoints").iterdir())
     assert names == ["step-00000004", "step-00000008", "step-00000012"]
+
+
+def replace(folder, content):
+    """Give a folder of this content the name that another one may have."""
+    partial = folder / ".step-00000004.partial"
+    partial.mkdir(exist_ok=True)
+    (partial / "content").write_text(content)
+    commit_folder(partial, folder / "step-00000004")
+
+
+@pytest.mark.parametrize("calls", range(6))
+def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new(tmp_path, monkeypatch, calls):
+    """Whatever was renamed and deleted by then; the next one replaces what is there, and nothing else is left."""
+    replace(tmp_path, "old")
+    left = iter(range(calls))
+
+    def until_killed(action):
+        def act(*arguments, **options):
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return action(*arguments, **options)
+
+        return act
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", until_killed(Path.rename))
+        patch.setattr(shutil, "rmtree", until_killed(shutil.rmtree))
+        replace(tmp_path, "new")
+    recover_folders(tmp_path)
+    found = (tmp_path / "step-00000004" / "content").read_text()
+    assert found == ("old" if calls < 3 else "new")
+    replace(tmp_path, "newer")
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000004"]
+    assert (tmp_path / "step-00000004" / "content").read_text() == "newer"
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_a_checkpoint_that_was_put_aside(copied, tiny_flags):
+    """It has its name again if the new one has not; the next save clears away the rest."""
+    folder = copied / "checkpoints"
+    for step in (4, 8):
+        shutil.rmtree(folder / f"step-{step:08}")
+    (folder / "step-00000012").rename(folder / ".step-00000012.replaced")
+    (folder / ".step-00000012.partial").mkdir()
+    assert main(["train", *tiny_flags(copied, ranks=1, max_steps=13)]) == 0
+    assert list(RunFolder(copied).events("start"))[-1]["step"] == 12
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000012", "step-00000013"]
 
 
 @pytest.mark.slow

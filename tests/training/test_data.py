@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 from podwright_training.data.faults import DataError
 from podwright_training.data.mixture import Mixture, Source
 from podwright_training.data.stream import PackedStream, merge_states
+from podwright_training.data.workers import PIPE_BYTES
 
 CONTEXT = 7
+LIMIT_S = 300
 END = 0
 
 
@@ -216,6 +218,18 @@ def test_dead_worker(make_ranks, tmp_path):
     worker._process.kill()
     with pytest.raises(DataError, match="was killed; is the host out of memory"):
         stream.replay(1_000_000)
+
+
+def test_worker_that_dies_within_a_message(make_ranks, tmp_path):
+    """The same line comes where a sequence is longer than the pipe, and its worker is killed as it sends it."""
+    data = write_corpus(tmp_path, shards=2, documents_per_shard=2000)
+    (stream,) = make_ranks(1, data, batch=1, streams=2, workers=1, context_width=PIPE_BYTES // 4)
+    stream.next_batch()
+    (worker,) = stream._running
+    assert worker._pipe.poll(LIMIT_S)  # a message has begun
+    worker._process.kill()
+    with pytest.raises(DataError, match="was killed; is the host out of memory"):
+        stream.next_batch()
 
 
 @pytest.mark.slow

@@ -500,9 +500,9 @@ def test_lost_for_good(monkeypatch, waits):
     assert len(waits) == 5
 
 
-@pytest.mark.parametrize("folder", ["jsonl.gz", "parquet"], indirect=True)
-def test_s3(folder, open_stream, monkeypatch):
-    """A bucket gives what a folder gives."""
+@pytest.fixture
+def store(monkeypatch):
+    """A client of a store of its own, which takes the place of S3."""
     for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     server = ThreadedMotoServer(port=0, verbose=False)
@@ -510,21 +510,37 @@ def test_s3(folder, open_stream, monkeypatch):
     try:
         endpoint = "http://{}:{}".format(*server.get_host_and_port())
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        store = boto3.Session().client("s3", endpoint_url=endpoint)
-        bucket = folder.name
-        store.create_bucket(Bucket=bucket)
-        for path in (path for path in folder.rglob("*") if path.is_file()):
-            store.upload_file(str(path), bucket, f"texts/{path.relative_to(folder)}")
-        assert torch.equal(tokens_of(open_stream(f"s3://{bucket}/texts")), tokens_of(open_stream(folder)))
-        here, there = find_split(str(folder), None, "train"), find_split(f"s3://{bucket}/texts", None, "train")
-        assert there.contents_digest == here.contents_digest
-        changed = bytearray(Path(here.files[0]).read_bytes())
-        changed[-1] ^= 1
-        store.put_object(Bucket=bucket, Key=there.files[0].removeprefix(f"s3://{bucket}/"), Body=bytes(changed))
-        again = find_split(f"s3://{bucket}/texts", None, "train")
-        assert (again.digest, again.contents_digest != there.contents_digest) == (there.digest, True)
-        with pytest.raises(DataError, match=f"'s3://{bucket}/none' does not exist or is empty"):
-            find_split(f"s3://{bucket}/none", None, "train")
+        yield boto3.Session().client("s3", endpoint_url=endpoint)
     finally:
         server.stop()
         remote._s3_of_bucket.cache_clear()
+
+
+@pytest.mark.parametrize("folder", ["jsonl.gz", "parquet"], indirect=True)
+def test_s3(folder, open_stream, store):
+    """A bucket gives what a folder gives."""
+    bucket = folder.name
+    store.create_bucket(Bucket=bucket)
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        store.upload_file(str(path), bucket, f"texts/{path.relative_to(folder)}")
+    assert torch.equal(tokens_of(open_stream(f"s3://{bucket}/texts")), tokens_of(open_stream(folder)))
+    here, there = find_split(str(folder), None, "train"), find_split(f"s3://{bucket}/texts", None, "train")
+    assert there.contents_digest == here.contents_digest
+    changed = bytearray(Path(here.files[0]).read_bytes())
+    changed[-1] ^= 1
+    store.put_object(Bucket=bucket, Key=there.files[0].removeprefix(f"s3://{bucket}/"), Body=bytes(changed))
+    again = find_split(f"s3://{bucket}/texts", None, "train")
+    assert (again.digest, again.contents_digest != there.contents_digest) == (there.digest, True)
+    with pytest.raises(DataError, match=f"'s3://{bucket}/none' does not exist or is empty"):
+        find_split(f"s3://{bucket}/none", None, "train")
+
+
+def test_each_stream_of_a_bucket_is_checked(open_stream, store):
+    """One without a document is found when the run starts, not when it is its turn."""
+    store.create_bucket(Bucket="uneven")
+    for number, content in enumerate((lines(), "\n\n")):
+        store.put_object(Bucket="uneven", Key=f"train-{number}.jsonl", Body=content.encode())
+    stream = open_stream("s3://uneven", streams=2)
+    stream.check_streams(1)
+    with pytest.raises(DataError, match=r"stream 1 of 2 .* has no document"):
+        stream.check_streams(2)

@@ -168,6 +168,19 @@ def test_forgotten_gradients_change_nothing():
     torch.testing.assert_close(optimizers.memory(), before, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_state_is_allocated_anew(optimizer):
+    """Moments and steps are zero, whatever a load that failed has left in them; parameters are as they were."""
+    holder = model()
+    optimizers = Optimizers(named(holder), TrainConfig(optimizer=optimizer))
+    give_gradients(holder, 0)
+    optimizers.step(lr=0.05)
+    before = {name: whole(parameter) for name, parameter in named(holder)}
+    optimizers.allocate()
+    torch.testing.assert_close({name: whole(parameter) for name, parameter in named(holder)}, before, rtol=0, atol=0)
+    assert not [name for name, value in optimizers.memory().items() if value.any()]
+
+
 def main(folder):
     """Run one of several ranks."""
     torch.set_num_threads(1)

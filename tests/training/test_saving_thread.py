@@ -1,15 +1,19 @@
 """The thread that saves, when a rank hangs."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
+import torch
+
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.saving_thread import SavingThread
 from podwright_training.errors import UserError
+from podwright_training.loop.trainer import Trainer
 
 STEP_TIMEOUT_S = 10  # a busy machine keeps a healthy rank for seconds
 
@@ -17,13 +21,22 @@ STEP_TIMEOUT_S = 10  # a busy machine keeps a healthy rank for seconds
 def test_a_rank_that_hangs_in_a_save_ends_the_job(tmp_path, tiny_flags, fork_server):
     """Training fails after the limit of a step, and waits for the save of the rank that hangs no longer than that."""
     flags = tiny_flags(tmp_path, checkpoint_freq=1, step_timeout_s=STEP_TIMEOUT_S)
-    answer = fork_server(script=__file__, argv=flags, ranks=2)
+    answer = fork_server(script=__file__, argv=["waits", *flags], ranks=2)
     assert answer["status"] == -signal.SIGKILL, answer["output"]  # of the rank that hung
     first, _, given_up = answer["output"].partition("Traceback (most recent call last)")
     assert "step 1 " in first
     assert f"Timed out waiting {STEP_TIMEOUT_S}000ms" in given_up
     assert f"checkpoint in progress is abandoned: another rank has made no progress for {STEP_TIMEOUT_S} s" in given_up
     assert (tmp_path / "stacks" / "rank-00000.txt").read_text()
+
+
+def test_a_rank_without_memory_says_so_before_it_gives_up_a_save(tmp_path, tiny_flags, fork_server):
+    """The line with what to do is there at once; it waits for the save as long as for a step."""
+    flags = tiny_flags(tmp_path, checkpoint_freq=1, step_timeout_s=STEP_TIMEOUT_S)
+    answer = fork_server(script=__file__, argv=["is exhausted", *flags], ranks=2)
+    first, _, given_up = answer["output"].partition("Traceback (most recent call last)")
+    assert re.search(r"error: rank 0 on \S+ is out of memory: .* Lower train_batch_size", first)
+    assert f"checkpoint in progress is given up: another rank has not done its part for {STEP_TIMEOUT_S} s" in given_up
 
 
 def test_an_error_of_the_user_waits_for_the_save():
@@ -43,7 +56,7 @@ def hang_in_a_save():
 
 
 if __name__ == "__main__":  # of each rank
-    write = step_folder.write
+    write, take_step = step_folder.write, Trainer._take_step
 
     def write_or_hang(*args, **options):
         """Write the checkpoint, or hang."""
@@ -51,5 +64,11 @@ if __name__ == "__main__":  # of each rank
             hang_in_a_save()
         return write(*args, **options)
 
-    step_folder.write = write_or_hang
-    sys.exit(main(["train", *sys.argv[1:]]))
+    def step_or_end(trainer, requests):
+        """Take a step, or need more memory than there is."""
+        if sys.argv[1] == "is exhausted" and os.environ["RANK"] == "0" and trainer.step == 1:
+            raise torch.OutOfMemoryError("out of memory.")
+        take_step(trainer, requests)
+
+    step_folder.write, Trainer._take_step = write_or_hang, step_or_end
+    sys.exit(main(["train", *sys.argv[2:]]))

@@ -20,7 +20,7 @@ from podwright_training.checkpoint.saver import TIMEOUT, Saver
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.device import limit_waits, process_group
 from podwright_training.errors import UserError
-from podwright_training.loop import garbage
+from podwright_training.loop import garbage, trainer
 from podwright_training.loop.faults import StallWatch, memory_snapshot
 from podwright_training.loop.garbage import manual_collection
 from podwright_training.loop.trainer import Trainer
@@ -225,6 +225,28 @@ def test_out_of_memory_says_what_to_do(tmp_path):
         memory_snapshot(tmp_path / "rank-00007.pickle", Ranks(7, 8), CPU),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+@pytest.mark.parametrize(("owner", "name"), [(trainer, "Optimizers"), (Trainer, "_take_step")])
+def test_out_of_memory_is_said_before_anything_waits_for_other_ranks(
+    tiny_flags, tmp_path, monkeypatch, capsys, owner, name
+):
+    """The end of a process group may wait for ranks that are in a collective: the line comes first, and once."""
+    said = []
+
+    def exhaust(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    def destroy(*arguments, of_torch=dist.destroy_process_group):
+        said.append(capsys.readouterr().err)
+        of_torch(*arguments)
+
+    monkeypatch.setattr(owner, name, exhaust)
+    monkeypatch.setattr(dist, "destroy_process_group", destroy)
+    assert main(["train", *tiny_flags(tmp_path, ranks=1)]) == 2
+    assert "error: rank 0 on " in said[0]
+    assert "is out of memory: CUDA out of memory" in said[0]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("failure", [None, NotADirectoryError(20, "Not a directory"), RuntimeError("CUDA error: 2")])

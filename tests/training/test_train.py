@@ -384,7 +384,10 @@ def test_a_spike_is_skipped_and_its_batch_can_be_read_again(tiny_flags, spiked, 
 
 @pytest.mark.slow
 def test_a_rollback_goes_back_and_on_with_other_data(tiny_flags, spiked, tmp_path):
-    """Weights and step are the checkpoint's, the data continues after the bad batch, and the run ends as any."""
+    """Weights and step are the checkpoint's, the data continues after the bad batch, and the run ends as any.
+
+    The step that was loaded is not saved again.
+    """
     assert main(["train", *guarded(tiny_flags, tmp_path / "run", spiked, guard_policy="rollback")]) == 0
     events = list(RunFolder(tmp_path / "run").events())
     place = next(place for place, event in enumerate(events) if event["event"] == "guard")
@@ -392,6 +395,7 @@ def test_a_rollback_goes_back_and_on_with_other_data(tiny_flags, spiked, tmp_pat
     assert following["step"] == int(bad["checkpoint"][-8:]) + 1
     assert following["sequences"] == bad["sequences"] + following["batch_sequences"]
     assert [events[-1][name] for name in ("event", "step", "reason")] == ["end", 40, "max_steps"]
+    assert [event["step"] for event in events if event["event"] == "checkpoint"] == list(range(5, 41, 5))
 
 
 def test_a_spike_stops_the_run_unless_it_may_go_on(tiny_flags, spiked, tmp_path, capsys):

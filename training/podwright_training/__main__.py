@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import importlib
 import logging
 import os
-import socket
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
-from podwright_training.errors import LostRanksError, UserError
+from podwright_training.errors import DeviceMemoryError, LostRanksError, UserError, report
 from podwright_training.spelling import Help, Parser, as_shown, known
 from podwright_training.terminal import fit_terminals, whole_lines
 
@@ -96,10 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             status: int = args.command(args)
         sys.stdout.flush()
     except UserError as error:
-        _report(error)
+        if not isinstance(error, DeviceMemoryError):
+            report(error)
         return USER_ERROR_STATUS
     except LostRanksError as error:
-        _report(error)
+        report(error)
         return LOST_STATUS
     except BrokenPipeError:  # of `podwright-train prepare … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -159,32 +157,6 @@ class _Version(argparse.Action):
 
         print(f"{parser.prog} {version('podwright-training')}")
         parser.exit()
-
-
-def _report(error: Exception) -> None:
-    """Print one line per problem; print problems that several ranks of a host share only once."""
-    host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""
-    for line in str(error).splitlines():
-        if _is_first(line):
-            print(f"{host}error: {line}", file=sys.stderr)
-
-
-def _is_first(line: str) -> bool:
-    """Return whether no other rank of this host has reported ``line``; ``True`` if torchrun did not start this one.
-
-    torchrun gives each rank a file for its error, in a folder that all ranks of the host share.
-    """
-    own = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if own is None:
-        return True
-    digest = hashlib.sha256(line.encode()).hexdigest()[:32]
-    try:
-        (Path(own).parents[1] / f"reported-{digest}").touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    except OSError:
-        return True  # twice is better than not at all
-    return True
 
 
 if __name__ == "__main__":

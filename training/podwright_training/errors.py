@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import socket
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(ValueError):
     """An error the user can fix: the message has the given value, the allowed ones and the solution. Exit status 2."""
+
+
+class DeviceMemoryError(UserError):
+    """This rank's device is out of memory. The others may wait for it: it was reported where it was raised."""
 
 
 class ConfigError(UserError):
@@ -19,3 +28,29 @@ class ConfigError(UserError):
 
 class LostRanksError(RuntimeError):
     """Another rank of the job is gone or late, and has its own error. A new start may succeed. Exit status 1."""
+
+
+def report(error: Exception) -> None:
+    """Print one line per problem; print problems that several ranks of a host share only once."""
+    host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""
+    for line in str(error).splitlines():
+        if _is_first(line):
+            print(f"{host}error: {line}", file=sys.stderr, flush=True)
+
+
+def _is_first(line: str) -> bool:
+    """Return whether no other rank of this host has reported ``line``; ``True`` if torchrun did not start this one.
+
+    torchrun gives each rank a file for its error, in a folder that all ranks of the host share.
+    """
+    own = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if own is None:
+        return True
+    digest = hashlib.sha256(line.encode()).hexdigest()[:32]
+    try:
+        (Path(own).parents[1] / f"reported-{digest}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True  # twice is better than not at all
+    return True

@@ -65,7 +65,9 @@ class Optimizers:
             optimizer.zero_grad()
 
     def allocate(self) -> None:
-        """Allocate the optimizers' state, by a step that does not change weights and does not count."""
+        """Allocate the optimizers' state anew, by a step that does not change weights and does not count."""
+        for optimizer in self._all:
+            optimizer.state.clear()
         for parameter in self._named.values():
             parameter.grad = torch.zeros_like(parameter)
         self.step(lr=0.0)

@@ -33,6 +33,7 @@ DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or 
 LARGEST = 1e100  # of a number that is not damage
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
+ASIDE = ".replaced"  # how the hidden name of a folder ends whose name another one is to have
 NXDT_STEPS = ("environment", "dataset", "compile", "train")  # jobs of a run of NxD Training, in order
 
 
@@ -256,19 +257,36 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def commit_folder(partial: Path, final: Path) -> None:
-    """Rename a synced folder to its final name, durably; readers see the old folder or all of the new one."""
+    """Rename a synced folder to its final name, durably; what has the name is put aside, and deleted when that is done.
+
+    Readers see the old folder, for a moment none, then all of the new one. After a kill at that moment,
+    ``recover_folders`` gives the old one its name back.
+    """
+    aside = final.with_name(f".{final.name}{ASIDE}")
     _sync_folder(partial)
     if final.exists():
-        delete_folder(final)
+        delete_folder(aside)  # of a process that was killed
+        final.rename(aside)
     partial.rename(final)
     _sync_folder(final.parent)
+    delete_folder(aside)
+
+
+def recover_folders(parent: Path) -> None:
+    """Give each folder that was put aside its name back if nothing has it: its process was killed."""
+    for aside in parent.glob(f".*{ASIDE}"):
+        final = parent / aside.name.removeprefix(".").removesuffix(ASIDE)
+        if not final.exists():
+            aside.rename(final)
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder; rename it first, so that a half-deleted one does not keep its name."""
-    hidden = path.with_name(f".{path.name}.deleted")
-    path.rename(hidden)
-    shutil.rmtree(hidden)
+    """Delete a folder, if it is there; rename it first, so that a half-deleted one does not keep its name."""
+    hidden = path.with_name(f".{path.name.removeprefix('.')}.deleted")
+    shutil.rmtree(hidden, ignore_errors=True)  # of a process that was killed
+    if path.exists():
+        path.rename(hidden)
+        shutil.rmtree(hidden)
 
 
 def _sync_folder(path: Path) -> None:

@@ -198,7 +198,7 @@ class MemoryTier:
         self.wait()
         self._close_server()
         self._as_leader(lambda: self.folder.keep([] if step is None else [step]))
-        self.newest_step = step
+        self.newest_step, self._last = step, None  # steps may count from an earlier one: the next is saved
 
     def _write(self, snapshot: Snapshot, paused_s: float, step_s: float) -> None:
         step, partial = snapshot.state.step, step_folder.folders(self.folder.root, snapshot.state.step)[1]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-from podwright_training.errors import UserError
+from podwright_training.errors import DeviceMemoryError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +49,10 @@ class SavingThread:
 
         After an error another rank may hang. A save waits hours for it, and nothing ends a thread that waits in a
         collective. After ``patience_s`` this prints the error and ends the process, as NCCL's watchdog does. After an
-        error of the user, such as a bad loss, all ranks are well: it waits for the save.
+        error of the user, such as a bad loss, all ranks are well: it waits for the save. Without memory one is not.
         """
-        patience = patience_s if error and not isinstance(error, UserError) else None
+        all_are_well = isinstance(error, UserError) and not isinstance(error, DeviceMemoryError)
+        patience = patience_s if error and not all_are_well else None
         if self._in_progress and futures.wait([self._in_progress], timeout=patience).not_done:
             traceback.print_exception(error)
             logger.error(

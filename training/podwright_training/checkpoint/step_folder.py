@@ -43,7 +43,7 @@ from podwright_training.checkpoint.collective_io import PASSING, CheckpointError
 from podwright_training.checkpoint.index import IndexedReader
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.optim import EMA, Optimizers
-from podwright_training.run_folder import commit_folder, delete_folder, write_atomically
+from podwright_training.run_folder import commit_folder, delete_folder, recover_folders, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -319,6 +319,7 @@ def _load_alone(tensors: dict[str, Any], path: Path) -> None:
 
 def _clear(directory: Path, partial: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
+    recover_folders(directory)
     for left_over in directory.glob(".step-*"):
         shutil.rmtree(left_over)
     partial.mkdir()

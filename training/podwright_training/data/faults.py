@@ -54,7 +54,7 @@ class Faults:
 
     def count(self, kind: str) -> int:
         """Return the number of skipped records or shards."""
-        return sum(fault.kind == kind for fault in self.found.values())
+        return sum(fault.kind == kind for fault in tuple(self.found.values()))  # threads may add to them
 
     def take_new(self) -> tuple[Fault, ...]:
         """Return the faults added since the last call."""

@@ -17,7 +17,7 @@ from podwright_training.data.faults import Fault, Faults
 from podwright_training.data.mixture import Mixture
 from podwright_training.data.tokenizer import Encoder
 
-RESUME_THREADS = 8
+READING_THREADS = 8
 
 
 class Packed(NamedTuple):
@@ -100,5 +100,5 @@ class _Packer:
 def _resume(packers: Iterable[_Packer]) -> None:
     """Find the documents at which the streams continue, in threads: decompressing releases the GIL."""
     begun = [packer for packer in packers if packer.position != Position()]
-    with ThreadPoolExecutor(RESUME_THREADS) as pool:
+    with ThreadPoolExecutor(READING_THREADS) as pool:
         deque(pool.map(_Packer.read, begun), maxlen=0)  # raises an error of reading

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.corpus import Corpus, Position
 from podwright_training.data.faults import DataError, Faults
 from podwright_training.data.mixture import Mixture, Source, sources_of
-from podwright_training.data.packing import Packed, Recipe
+from podwright_training.data.packing import READING_THREADS, Packed, Recipe
 from podwright_training.data.splits import find_split
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.data.workers import Worker
@@ -173,16 +174,20 @@ class PackedStream:
     def check_streams(self, most: int) -> None:
         """Read the first documents of ``most`` of this rank's streams: each must own one in each source.
 
-        Of remote data only the first stream is read, as each may cost a download.
+        They are read side by side: of remote data each costs the requests with which training begins it too.
 
         Raises:
             DataError: A stream has no document, a shard is unreadable, or too much is broken.
         """
         recipe = self._recipe
         faults = Faults(recipe.max_bad_records, recipe.max_bad_shards)
-        for corpus in recipe.corpora:
-            for stream in islice(self._positions, most if corpus.split.is_local else 1):
-                next(corpus.documents(stream, Position(), encoder=recipe.encoder, faults=faults))
+
+        def read(corpus: Corpus, stream: int) -> None:
+            next(corpus.documents(stream, Position(), encoder=recipe.encoder, faults=faults))
+
+        pairs = list(product(recipe.corpora, islice(self._positions, most)))
+        with ThreadPoolExecutor(READING_THREADS) as pool:
+            deque(pool.map(read, *zip(*pairs, strict=True)), maxlen=0)  # raises an error of reading
 
     def coordinates(self) -> range:
         """Return the global sequences of the last batch of all ranks; empty before the first."""

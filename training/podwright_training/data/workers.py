@@ -41,7 +41,7 @@ class Worker:
         while True:
             try:
                 item = self._pipe.recv()
-            except EOFError:
+            except (EOFError, OSError):  # the latter within a message, which may fill the pipe
                 raise DataError(_death(self._process)) from None
             if isinstance(item, UserError):
                 raise item

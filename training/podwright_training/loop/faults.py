@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from podwright_training.data.faults import first_line
-from podwright_training.errors import LostRanksError, UserError
+from podwright_training.errors import DeviceMemoryError, LostRanksError, report
 from podwright_training.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -73,8 +73,10 @@ class StallWatch:
 def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[None]:
     """Turn an out-of-memory error into one with a remedy; on a GPU, write a snapshot of its allocator.
 
+    It is reported at once: what ends after this block may wait for other ranks, or end the process.
+
     Raises:
-        UserError: The device is out of memory.
+        DeviceMemoryError: The device is out of memory.
     """
     cuda = device.type == "cuda"
     if cuda:
@@ -84,10 +86,12 @@ def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[
     except torch.OutOfMemoryError as error:
         first = str(error).splitlines()[0]
         snapshot = f"; snapshot for https://docs.pytorch.org/memory_viz: {path}" if cuda and _dump(path) else ""
-        raise UserError(
+        exhausted = DeviceMemoryError(
             f"rank {ranks.rank} on {socket.gethostname()} is out of memory: {first} Lower train_batch_size, keep less "
             f"(activation_checkpointing), or use more ranks; podwright plan --run finds a fitting run{snapshot}"
-        ) from error
+        )
+        report(exhausted)
+        raise exhausted from error
 
 
 @contextmanager

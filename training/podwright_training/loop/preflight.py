@@ -32,6 +32,7 @@ from podwright_training.memory_place import PREFIX
 from podwright_training.model import float8_problem, kept_in_bf16, mask_problem
 from podwright_training.parallel.tensor import overlap_problem
 from podwright_training.ranks import Ranks, host_name
+from podwright_training.run_folder import recover_folders
 
 logger = logging.getLogger(__name__)
 
@@ -181,6 +182,7 @@ def _newest_checkpoint(options: TrainConfig, of_first_rank: FirstRank) -> Path |
     directories = checkpoint_directories(options)
 
     def look() -> str | None:
+        recover_folders(options.checkpoints)
         return next((str(path) for path in map(step_folder.newest, directories) if path), None)
 
     found = of_first_rank(f"newest checkpoint in {' or '.join(map(str, directories))}", look)

@@ -78,11 +78,10 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
         make_repeatable(options)
         if options.cpu_offload and device.type != "cpu":
             use_host_cores(ranks)
-        with (
-            memory_snapshot(folder.memory_snapshot(ranks.rank), ranks, device),
-            process_group(ranks, device, store=store, timeout_s=options.start_timeout_s),
-        ):
-            Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer).train()
+        with process_group(ranks, device, store=store, timeout_s=options.start_timeout_s):
+            with memory_snapshot(folder.memory_snapshot(ranks.rank), ranks, device):
+                trainer = Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer)
+            trainer.train()
 
 
 def make_repeatable(options: TrainConfig) -> None:
@@ -135,6 +134,7 @@ class Trainer:
             self.folder.metrics, active=first, sinks=open_sinks(options, self.folder) if first else ()
         )
         self.step = 0
+        self._loaded_step: int | None = None  # of the last checkpoint that was loaded
         self.sequences = 0  # drawn from the training data, by all ranks
         self._hosts, self._first_reader = _gather_hosts(self.model.data_rank, ranks)
         self._logged_sequences = 0  # of them, those before the last log line
@@ -159,7 +159,16 @@ class Trainer:
         """Resume from a checkpoint if there is one, then take steps; validate and save when due, and at the end."""
         stalls = StallWatch(self.folder.stacks(self.ranks.rank), self._longest_s(Activity.LOADING) / 2)
         memory = self.memory or nullcontext()
-        with _stop_requests() as requests, memory, self.saver, closing(self.data.training), stalls, manual_collection():
+        snapshot = memory_snapshot(self.folder.memory_snapshot(self.ranks.rank), self.ranks, self.device)
+        with (
+            _stop_requests() as requests,
+            memory,
+            self.saver,
+            closing(self.data.training),
+            stalls,
+            manual_collection(),
+            snapshot,  # before all others end
+        ):
             self._stalls = stalls
             self._start(resumed_from=self._resume())
             self._pulse.loaded(self.step)
@@ -294,7 +303,7 @@ class Trainer:
 
     def _take_over(self, state: step_folder.TrainerState) -> None:
         """Continue from a checkpoint's state; its data position is left to the caller."""
-        self.step = state.step
+        self.step = self._loaded_step = state.step
         self.guard.load_state(state.losses)
         self.loss_scale.load_state(state.loss_scale)
 
@@ -591,7 +600,9 @@ class Trainer:
         return self._data_spent or self._range_ended or self.step >= self.options.max_steps
 
     def _due(self, every: int | None) -> bool:
-        return self._finished or (every is not None and self.step % every == 0)
+        """Return whether what comes every so many steps comes now; a rollback does not repeat it."""
+        is_new = self.step != self._loaded_step
+        return self._finished or (is_new and every is not None and self.step % every == 0)
 
 
 def _gather_hosts(data_rank: int, ranks: Ranks) -> tuple[Hosts, bool]:
