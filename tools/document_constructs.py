@@ -18,8 +18,10 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import is_dataclass
+from functools import reduce
 from pathlib import Path
 from types import ModuleType
+from typing import Literal, get_origin
 
 for warning in ("DEPRECATED", "END_OF_LIFE"):  # before cdktf starts Node
     os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
@@ -92,7 +94,8 @@ def _section(documented: type) -> Iterator[str]:
         yield f"In {', '.join(f'[{app}](../examples/library/{app})' for app in apps)}.\n"
     texts = arguments.documentation(documented) if is_dataclass(documented) else {}
     rows = [
-        f"| `{name}` | `{_type(parameter)}` | {_default(parameter)} |" + (f" {texts.get(name, '')} |" if texts else "")
+        f"| `{name}` | `{_type(parameter, documented)}` | {_default(parameter)} |"
+        + (f" {texts.get(name, '')} |" if texts else "")
         for name, parameter in _parameters(documented, texts)
     ]
     if rows:
@@ -146,10 +149,20 @@ def _parameters(documented: type, texts: Iterable[str]) -> Iterator[tuple[str, i
             yield name, parameters[name]
 
 
-def _type(parameter: inspect.Parameter) -> str:
-    """Return a parameter's type, without the documentation of an ``Annotated``."""
+def _type(parameter: inspect.Parameter, documented: type) -> str:
+    """Return a parameter's type, with the values of a ``Literal`` and without the documentation of an ``Annotated``."""
     text = re.sub(r"^Annotated\[(.*), Doc\(.*\)\]$", r"\1", str(parameter.annotation), flags=re.DOTALL)
-    return text.replace("|", "\\|")
+    return re.sub(r"[A-Za-z][\w.]*", lambda word: _values(word[0], documented), text).replace("|", "\\|")
+
+
+def _values(name: str, documented: type) -> str:
+    """Return a name that a class's module gives to a ``Literal`` as that; other names as they are."""
+    first, *rest = name.split(".")
+    for module in (sys.modules[each.__module__] for each in documented.__mro__):
+        found = reduce(lambda holder, part: getattr(holder, part, None), rest, getattr(module, first, None))
+        if get_origin(found) is Literal:
+            return str(found).removeprefix("typing.")
+    return name
 
 
 def _default(parameter: inspect.Parameter) -> str:

@@ -49,7 +49,7 @@ class SavingThread:
 
         After an error another rank may hang. A save waits hours for it, and nothing ends a thread that waits in a
         collective. After ``patience_s`` this prints the error and ends the process, as NCCL's watchdog does. After an
-        error of the user, such as a bad loss, all ranks are well: it waits for the save. Without memory one is not.
+        error of the user, such as a bad loss, all ranks can go on: it waits for the save. A rank without memory cannot.
         """
         all_are_well = isinstance(error, UserError) and not isinstance(error, DeviceMemoryError)
         patience = patience_s if error and not all_are_well else None
