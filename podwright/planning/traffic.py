@@ -21,7 +21,8 @@ Collective = tuple[str, str]  # kind, and dimension of the ranks' mesh
 def traffic(model: Model, layout: Layout, *, rank: int = 0) -> dict[Collective, float]:
     """Return the bytes of all whole tensors that a rank gathers, reduces, exchanges or sends in a step.
 
-    Norms of tensor-parallel ranks and routers that balance their experts add up a few kilobytes more.
+    Norms of tensor-parallel ranks and routers that balance their experts add up a few kilobytes more. What Muon gathers
+    and exchanges is not here: PyTorch chooses it for each matrix by shape and ranks, and the dry run counts it.
 
     Args:
         model: the model, all of it trained.

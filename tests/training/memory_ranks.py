@@ -123,7 +123,7 @@ def check_hosts_that_died_between_two_renames(run):
 
 
 def check_a_run_that_went_back(run):
-    """What was saved of steps that do not count is gone, and an earlier step is due at once."""
+    """Nothing is left of steps that do not count, and an earlier step is due immediately."""
     run.tier.keep(None)
     assert run.tier.newest(at_least=0) is None
     assert run.tier.due(FIRST)

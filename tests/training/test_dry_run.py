@@ -63,6 +63,7 @@ RUNS = {
     "--activation-checkpointing --compile",
     "compiled": f"--world-size 512 {SIZES} --compile",
     "compiled, tensor": f"--world-size 512 {SIZES} --compile --tensor-parallel 4",
+    "muon": "--world-size 64 --preset llama3_1_8b --num-layers 1 --train-batch-size 1 --optimizer muon",
     "too-large": f"--world-size 512 {SIZES} --memory-gb 0.001",
 }
 PLANNED = {
@@ -204,6 +205,13 @@ def test_a_pipeline_keeps_a_shard_of_its_gradients(results: dict[str, Any]) -> N
     shards, buffer = 32, rank["memory_bytes"][COMMUNICATION]
     more = whole["peak_bytes"] - rank["peak_bytes"] + buffer
     assert more == pytest.approx(4 * (shards - 1) * rank["parameters"], rel=0.1)
+
+
+def test_what_muon_exchanges_is_counted(results: dict[str, Any]) -> None:
+    """Ranks that have rows of the seven matrices of a block exchange them for columns, to multiply whole ones."""
+    calls, size = _traffic(_rank(results, "muon"))["all-to-all", "shard"]
+    assert calls >= 7
+    assert size > 2 * 7 * 1024 * 4096 / 64  # in bf16, of the smallest
 
 
 def test_tensor_parallelism_divides_the_work(results: dict[str, Any]) -> None:

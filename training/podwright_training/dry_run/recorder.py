@@ -56,6 +56,7 @@ COLLECTIVES = {  # operator: (name, the argument whose bytes count)
     functional.reduce_scatter_tensor: ("reduce-scatter", 0),
     functional.all_reduce: ("all-reduce", 0),
     functional.all_to_all_single: ("all-to-all", 0),
+    torch.ops._dtensor.shard_dim_alltoall: ("all-to-all", 0),  # noqa: SLF001 - what DTensor calls
 }
 
 
