@@ -34,7 +34,7 @@ class CheckpointOptions:
     checkpoint_freq: int = option(1000, "Steps between checkpoints; the last step is always saved.", at_least=1)
     keep_checkpoints: int = option(3, "Newest checkpoints to keep.", at_least=1)
     keep_every: int | None = option(
-        None, "Keep every checkpoint of a multiple of this many steps. Default: only the newest.", at_least=1
+        None, "Also keep the checkpoints at every multiple of this many steps. Default: only the newest.", at_least=1
     )
     async_checkpoints: bool = option(True, "Write checkpoints in the background of the next steps.")
     memory_checkpoint_freq: int | str | None = option(

@@ -21,7 +21,7 @@ class ComputeOptions:
     )
     float8: bool = option(
         False,
-        "Compute output and input's gradient of the blocks' linear layers in float8, with a scale per row; gradients "
+        "Compute the blocks' linear layers in float8, forward and input gradients, with a scale per row; gradients "
         "of weights, routed experts, embedding and head stay in bf16. Needs an H100 or newer, or a CPU to try it.",
     )
     compile: bool = option(False, "Compile each block and the loss with torch.compile.")

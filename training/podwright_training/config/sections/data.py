@@ -27,11 +27,13 @@ class DataOptions:
         "relative to the file.",
     )
     mixture_temperature: float = option(
-        1.0, "Weights of a mixture are raised to 1 / temperature: above 1, small sources are read more.", above=0
+        1.0,
+        "Raise the weights of a mixture to the power 1 / temperature; above 1, small sources are read more.",
+        above=0,
     )
     max_epochs: int | None = option(
         None,
-        "How often a source is read; the run ends with the step that begins to read one again. Default: no limit.",
+        "Passes over each source; the run ends when a step would start another pass. Default: no limit.",
         at_least=1,
     )
     tokenizer: str = option("EleutherAI/gpt-neox-20b", "Tokenizer on the Hugging Face hub, or local folder.")

@@ -28,7 +28,7 @@ class ElasticOptions:
     )
     nodes_timeout_s: float = option(
         3600.0,
-        "Longest wait in seconds, of the run for min_nodes or of a host for a leader; after it the run or host ends.",
+        "Longest wait in seconds for min_nodes, and of each host for a leader; then the run, or the host, ends.",
         above=0,
         at_most=LONGEST_WAIT_S,
     )

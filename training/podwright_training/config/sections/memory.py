@@ -46,7 +46,7 @@ class MemoryOptions:
     activation_memory_budget: float = option(
         0.5, "Share of a block's activations that mode budget keeps; 0 keeps its input.", at_least=0, at_most=1
     )
-    offload_activations: bool = option(False, "Keep these activations in host memory.")
+    offload_activations: bool = option(False, "Keep the activations that checkpointing saves in host memory.")
 
 
 def conflicts(options: MemoryOptions) -> Conflicts:

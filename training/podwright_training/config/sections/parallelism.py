@@ -20,7 +20,9 @@ class ParallelismOptions:
         None, "Replicas of the sharded model with sharding_strategy hybrid. Default: one per node.", at_least=1
     )
     tensor_parallel: int = option(
-        1, "Ranks that share each block's matrices and heads, and the sequence between them.", at_least=1
+        1,
+        "Ranks that split each block's matrices and heads, and the sequence outside of them (sequence parallelism).",
+        at_least=1,
     )
     async_tensor_parallel: bool = option(
         False,
@@ -31,8 +33,8 @@ class ParallelismOptions:
     pipeline_parallel: int = option(1, "Pipeline stages: ranks that hold consecutive blocks.", at_least=1)
     pipeline_schedule: str = option(
         "1f1b",
-        "Pipeline schedule; all but 1f1b give each rank several stages; both zero_bubble split the backward pass, and "
-        "zero_bubble_v passes the blocks there and back, so that the first rank has both ends.",
+        "Pipeline schedule. All but 1f1b give each rank several stages. Both zero_bubble schedules split the backward "
+        "pass; in zero_bubble_v the first rank holds the first and the last stage.",
         choices=("1f1b", "interleaved_1f1b", "zero_bubble", "zero_bubble_v"),
     )
     pipeline_stages_per_rank: int | None = option(

@@ -20,8 +20,8 @@ class RunOptions:
     )
     device_rules: str = option(
         "none",
-        "Refuse what a device cannot do, also on a CPU: neuron refuses float64, shapes that depend on values or change "
-        "between steps, and waits for the device within a step.",
+        "Apply a device's rules on a CPU as well; neuron: refuse float64, shapes that depend on values or change "
+        "between steps, and host synchronization within a step.",
         choices=("none", "neuron"),
     )
     seed: int = option(12345, "Random seed of the initial weights and of the data order.", at_least=0)

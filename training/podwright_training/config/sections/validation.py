@@ -31,9 +31,7 @@ class ValidationOptions:
     sample_prompts: str | None = option(
         None, "File of texts, one per line, that the model continues at each validation. Default: no samples."
     )
-    sample_tokens: int = option(
-        32, "Tokens that the model adds to each of these texts, always the likeliest one.", at_least=1
-    )
+    sample_tokens: int = option(32, "Tokens to generate for each prompt, greedily.", at_least=1)
 
     def validated_sequences(self, readers: int) -> int:
         """Return the sequences of a validation of all ranks, of which ``readers`` read different data."""
