@@ -493,12 +493,12 @@ def test_several_files_in_bf16_hold_the_same_weights(exported, model_of):
 
 @pytest.mark.slow
 def test_the_moving_average_can_be_exported(tiny_flags, tmp_path):
-    """With ``ema_decay`` 1 it is the average at the first step, whatever was trained since; without, it is refused."""
-    folder = RunFolder(tmp_path)
-    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1, ema_decay=1, lr=0.1)]) == 0
+    """With the largest ``ema_decay`` it stays as at the first step, whatever was trained since."""
+    folder, largest = RunFolder(tmp_path), math.nextafter(1, 0)
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1, ema_decay=largest, lr=0.1)]) == 0
     consolidate(folder, ExportOptions(ema=True))
     first = AutoModelForCausalLM.from_pretrained(folder.hf).state_dict()
-    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=3, ema_decay=1, lr=0.1)]) == 0
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=3, ema_decay=largest, lr=0.1)]) == 0
     consolidate(folder, ExportOptions(ema=True))
     assert_equal(AutoModelForCausalLM.from_pretrained(folder.hf).state_dict(), first)
     consolidate(folder)
