@@ -177,7 +177,7 @@ def test_state_of_another_cluster_is_left_alone(cluster):
     status, said = boot_with("other:4018")
     assert status == 1
     assert "slurmctld ended: CLUSTER NAME MISMATCH, and " in said
-    assert "if it is this one's old name, `rm " in said
+    assert "if that is this cluster's old name, `rm " in said
     assert said.splitlines()[-1] == "other:4018"
     assert boot_with("demo:4018")[0] == 0
 

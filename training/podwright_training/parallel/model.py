@@ -123,11 +123,12 @@ class ParallelModel:
             last_B: Index of each sequence's last token.
         """
         batch, last_B = Batch(tokens_BS, tokens_BS).to(self.device), last_B.to(self.device)
-        if self._pipeline:
-            tokens_B = self._pipeline.next_tokens(batch, last_B)
-        else:
-            (stage,) = self._stages
-            tokens_B = stage(batch.tokens_BT, batch.labels_BT, last_B=last_B)
+        with torch.compiler.set_stance("force_eager"):  # texts have any length: each would compile the blocks again
+            if self._pipeline:
+                tokens_B = self._pipeline.next_tokens(batch, last_B)
+            else:
+                (stage,) = self._stages
+                tokens_B = stage(batch.tokens_BT, batch.labels_BT, last_B=last_B)
         dist.all_reduce(tokens_B, dist.ReduceOp.MAX)
         return tokens_B.cpu()
 
