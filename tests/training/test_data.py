@@ -228,6 +228,7 @@ def test_worker_that_dies_within_a_message(make_ranks, tmp_path):
     (worker,) = stream._running
     assert worker._pipe.poll(LIMIT_S)  # a message has begun
     worker._process.kill()
+    worker._process.join()  # else it goes on while the pipe is emptied
     with pytest.raises(DataError, match="was killed; is the host out of memory"):
         stream.next_batch()
 

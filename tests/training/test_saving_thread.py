@@ -30,13 +30,13 @@ def test_a_rank_that_hangs_in_a_save_ends_the_job(tmp_path, tiny_flags, fork_ser
     assert (tmp_path / "stacks" / "rank-00000.txt").read_text()
 
 
-def test_a_rank_without_memory_says_so_before_it_gives_up_a_save(tmp_path, tiny_flags, fork_server):
+def test_a_rank_without_memory_says_so_before_it_abandons_a_save(tmp_path, tiny_flags, fork_server):
     """The line with what to do is there at once; it waits for the save as long as for a step."""
     flags = tiny_flags(tmp_path, checkpoint_freq=1, step_timeout_s=STEP_TIMEOUT_S)
     answer = fork_server(script=__file__, argv=["is exhausted", *flags], ranks=2)
     first, _, given_up = answer["output"].partition("Traceback (most recent call last)")
     assert re.search(r"error: rank 0 on \S+ is out of memory: .* Lower train_batch_size", first)
-    assert f"checkpoint in progress is given up: another rank has not done its part for {STEP_TIMEOUT_S} s" in given_up
+    assert f"checkpoint in progress is abandoned: another rank has made no progress for {STEP_TIMEOUT_S} s" in given_up
 
 
 def test_an_error_of_the_user_waits_for_the_save():
