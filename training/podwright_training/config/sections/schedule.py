@@ -21,8 +21,8 @@ class ScheduleOptions:
     gradient_accumulation_steps: int = option(1, "Micro-batches per rank and step.", at_least=1)
     batch_ramp: float = option(
         0.0,
-        "Fraction of max_steps over which a step's batch rises: from one micro-batch per rank to "
-        "gradient_accumulation_steps, or from train_batch_size to global_batch_size.",
+        "Fraction of max_steps over which a step's batch rises to its full size, from one micro-batch per rank; with "
+        "global_batch_size it starts at train_batch_size, except with experts.",
         at_least=0,
         at_most=1,
     )
