@@ -246,7 +246,7 @@ def test_explains_the_keys_of_a_job(podwright: Podwright):
     listed = podwright("explain", "--job").stdout
     assert all(f"{name}  (job.yaml)\n" in listed for name in names)
     one = podwright("explain", "resume.complete").stdout
-    assert one.startswith("resume.complete  (job.yaml)\n    text; optional\n    File in a checkpoint")
+    assert one.startswith("resume.complete  (job.yaml)\n    text; optional\n    File that a checkpoint contains")
     assert podwright("explain", "--job", "name").stdout.startswith("name  (job.yaml)\n")
     assert podwright("explain", "launcher").stdout.splitlines()[1].strip().startswith("torchrun | deepspeed")
 
