@@ -135,7 +135,7 @@ def test_a_signal_lets_terraform_write_its_state(place: Path, number: signal.Sig
         assert process.stdout.readline() == "begun\n"
         process.send_signal(number)
         _, errors = process.communicate(timeout=500)
-    assert "stopping: Terraform ends" in errors
+    assert "stopping: Terraform finishes" in errors
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
     assert (place / "state").read_text() == "whole"
 
