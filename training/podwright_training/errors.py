@@ -15,7 +15,7 @@ class UserError(ValueError):
 
 
 class DeviceMemoryError(UserError):
-    """This rank's device is out of memory. The others may wait for it: it was reported where it was raised."""
+    """This rank's device is out of memory. It is reported where it is raised, as other ranks may wait for this one."""
 
 
 class ConfigError(UserError):

@@ -33,7 +33,7 @@ DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or 
 LARGEST = 1e100  # of a number that is not damage
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
-ASIDE = ".replaced"  # how the hidden name of a folder ends whose name another one is to have
+ASIDE = ".replaced"  # suffix of the hidden name of a folder that is being replaced
 NXDT_STEPS = ("environment", "dataset", "compile", "train")  # jobs of a run of NxD Training, in order
 
 
@@ -257,10 +257,10 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def commit_folder(partial: Path, final: Path) -> None:
-    """Rename a synced folder to its final name, durably; what has the name is put aside, and deleted when that is done.
+    """Rename a synced folder to its final name, durably; a folder of that name is set aside first and deleted last.
 
-    Readers see the old folder, for a moment none, then all of the new one. After a kill at that moment,
-    ``recover_folders`` gives the old one its name back.
+    Readers see the old folder, for a moment no folder, then the whole new one. After a kill at that moment,
+    ``recover_folders`` gives the old folder its name back.
     """
     aside = final.with_name(f".{final.name}{ASIDE}")
     _sync_folder(partial)
@@ -273,7 +273,7 @@ def commit_folder(partial: Path, final: Path) -> None:
 
 
 def recover_folders(parent: Path) -> None:
-    """Give each folder that was put aside its name back if nothing has it: its process was killed."""
+    """Give each folder that was set aside its name back if the name is free: its process was killed."""
     for aside in parent.glob(f".*{ASIDE}"):
         final = parent / aside.name.removeprefix(".").removesuffix(ASIDE)
         if not final.exists():

@@ -73,7 +73,7 @@ class StallWatch:
 def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[None]:
     """Turn an out-of-memory error into one with a remedy; on a GPU, write a snapshot of its allocator.
 
-    It is reported at once: what ends after this block may wait for other ranks, or end the process.
+    Report it at once: cleanup after this block may wait for other ranks, or end the process.
 
     Raises:
         DeviceMemoryError: The device is out of memory.

@@ -49,8 +49,8 @@ def batch_sequences(step: int, config: TrainConfig, data_ranks: int) -> int:
     """Return the sequences of ``step``, for so many ranks that read different data; over ``batch_ramp`` they rise.
 
     They rise evenly: with ``global_batch_size`` by ``train_batch_size``, so that any number of ranks takes the same
-    steps, else, and of a mixture of experts, by one micro-batch of every rank: routers would balance what fills up
-    a micro-batch.
+    steps. Otherwise, and with experts, they rise by one micro-batch of every rank: routers would count the padding of
+    a partial micro-batch.
     """
     whole = config.batch_sequences(data_ranks)
     ramp_steps = math.ceil(config.batch_ramp * config.max_steps)

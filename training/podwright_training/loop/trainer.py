@@ -600,7 +600,7 @@ class Trainer:
         return self._data_spent or self._range_ended or self.step >= self.options.max_steps
 
     def _due(self, every: int | None) -> bool:
-        """Return whether what comes every so many steps comes now; a rollback does not repeat it."""
+        """Return whether an action with this interval is due; a rollback does not repeat it."""
         is_new = self.step != self._loaded_step
         return self._finished or (is_new and every is not None and self.step % every == 0)
 
