@@ -8,6 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=.cache/podwright
+apt_limit_s=600
 mkdir -p "$cache/stamps" .cache/bin
 export UV_COMPILE_BYTECODE=1 # once: where PYTHONDONTWRITEBYTECODE is set, each of a thousand imports of torch would compile it anew
 
@@ -45,9 +46,16 @@ need() {
   command -v apt-get >/dev/null || fail "'$*' does not work here and there is no apt-get: install what your system calls $package"
   [[ $(id -u) == 0 ]] || fail "'$*' does not work here: run  sudo apt-get install $package  and try again"
   say "installing $package"
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null
+  apt update
+  apt install --no-install-recommends "$package"
   "$@" >/dev/null 2>&1 || fail "'$*' does not work even with $package installed"
+}
+
+apt() { # a mirror that does not answer ends the set-up with a message
+  local status=0
+  DEBIAN_FRONTEND=noninteractive timeout --foreground "$apt_limit_s" apt-get -qq -y "$@" >/dev/null || status=$?
+  if ((status == 124)); then fail "apt-get $1 did not end within $apt_limit_s s: does this machine's package mirror answer? Try again later"; fi
+  if ((status)); then fail "apt-get $* failed"; fi
 }
 
 python_is_new_enough() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; }
