@@ -33,7 +33,7 @@ def commands(settings: Path) -> dict[str, list[str]]:
         **{f"podwright-train {it} --help": ["-m", "podwright_training", it, "--help"] for it in trainer.COMMANDS},
         "podwright --help": ["-m", "podwright", "--help"],
         "podwright check": ["-m", "podwright", "check", str(settings)],
-        **{f"podwright {it.name} --help": ["-m", "podwright", it.name, "--help"] for it in cli._commands()},  # noqa: SLF001
+        **{f"podwright {it.name} --help": ["-m", "podwright", it.name, "--help"] for it in cli.all_commands()},
     }
 
 

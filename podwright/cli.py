@@ -131,7 +131,7 @@ def _parser(arguments: Sequence[str]) -> Parser:
     )
     parser.add_argument("--version", action=_Version)
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in _commands():
+    for command in all_commands():
         subparser = subparsers.add_parser(
             command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}."
         )
@@ -156,14 +156,14 @@ class _Version(argparse.Action):
 
 def _require_known(name: str, parser: argparse.ArgumentParser) -> None:
     """End with the closest command if ``name`` is not a command."""
-    commands = [command.name for command in _commands()]
+    commands = [command.name for command in all_commands()]
     if name not in commands:
         close = get_close_matches(name, commands, n=1)
         hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(commands)}"
         parser.error(f"unknown command {name}; {hint}")
 
 
-def _commands() -> Sequence[Command]:
+def all_commands() -> Sequence[Command]:
     """Return all commands, in the order of ``--help``."""
     return (
         _operation("first_file.init", "write a first cluster.yaml: from answers, flags, or an example"),

@@ -71,7 +71,7 @@ def parser_of(words: tuple[str, ...]) -> argparse.ArgumentParser:
     program, name = words[0], words[1]
     parser = argparse.ArgumentParser(prog=f"{program} {name}", exit_on_error=False, allow_abbrev=False)
     if program == "podwright":
-        (command,) = [item for item in cli._commands() if item.name == name]
+        (command,) = [item for item in cli.all_commands() if item.name == name]
         command.add_arguments(parser)
     else:
         trainer._add(parser, name)

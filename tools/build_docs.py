@@ -203,7 +203,7 @@ def _help(program: str, commands: Iterator[tuple[str, str, argparse.ArgumentPars
 
 
 def _podwright() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
-    for command in cli._commands():
+    for command in cli.all_commands():
         parser = Parser(prog=f"podwright {command.name}")
         command.add_arguments(parser)
         yield command.name, command.help, parser

@@ -74,7 +74,7 @@ def pages(folder: Path, report: Path | None) -> Iterator[tuple[str, Path]]:
         yield name, drawing
     _podwright(*PLAN, "--svg", str(folder / "roofline.svg"))
     yield "roofline", folder / "roofline.svg"
-    helps = [("--help",), *((command.name, "--help") for command in cli._commands())]  # noqa: SLF001
+    helps = [("--help",), *((command.name, "--help") for command in cli.all_commands())]
     shown: dict[str, Sequence[Sequence[str]]] = {"plan": (PLAN, DOES_NOT_FIT), "help": helps}
     for name, commands in shown.items():
         text = "\n".join(f"$ podwright {' '.join(words)}\n{_podwright(*words)}" for words in commands)

@@ -21,7 +21,7 @@ STYLE = """text{font:13px system-ui,sans-serif;fill:#1f2933}.head{font-weight:60
 .page{fill:#14181f}.frame{fill:#1c222b;stroke:#667488}.subnet{fill:#1d2c3b}.card{fill:#232a34;stroke:#667488}}"""
 
 
-class Layout(NamedTuple):
+class Measures(NamedTuple):
     """Widths of the drawing's parts."""
 
     card: int
@@ -39,11 +39,11 @@ class Layout(NamedTuple):
         return (self.card + GAP) // (LETTER + 1)
 
 
-WIDE, NARROW = Layout(430, 20), Layout(336, 8, is_narrow=True)
+WIDE, NARROW = Measures(430, 20), Measures(336, 8, is_narrow=True)
 PHONE = "<style>.narrow{display:none}@media(max-width:700px){.wide{display:none}.narrow{display:block}}</style>"
 
 
-def svg(diagram: Diagram, layout: Layout = WIDE) -> str:
+def svg(diagram: Diagram, layout: Measures = WIDE) -> str:
     """A drawing of the VPC with its subnets at the left, other resources at the right, connections between them.
 
     A narrow one has the account below, 400 pixels wide.
@@ -96,7 +96,7 @@ class _Frame(NamedTuple):
 class _Canvas:
     """Two columns from top to bottom: the VPC, and the account beside it, or below it where it is narrow."""
 
-    def __init__(self, diagram: Diagram, layout: Layout) -> None:
+    def __init__(self, diagram: Diagram, layout: Measures) -> None:
         self._cards: dict[str, _Frame] = {}  # the first of each kind: where connections end
         self._boxes: list[str] = []
         self._content: list[str] = []

@@ -17,7 +17,7 @@ from podwright.errors import PodwrightError
 from podwright.output_file import write_output
 from podwright.planning.accelerator import UnknownAcceleratorError
 from podwright.planning.hardware import Hardware, HardwareError, capacity_block_types
-from podwright.planning.launch import Source, command, obstacles
+from podwright.planning.launch import LaunchInputs, command, obstacles
 from podwright.planning.layout import LayoutError
 from podwright.planning.measured import MeasuredError, MeasuredNetwork
 from podwright.planning.model import Model, UnknownModelError
@@ -162,7 +162,7 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     plan = make_plan(_model(args, run), hardware, **{**of_run, **_given(args)})
     if args.svg:
         write_output(args.svg, to_svg(roofline(plan)))
-    source = Source(run=(args.run, run) if run and not args.model else None, **_data(args))
+    source = LaunchInputs(run=(args.run, run) if run and not args.model else None, **_data(args))
     submit, reasons = command(plan, source), obstacles(plan, source)
     if args.json:
         print(json.dumps({**plan.to_dict(), "command": None if reasons else submit, "obstacles": reasons}, indent=2))
@@ -218,7 +218,7 @@ def _print_serving(args: argparse.Namespace, plan: Plan) -> None:
     )
 
 
-def _searched(args: argparse.Namespace, plan: Plan, source: Source) -> Iterator[Candidate]:
+def _searched(args: argparse.Namespace, plan: Plan, source: LaunchInputs) -> Iterator[Candidate]:
     """Yield the layouts of ``--search``; a run, and a batch that flags give, keep their sequences per step."""
     hardware, layout = plan.hardware, plan.layout
     given = source.run or args.micro_batch or args.accumulate

@@ -21,7 +21,7 @@ DEFAULT_TOKENIZER_TOKENS = 50_277  # of DEFAULTS.tokenizer; https://huggingface.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class LaunchInputs:
     """Further inputs of the command, in addition to the plan.
 
     Attributes:
@@ -35,7 +35,7 @@ class Source:
     tokenizer: str | None = None
 
 
-def command(plan: Plan, source: Source) -> list[str]:
+def command(plan: Plan, source: LaunchInputs) -> list[str]:
     """Return the words of ``podwright-train launch`` for a plan."""
     preset = None if source.run else _preset(plan)
     base = source.run[1] if source.run else load_file(PRESETS / f"{preset}.yaml") if preset else DEFAULTS
@@ -50,7 +50,7 @@ def command(plan: Plan, source: Source) -> list[str]:
     return ["podwright-train", "launch", *submit, f"--nodes={plan.hardware.nodes}", "--", *flags]
 
 
-def run_file(plan: Plan, source: Source) -> str:
+def run_file(plan: Plan, source: LaunchInputs) -> str:
     """Return the lines of a run.yaml with the options of ``command``."""
     words = command(plan, source)
     preset = [word for word in words if word.startswith("--preset=")]
@@ -58,7 +58,7 @@ def run_file(plan: Plan, source: Source) -> str:
     return "".join("{}: {}\n".format(*as_item(word)) for word in options)
 
 
-def obstacles(plan: Plan, source: Source) -> list[str]:
+def obstacles(plan: Plan, source: LaunchInputs) -> list[str]:
     """Return why no command can be given; empty if ``command`` runs."""
     if not plan.fits:
         return [plan.sentence()]
@@ -71,7 +71,7 @@ def obstacles(plan: Plan, source: Source) -> list[str]:
     return []
 
 
-def _other_flags(plan: Plan, base: TrainConfig, source: Source) -> Iterator[str]:
+def _other_flags(plan: Plan, base: TrainConfig, source: LaunchInputs) -> Iterator[str]:
     """Yield the flags of steps, checkpoints and data."""
     tokens_per_step = trainer_options.batch_sequences(plan.layout, base) * plan.layout.sequence
     steps = ceil(plan.tokens / tokens_per_step) if plan.tokens else base.max_steps

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from podwright.planning.hardware import Hardware
-from podwright.planning.launch import Source, command, obstacles
+from podwright.planning.launch import LaunchInputs, command, obstacles
 from podwright.planning.layout import Layout, LayoutError, check
 from podwright.planning.model import Model, model_names
 from podwright.planning.plan import make_plan
@@ -16,7 +16,7 @@ from podwright.planning.trainer_run import arguments, model_of, plan_run, total_
 from podwright_training.config import parallel_dims, sources
 
 NODES = Hardware(instance_type="ml.p5.48xlarge", nodes=4)
-DATA = Source(dataset="data", tokenizer="data/tokenizer")
+DATA = LaunchInputs(dataset="data", tokenizer="data/tokenizer")
 
 
 def configured(words):
@@ -56,10 +56,10 @@ def test_a_run_is_started_from_its_file(tmp_path):
     path.write_text("preset: llama3_2_1b\ntrain_batch_size: 1\nmax_steps: 70\nbf16: false\nrun_dir: runs/a\n")
     run = sources.load_file(path)
     unchanged = make_plan(model_of(run), NODES, tokens=total_tokens(run, NODES), **arguments(run, NODES))
-    words = command(unchanged, Source(run=(path, run)))
+    words = command(unchanged, LaunchInputs(run=(path, run)))
     assert words == ["podwright-train", "launch", "--run-dir=runs/a", "--nodes=4", "--", f"--config={path}"]
     changed = make_plan(model_of(run), NODES, **{**arguments(run, NODES), "precision": "bf16", "micro_batch": 2})
-    assert command(changed, Source(run=(path, run)))[6:] == ["--train-batch-size=2", "--precision=bf16"]
+    assert command(changed, LaunchInputs(run=(path, run)))[6:] == ["--train-batch-size=2", "--precision=bf16"]
 
 
 def test_a_runs_global_batch_is_kept_where_the_layout_holds_it(tmp_path):
@@ -70,9 +70,9 @@ def test_a_runs_global_batch_is_kept_where_the_layout_holds_it(tmp_path):
     given = arguments(run, NODES)
     assert given["micro_batches"] == -(-60 // NODES.gpus)
     same = make_plan(model_of(run), NODES, tokens=total_tokens(run, NODES), **given)
-    assert command(same, Source(run=(path, run)))[6:] == []
+    assert command(same, LaunchInputs(run=(path, run)))[6:] == []
     other = make_plan(model_of(run), NODES, tokens=1e9, **{**given, "micro_batches": 5})
-    assert command(other, Source(run=(path, run)))[6] == f"--global-batch-size={5 * NODES.gpus}"
+    assert command(other, LaunchInputs(run=(path, run)))[6] == f"--global-batch-size={5 * NODES.gpus}"
 
 
 @pytest.mark.parametrize("schedule", ["zero_bubble", "zero_bubble_v"])
@@ -86,8 +86,8 @@ def test_a_schedule_that_splits_the_backward_pass_is_kept(tmp_path, schedule):
     run = sources.load_file(path)
     plan = plan_run(run, NODES)
     assert plan.layout.schedule == schedule
-    assert command(plan, Source(run=(path, run)))[6:] == ["--pipeline-micro-batches=4"]
-    assert f"--pipeline-schedule={schedule}" in command(plan, Source())
+    assert command(plan, LaunchInputs(run=(path, run)))[6:] == ["--pipeline-micro-batches=4"]
+    assert f"--pipeline-schedule={schedule}" in command(plan, LaunchInputs())
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_what_a_plan_does_not_change_stays_as_the_run_has_it(tmp_path, own, chan
     path.write_text(f"{shape}max_steps: 9\nrun_dir: a\n{own}\n")
     run = sources.load_file(path)
     plan = make_plan(model_of(run), NODES, **{"tokens": total_tokens(run, NODES), **arguments(run, NODES), **changed})
-    assert obstacles(plan, Source(run=(path, run))) == []
-    assert command(plan, Source(run=(path, run)))[6:] == words
+    assert obstacles(plan, LaunchInputs(run=(path, run))) == []
+    assert command(plan, LaunchInputs(run=(path, run)))[6:] == words
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_any_layout_of_a_search_can_be_made_of_a_run(tmp_path, own):
     assert len({(item.layout.tensor, item.layout.pipeline, item.layout.recompute) for item in supported}) > 3
     for item in supported:
         laid_out = plan.laid_out_as(item)
-        config = configured(command(laid_out, Source(run=(path, run))))
+        config = configured(command(laid_out, LaunchInputs(run=(path, run))))
         assert list(parallel_dims.problems(config, world_size=NODES.gpus, nodes=NODES.nodes)) == []
         again = plan_run(config, NODES)
         sharding = {"sharding": item.layout.sharding, "whole_gradients": item.layout.whole_gradients}
@@ -158,7 +158,7 @@ def test_any_layout_of_a_search_can_be_made_of_a_run(tmp_path, own):
 def test_what_cannot_run_has_reasons_for_it(name, options, reason):
     """Without memory, support or a fitting tokenizer there is no command."""
     plan = make_plan(Model.of(name), NODES, sequence=4096, **options)
-    (found,) = obstacles(plan, Source())
+    (found,) = obstacles(plan, LaunchInputs())
     assert reason in found
 
 

@@ -85,7 +85,7 @@ def parsers_below(parser):
 
 def all_parsers():
     """Yield the parser of each command of both programs, as a user's call builds it."""
-    for command in cli._commands():
+    for command in cli.all_commands():
         (commands,) = (item for item in cli._parser([command.name])._actions if item.choices)
         yield from parsers_below(commands.choices[command.name])
     for name in trainer.COMMANDS:
@@ -162,9 +162,9 @@ def test_explanations_as_json(capsys):
 HEAVY = ("boto3", "botocore", "cdktf", "moto", "pydantic", "rich.console", "torch")
 IMPORTED_BY_HELP = """
 import contextlib, io, json, sys
-from podwright.cli import _commands, main
+from podwright.cli import all_commands, main
 slow = {}
-for command in _commands():
+for command in all_commands():
     before = set(sys.modules)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         main([command.name, "--help"])

@@ -20,7 +20,7 @@ from podwright.diagram import prices
 from podwright.diagram.command import FORMS
 from podwright.diagram.parts import Box, Diagram, Part, _Drawing
 from podwright.diagram.resources import Resource, decoded, read
-from podwright.diagram.svg import NARROW, WIDE, Layout
+from podwright.diagram.svg import NARROW, WIDE, Measures
 from podwright.diagram.text import in_lines, total
 from podwright.resource_types import resource_type
 from podwright.settings.root import Settings
@@ -141,7 +141,7 @@ def test_a_database_with_a_standby_costs_twice():
 
 @pytest.mark.parametrize(("end", "layout"), [(".svg", WIDE), (".narrow.svg", NARROW)])
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str, end: str, layout: Layout):
+def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str, end: str, layout: Measures):
     """An SVG loads nothing; no card lies over another, all are within the diagram, and headings fit their boxes."""
     text = FORMS[end](drawn[example][2])
     root = parsed(text)

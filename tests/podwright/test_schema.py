@@ -155,7 +155,7 @@ def test_every_command_with_json_has_a_schema(capsys):
     """All commands that have --json are described, and no others; each schema is one."""
     with_json = {
         command.name
-        for command in cli._commands()
+        for command in cli.all_commands()
         for parser in parsers_of(command.name)
         if "--json" in parser._option_string_actions
     }

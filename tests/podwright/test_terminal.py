@@ -94,7 +94,7 @@ def printed(folder: Path, lines: str, columns: int) -> str:
 @pytest.mark.parametrize("columns", [60, 80])
 def test_every_command_fits(folder: Path, columns: int) -> None:
     """Help, answers and errors of all commands have no line over the width, but for words that are wider alone."""
-    helps = "".join(f"{command.name} --help\n" for command in cli._commands())
+    helps = "".join(f"{command.name} --help\n" for command in cli.all_commands())
     text = printed(folder, f"{helps}{COMMANDS}", columns)
     wide = [line for line in text.splitlines() if len(line) > columns and len(line.split()) > 1]
     assert wide == []

@@ -42,7 +42,7 @@ from podwright_training.elastic.membership import (
 )
 from podwright_training.elastic.offenders import REPORT, Offenders, report
 from podwright_training.elastic.policy import Policy
-from podwright_training.elastic.report import RankReport, Report
+from podwright_training.elastic.report import HostReport, RankReport
 from podwright_training.elastic.state_holders import fewest_holders
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import ConfigError, UserError
@@ -69,7 +69,7 @@ class Host:
 
     def report(self):
         ranks = (RankReport(activity=Activity.COMPUTING, step=self.step),) if self.training else ()
-        return Report(ready=True, generation=self.training, ranks=ranks)
+        return HostReport(ready=True, generation=self.training, ranks=ranks)
 
 
 class Run(RuleBasedStateMachine):
@@ -250,7 +250,7 @@ def two_hosts():
     members = Membership(POLICY, leader="a", now=0.0)
     for number, name in enumerate("ab"):
         members.join(name, host=name, number=number, now=0.0)
-        members.report(name, Report(ready=True), now=FIRST_WAIT_S)
+        members.report(name, HostReport(ready=True), now=FIRST_WAIT_S)
     (start,) = members.decide(FIRST_WAIT_S)
     return members, start
 
@@ -260,7 +260,7 @@ def test_a_step_that_one_host_reports_is_all_hosts():
     members, start = two_hosts()
     steps = RankReport(activity=Activity.COMPUTING, began=6, step=7)
     for name, rank in (("a", steps), ("b", RankReport(activity=Activity.LOADING))):
-        members.report(name, Report(ready=True, generation=start.generation, ranks=(rank,)), now=FIRST_WAIT_S + 1)
+        members.report(name, HostReport(ready=True, generation=start.generation, ranks=(rank,)), now=FIRST_WAIT_S + 1)
     (record,) = members.decide(FIRST_WAIT_S + 1)
     assert record.values["step"] == 6
     assert record.values["stepping_s"] == 0
@@ -269,7 +269,7 @@ def test_a_step_that_one_host_reports_is_all_hosts():
 def test_a_host_that_connects_again_ends_its_generation():
     """The leader has not noticed that the connection broke: the host's ranks are gone all the same."""
     members, start = two_hosts()
-    trains = Report(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.COMPUTING),))
+    trains = HostReport(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.COMPUTING),))
     for name in start.members:
         members.report(name, trains, now=FIRST_WAIT_S)
     assert members.decide(FIRST_WAIT_S) == []
@@ -282,15 +282,15 @@ def test_a_host_that_connects_again_ends_its_generation():
 def test_a_host_that_was_asked_to_leave_is_not_blamed():
     """Slurm may kill it before it has saved: nothing is wrong with its node; of several the other is named."""
     members, start = two_hosts()
-    trains = Report(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.COMPUTING),))
+    trains = HostReport(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.COMPUTING),))
     members.report("a", trains, now=FIRST_WAIT_S)
     members.report("b", replace(trains, leaving=True), now=FIRST_WAIT_S)
     assert Drain(start.generation, ("a", "b")) in members.decide(FIRST_WAIT_S)
     members.lose("b", "closed its connection", now=FIRST_WAIT_S)
     assert Stop(start.generation, ("a",)) in members.decide(FIRST_WAIT_S)
-    members.report("a", Report(ready=True), now=FIRST_WAIT_S)
+    members.report("a", HostReport(ready=True), now=FIRST_WAIT_S)
     members.join("c", host="c", number=2, now=FIRST_WAIT_S)
-    members.report("c", Report(ready=True), now=FIRST_WAIT_S)
+    members.report("c", HostReport(ready=True), now=FIRST_WAIT_S)
     assert Start(2, ("a", "c")) in members.decide(FIRST_WAIT_S)
     change = members.generation.change
     assert (change["host"], change["cause"]) == (None, "the agent on b closed its connection, as it was asked to leave")
@@ -304,9 +304,9 @@ def test_starts_that_all_lose_a_host_end_at_last():
     for now in itertools.count(100.0, 30.0):
         members.join("b", host="b", number=1, now=now)
         for name in "ab":
-            members.report(name, Report(ready=True), now=now)
+            members.report(name, HostReport(ready=True), now=now)
         starts += [command for command in members.decide(now) if isinstance(command, Start)]
-        loads = Report(ready=True, generation=len(starts), ranks=(RankReport(activity=Activity.LOADING),))
+        loads = HostReport(ready=True, generation=len(starts), ranks=(RankReport(activity=Activity.LOADING),))
         for name in "ab":
             members.report(name, loads, now=now)
         members.lose("b", "closed its connection", now=now)
@@ -329,7 +329,7 @@ def test_hosts_that_all_leave_come_back_to_the_run(tmp_path, leaving, ended):
         now = time.monotonic()
         members = Membership(POLICY, leader="a", now=now - 2 * POLICY.nodes_timeout_s)
         members.join("a", host="host-a", number=0, now=now)
-        members.report("a", Report(ready=True, leaving=leaving), now=now)
+        members.report("a", HostReport(ready=True, leaving=leaving), now=now)
         leader = Leader(term, found, members=members, secret=b"", options="", record=print)
         await leader.lead(await asyncio.start_server(leader.welcome, sock=listen()))
 
@@ -343,16 +343,16 @@ def test_a_new_leader_waits_for_hosts_whose_ranks_are_ending():
     members = Membership(POLICY, leader="a", now=0.0, past=past)
     for number, name in enumerate(["a", "b", "c", "spare"]):
         members.join(name, host=name, number=number, now=0.0)
-        members.report(name, Report(ready=True, generation=1 if name == "c" else None), now=0.0)
+        members.report(name, HostReport(ready=True, generation=1 if name == "c" else None), now=0.0)
     assert members.decide(0.1) == []
-    members.report("c", Report(ready=True), now=0.2)
+    members.report("c", HostReport(ready=True), now=0.2)
     assert members.decide(0.2) == [Start(2, ("a", "b", "c"))]
 
 
 def test_a_generation_that_loads_nothing_holds_no_state():
     """A host of the one before it, which has the state, is waited for; the new one's are not needed."""
     members, start = two_hosts()
-    loads = Report(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.LOADING),))
+    loads = HostReport(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.LOADING),))
     for name in start.members:
         members.report(name, loads, now=FIRST_WAIT_S)
     assert members.decide(FIRST_WAIT_S) == []
@@ -365,17 +365,17 @@ def test_a_generation_that_loads_nothing_holds_no_state():
     members.lose("b", "closed its connection", now=FIRST_WAIT_S)
     members.join("c", host="c", number=2, now=FIRST_WAIT_S)
     for name in "ac":
-        members.report(name, Report(ready=True), now=FIRST_WAIT_S)
+        members.report(name, HostReport(ready=True), now=FIRST_WAIT_S)
     members.decide(FIRST_WAIT_S)
     assert members.decide(FIRST_WAIT_S) == [Start(2, ("a", "c"))]
     assert members.holders == ("a", "b")
     members.lose("c", "closed its connection", now=FIRST_WAIT_S)
     members.join("b", host="b", number=1, now=FIRST_WAIT_S)
     members.join("d", host="d", number=3, now=FIRST_WAIT_S)
-    members.report("d", Report(ready=True), now=FIRST_WAIT_S)
+    members.report("d", HostReport(ready=True), now=FIRST_WAIT_S)
     members.decide(FIRST_WAIT_S)
     assert members.decide(FIRST_WAIT_S) == [], "b is not ready yet"
-    members.report("b", Report(ready=True), now=FIRST_WAIT_S)
+    members.report("b", HostReport(ready=True), now=FIRST_WAIT_S)
     assert members.decide(FIRST_WAIT_S) == [Start(3, ("a", "b", "d"))]
 
 
@@ -387,7 +387,7 @@ def test_hosts_that_hold_the_whole_state_take_part(leader, chosen):
     members = Membership(policy, leader=leader, now=0.0, past=past)
     for number, name in enumerate("abc"):
         members.join(name, host=name, number=number, now=0.0)
-        members.report(name, Report(ready=True), now=0.0)
+        members.report(name, HostReport(ready=True), now=0.0)
     assert members.decide(0.0) == [Start(2, tuple(chosen))]
 
 
@@ -399,16 +399,16 @@ def test_a_host_where_start_after_start_fails_is_left_out(culprit):
         members.join(name, host=f"host-{name}", number=number, now=0.0)
     for generation in (1, 2):
         for name in "abc":
-            members.report(name, Report(ready=True), now=0.0)
+            members.report(name, HostReport(ready=True), now=0.0)
         assert Start(generation, ("a", "b", "c")) in members.decide(0.0)
         for name in "abc":
             rank = RankReport(exit_status=1, ended_s=0.4 if name == culprit else 0.3)
-            members.report(name, Report(ready=True, generation=generation, ranks=(rank,)), now=0.0)
+            members.report(name, HostReport(ready=True, generation=generation, ranks=(rank,)), now=0.0)
         assert members.decide(0.0) == []
         *_, stop = members.decide(GATHER_S)
         assert stop == Stop(generation, ("a", "b", "c"))
     for name in "abc":
-        members.report(name, Report(ready=True), now=0.0)
+        members.report(name, HostReport(ready=True), now=0.0)
     assert members.decide(0.0) == [Start(3, tuple(sorted({*"abc"} - {culprit})))]
     assert members.generation.change["cause"].startswith(f"rank {'abc'.index(culprit)} on host-{culprit} ended with")
     assert members.generation.change["cause"].endswith("; it is left out: starts in a row failed there")

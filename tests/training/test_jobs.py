@@ -474,14 +474,16 @@ def test_a_job_is_not_elastic_and_has_no_preset(tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text("command: a\nranks_per_node: 1\n")
     with pytest.raises(launch.LaunchError) as error:
-        launch.plan(parsed("--job", str(file), "--nodes", "1-2", "--preset", "tiny"), launch.Nodes())
+        launch.plan(parsed("--job", str(file), "--nodes", "1-2", "--preset", "tiny"), launch.NodeFacts())
     assert len(str(error.value).splitlines()) == 2
-    job = launch.plan(parsed("--job", str(file), "--run-dir", str(tmp_path)), launch.Nodes())
+    job = launch.plan(parsed("--job", str(file), "--run-dir", str(tmp_path)), launch.NodeFacts())
     assert (job.nodes, job.nproc_per_node) == (1, 1)
     file.write_text("command: a\nname: mine\nranks_per_node: 1\n")
-    assert launch.plan(parsed("--job", str(file)), launch.Nodes(shared_root="/fsx")).run.root == Path("/fsx/runs/mine")
+    assert launch.plan(parsed("--job", str(file)), launch.NodeFacts(shared_root="/fsx")).run.root == Path(
+        "/fsx/runs/mine"
+    )
     with pytest.raises(launch.LaunchError, match="got /elsewhere, need a folder below /fsx"):
-        launch.plan(parsed("--job", str(file), "--run-dir", "/fsx/../elsewhere"), launch.Nodes(shared_root="/fsx"))
+        launch.plan(parsed("--job", str(file), "--run-dir", "/fsx/../elsewhere"), launch.NodeFacts(shared_root="/fsx"))
 
 
 def test_mfu_is_of_the_nodes_accelerator_unless_the_job_names_one(tmp_path):
@@ -492,7 +494,7 @@ def test_mfu_is_of_the_nodes_accelerator_unless_the_job_names_one(tmp_path):
     kinds = {"H100": "gpu", "A10G": "gpu", "Trainium": "neuron", "GB999": "gpu", "": ""}
     speed = {}
     for name, kind in kinds.items():
-        spec = launch.plan(words, launch.Nodes(accelerator=kind, accelerator_name=name)).spec
+        spec = launch.plan(words, launch.NodeFacts(accelerator=kind, accelerator_name=name)).spec
         line = "Epoch 1 | iter {0} step {0} | loss train: 3.5, val: n/a | iter time: 3.1 ms"
         speed[name] = read(spec, STARTED, *(line.format(step) for step in (1, 2)))[-1].get("mfu")
     flops_per_s = 6e9 * 1000 / 2
@@ -500,7 +502,7 @@ def test_mfu_is_of_the_nodes_accelerator_unless_the_job_names_one(tmp_path):
     expected = {name: pytest.approx(flops_per_s / peak, abs=1e-6) for name, peak in peaks.items()}
     assert speed == {**expected, "GB999": None, "": None}
     on_cpus = parsed("--job", str(file), "--run-dir", str(tmp_path), "--nproc-per-node", "8", "--accelerator", "cpu")
-    gpus = launch.Nodes(accelerator="gpu", accelerator_name="H100")
+    gpus = launch.NodeFacts(accelerator="gpu", accelerator_name="H100")
     assert launch.plan(on_cpus, gpus).spec.model.accelerator == ""
     file.write_text("command: a\nmodel: {accelerator: A100}\n")
     assert launch.plan(words, gpus).spec.model.accelerator == "A100"

@@ -25,7 +25,7 @@ from podwright_testing.mutations import mutated_bytes
 from podwright_training import shell_templates
 from podwright_training.__main__ import main
 from podwright_training.commands import launch
-from podwright_training.commands.launch import Elastic, Job, LaunchError, Nodes, plan, read_nodes, render, submit
+from podwright_training.commands.launch import Elastic, Job, LaunchError, NodeFacts, plan, read_nodes, render, submit
 from podwright_training.config.sources import preset_names
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import as_item
@@ -90,7 +90,7 @@ def test_jobs_say_whose_run_they_are_of():
 
 def test_every_preset_has_its_script(tmp_path):
     """A preset's name is all it takes on a cluster: its folder, its flag, the node's accelerators and EFA."""
-    nodes = Nodes(
+    nodes = NodeFacts(
         partition="gpus", accelerator="gpu", accelerators_per_node=8, efa_interfaces=32,
         environment=str(ENVIRONMENT), shared_root="/fsx", hyperpod=True,
     )  # fmt: skip
@@ -107,7 +107,7 @@ def test_every_preset_has_its_script(tmp_path):
 def test_a_run_needs_a_name():
     """Without a folder and without a preset there is nothing to call it."""
     with pytest.raises(LaunchError, match="--run-dir or --preset is required"):
-        plan(parse("--nodes", "1"), Nodes(shared_root="/fsx"))
+        plan(parse("--nodes", "1"), NodeFacts(shared_root="/fsx"))
 
 
 def test_efa_only_where_it_is():
@@ -264,12 +264,12 @@ def test_a_compute_node_speaks_for_itself(files):
 def test_trainium_has_a_rank_for_each_core_that_programs_see():
     """A trn2.48xlarge has 64; a trn1 is refused, with the way that it has."""
     words = parse("--run-dir", "/fsx/runs/a", "--nodes", "2")
-    trn2 = Nodes(accelerator="neuron", accelerators_per_node=16, accelerator_name="Trainium2", efa_interfaces=16)
+    trn2 = NodeFacts(accelerator="neuron", accelerators_per_node=16, accelerator_name="Trainium2", efa_interfaces=16)
     script = render(plan(words, trn2))
     assert "--nproc-per-node=64 " in script
     assert "export FI_EFA_USE_DEVICE_RDMA=" in script
     with pytest.raises(LaunchError, match=r"needs Trainium2 or Trainium3, and this is Trainium: .* --backend nxdt"):
-        plan(words, Nodes(accelerator="neuron", accelerators_per_node=16, accelerator_name="Trainium"))
+        plan(words, NodeFacts(accelerator="neuron", accelerators_per_node=16, accelerator_name="Trainium"))
 
 
 def test_a_login_node_knows_the_compute_nodes(files):
@@ -311,7 +311,7 @@ def test_damaged_files_are_a_line(files):
 
 def test_plain_slurm(tmp_path):
     """Without the bootstrap's files, nothing is assumed."""
-    assert read_nodes(None, tmp_path / "node.json", tmp_path / "parameters.json") == Nodes()
+    assert read_nodes(None, tmp_path / "node.json", tmp_path / "parameters.json") == NodeFacts()
 
 
 def test_defaults_come_from_the_nodes(files):
@@ -342,7 +342,7 @@ def test_defaults_come_from_the_nodes(files):
 def test_a_range_of_nodes_is_an_array_of_hosts():
     """Each node of an elastic run is a job of its own, spares too; none of them keeps a node for a replacement."""
     flags = ("--run-dir", "/fsx/runs/a", "--nproc-per-node", "2", "--nodes", "2-4", "--spares", "1", "--")
-    planned = plan(parse(*flags, "--preset=tiny", "--global-batch-size=24"), Nodes(hyperpod=True))
+    planned = plan(parse(*flags, "--preset=tiny", "--global-batch-size=24"), NodeFacts(hyperpod=True))
     assert (planned.nodes, planned.elastic, planned.auto_resume) == (4, Elastic(min_nodes=2, spares=1), False)
     script = render(planned)
     assert "#SBATCH --array=0-4\n#SBATCH --nodes=1\n" in script
@@ -473,7 +473,7 @@ def end_host(folder, status, state="RUNNING", scontrol=":"):
 def test_an_elastic_job_that_cannot_train_is_refused(flags, message):
     """Numbers of nodes that do not work are one line before anything is submitted."""
     with pytest.raises(LaunchError) as caught:
-        plan(parse("--run-dir", "/fsx/runs/a", "--nproc-per-node", "1", *flags), Nodes())
+        plan(parse("--run-dir", "/fsx/runs/a", "--nproc-per-node", "1", *flags), NodeFacts())
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -482,7 +482,7 @@ def test_all_problems_are_reported_at_once():
     """Everything wrong with a submission is one error."""
     flags = ("--run-dir", "/home/a b", "--nodes", "0", "--time-limit", "10:00", "--", "--run-dir=/elsewhere")
     with pytest.raises(LaunchError) as caught:
-        plan(parse(*flags), Nodes(shared_root="/fsx"))
+        plan(parse(*flags), NodeFacts(shared_root="/fsx"))
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
         "--nodes",
         "--nproc-per-node",
@@ -505,8 +505,8 @@ def test_nobody_elses_run_folder(tmp_path, planted):
         run.symlink_to(tmp_path / "mine")
     os.chown(run, 54321, 54321, follow_symlinks=False)
     with pytest.raises(LaunchError, match=r"--run-dir: .*/run belongs to uid 54321, who could change your job's"):
-        plan(parse("--run-dir", str(run), "--nodes", "1", "--nproc-per-node", "1"), Nodes())
-    plan(parse("--run-dir", str(tmp_path / "mine"), "--nodes", "1", "--nproc-per-node", "1"), Nodes())
+        plan(parse("--run-dir", str(run), "--nodes", "1", "--nproc-per-node", "1"), NodeFacts())
+    plan(parse("--run-dir", str(tmp_path / "mine"), "--nodes", "1", "--nproc-per-node", "1"), NodeFacts())
 
 
 @pytest.mark.parametrize(

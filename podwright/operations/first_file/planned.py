@@ -102,7 +102,7 @@ def run(model: str, *, tokens: str, instance_type: str, nodes: str, region: str)
     chosen = _chosen(found.candidate.layout) if found else {}
     plan = make_plan(Model.of(model), hardware, sequence=SEQUENCE, tokens=wanted, **chosen)
     cluster = f"{nodes} x {instance_type}"
-    reasons = launch.obstacles(plan, launch.Source())
+    reasons = launch.obstacles(plan, launch.LaunchInputs())
     if not (reasons or plan.memory.fits_surely):
         reasons = [f"{plan.tight()}: {plan.remedy()}"]
     if reasons:
@@ -110,7 +110,7 @@ def run(model: str, *, tokens: str, instance_type: str, nodes: str, region: str)
     price = f"{model} on {tokens} tokens{_price(plan)}"
     about = f"# {price}, planned for {cluster}:\n# podwright submit run.yaml --nodes {nodes}\n"
     seconds = plan.cost.hours * units.HOUR_S if plan.cost else 0.0
-    return Run(about + launch.run_file(plan, launch.Source()), price, seconds)
+    return Run(about + launch.run_file(plan, launch.LaunchInputs()), price, seconds)
 
 
 def _chosen(layout: Layout) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from podwright.operations.account.session import Session
 from podwright.operations.deployment.kit import PROJECT_FILE, Kit
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.health.differences import unequal
-from podwright.operations.import_export.imported import Description, Source, describe, normalised
+from podwright.operations.import_export.imported import ClusterDescription, Description, describe, normalised
 from podwright.operations.output import print_json
 from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
@@ -120,7 +120,7 @@ def _reasons(found: Cluster) -> Iterator[str]:
         yield f"{', '.join(flexible)} may have several instance types (InstanceRequirements)"
 
 
-def _source(session: Session, found: Cluster, *, lustre: str | None, bucket: str | None) -> Source:
+def _source(session: Session, found: Cluster, *, lustre: str | None, bucket: str | None) -> ClusterDescription:
     """Ask AWS for everything that the file says.
 
     Raises:
@@ -143,7 +143,7 @@ def _source(session: Session, found: Cluster, *, lustre: str | None, bucket: str
     if not name:
         raise ArgumentError(f"{found.name} has no lifecycle scripts that name a bucket", "name one with --bucket")
     (subnet,) = session.call("ec2", "describe_subnets", SubnetIds=list(found.subnet_ids))["Subnets"]
-    return Source(
+    return ClusterDescription(
         cluster=found,
         model=model,
         parameters=parameters,
@@ -185,7 +185,7 @@ def _file_system(
     return {**section, "mount_path": mount.get("MountPath", DEFAULT_MOUNTS[kind])}
 
 
-def _heading(source: Source) -> list[str]:
+def _heading(source: ClusterDescription) -> list[str]:
     today = datetime.now(timezone.utc).date().isoformat()
     manages = (
         "podwright manages the cluster. It uses, and does not change, what is existing here: network, file systems, "
@@ -194,7 +194,7 @@ def _heading(source: Source) -> list[str]:
     return [f"{source.cluster.name}, written by `podwright import` on {today} from {source.cluster.arn}.", manages]
 
 
-def _import(file: Path, source: Source) -> None:
+def _import(file: Path, source: ClusterDescription) -> None:
     """Check the file, compare its plan with the cluster, and write both stacks' states.
 
     Raises:
@@ -217,7 +217,7 @@ def _import(file: Path, source: Source) -> None:
         stack.record_outputs()
 
 
-def _enter(stack: DeployedStack, source: Source) -> None:
+def _enter(stack: DeployedStack, source: ClusterDescription) -> None:
     changes = stack.plan()["resource_changes"]
     change = next(item for item in changes if item["type"] == CLUSTER)
     planned, state = change["change"]["after"], change["change"]["before"]
@@ -255,7 +255,7 @@ def _publish(temporary: Path, output: Path) -> None:
         raise OperationError(f"cannot write {output}: {error.strerror}", "run the import again") from error
 
 
-def _report(source: Source, described: Description, output: Path, *, as_json: bool) -> None:
+def _report(source: ClusterDescription, described: Description, output: Path, *, as_json: bool) -> None:
     following = ["podwright deploy --dry-run", "podwright status"]
     if as_json:
         document = {

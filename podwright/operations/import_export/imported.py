@@ -27,7 +27,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Source:
+class ClusterDescription:
     """AWS's answers about a cluster.
 
     ``model`` is the cluster in the words of CloudFormation, ``parameters`` its provisioning_parameters.json.
@@ -49,7 +49,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Part:
+class FileSection:
     """One section of the file, and the remarks above it."""
 
     key: str
@@ -61,7 +61,7 @@ class Part:
 class Description:
     """A settings file: its sections, and the properties of the cluster that it cannot describe."""
 
-    parts: Sequence[Part]
+    parts: Sequence[FileSection]
     not_managed: Sequence[str]
 
     @property
@@ -79,7 +79,7 @@ class Description:
         return "\n".join([*lines, ""])
 
 
-def describe(source: Source) -> Description:
+def describe(source: ClusterDescription) -> Description:
     """Return the settings of a cluster on Slurm."""
     left = {key: value for key, value in source.model.items() if key not in READ_ONLY}
     network, tags = left.pop("VpcConfig"), _tags(left.pop("Tags", None) or ())
@@ -94,24 +94,26 @@ def describe(source: Source) -> Description:
         "instance_groups": [group for group, _ in described],
     }
     parts = [
-        Part("name", source.cluster.name),
-        Part("region", source.cluster.region),
-        *([Part("tags", tags)] if tags else []),
-        Part("network", {"source": "existing", "vpc_id": source.vpc_id, **_network(network)}),
-        Part("lustre", source.lustre, _remarks_on_mount(source, source.lustre, "FsxLustreConfig")),
-        *([Part("openzfs", source.openzfs)] if source.openzfs else []),
-        Part("bucket", {"source": "existing", "name": source.bucket}),
-        Part("role", _role(source)),
+        FileSection("name", source.cluster.name),
+        FileSection("region", source.cluster.region),
+        *([FileSection("tags", tags)] if tags else []),
+        FileSection("network", {"source": "existing", "vpc_id": source.vpc_id, **_network(network)}),
+        FileSection("lustre", source.lustre, _remarks_on_mount(source, source.lustre, "FsxLustreConfig")),
+        *([FileSection("openzfs", source.openzfs)] if source.openzfs else []),
+        FileSection("bucket", {"source": "existing", "name": source.bucket}),
+        FileSection("role", _role(source)),
         *_accounting(source),
-        Part("cluster", {key: value for key, value in cluster.items() if value != ""}, tuple(_remarks(source))),
-        Part("training", {"source": "none"}, ("The scripts are not podwright's: no training program is installed.",)),
+        FileSection("cluster", {key: value for key, value in cluster.items() if value != ""}, tuple(_remarks(source))),
+        FileSection(
+            "training", {"source": "none"}, ("The scripts are not podwright's: no training program is installed.",)
+        ),
     ]
     return Description(
         parts, [*(key for key, value in left.items() if value), *(word for _, w in described for word in w)]
     )
 
 
-def _role(source: Source) -> Values:
+def _role(source: ClusterDescription) -> Values:
     """Return the section of the roles, each of which all groups of a kind share."""
     by_kind = {group.role or COMPUTE: group.execution_role_arn for group in source.cluster.groups}
     arn = by_kind.get(COMPUTE) or next(iter(by_kind.values()))
@@ -191,7 +193,7 @@ def _batch(prefix: str, size: Values) -> dict[str, Any]:
     return {f"{prefix}max_{unit}": size.get("Value")}
 
 
-def _slurm(source: Source, orchestrator: Values) -> dict[str, Any]:
+def _slurm(source: ClusterDescription, orchestrator: Values) -> dict[str, Any]:
     scripts: Values = next((model["LifeCycleConfig"] for _, model in source.groups if model.get("LifeCycleConfig")), {})
     if "Slurm" not in orchestrator:
         return {"source": "existing", "source_s3_uri": scripts["SourceS3Uri"], "on_create": scripts.get("OnCreate", "")}
@@ -203,13 +205,13 @@ def _slurm(source: Source, orchestrator: Values) -> dict[str, Any]:
     return slurm
 
 
-def _accounting(source: Source) -> Iterator[Part]:
+def _accounting(source: ClusterDescription) -> Iterator[FileSection]:
     orchestrator = source.model.get("Orchestrator") or {}
     database = (orchestrator.get("Slurm") or {}).get("AccountingDatabase")
     if database:
         location = {"endpoint": database["Endpoint"], "secret_arn": database["SecretArn"]}
         port = {"port": database["Port"]} if "Port" in database else {}
-        yield Part("accounting", {"source": "existing", **location, **port})
+        yield FileSection("accounting", {"source": "existing", **location, **port})
 
 
 def _network(config: Values) -> dict[str, Any]:
@@ -220,14 +222,14 @@ def _tags(tags: Sequence[Values]) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in tags if not tag["Key"].startswith(AWS_TAGS)}
 
 
-def _remarks_on_mount(source: Source, lustre: Values, kind: str) -> tuple[str, ...]:
+def _remarks_on_mount(source: ClusterDescription, lustre: Values, kind: str) -> tuple[str, ...]:
     storage = [config for _, model in source.groups for config in model.get("InstanceStorageConfigs") or ()]
     if any(kind in config for config in storage):
         return ()
     return (f"AWS does not say where nodes mount it: {lustre['mount_path']} is assumed.",)
 
 
-def _remarks(source: Source) -> Iterator[str]:
+def _remarks(source: ClusterDescription) -> Iterator[str]:
     yield "own_tags: false keeps the cluster's tags. With true, the next deployment adds podwright's."
     unnamed = [group.name for group in source.cluster.groups if not group.role]
     if unnamed:

@@ -22,7 +22,7 @@ from podwright_rehearsal.aws.list_order import reordered
 
 
 @dataclass
-class Progress:
+class RequestProgress:
     """One asynchronous request: IN_PROGRESS until ``done_at``, then FAILED if there is an ``error``, else SUCCESS."""
 
     token: str
@@ -51,7 +51,7 @@ class CloudControl:
         self._clusters = clusters
         self._region = region
         self._transition_s = transition_s
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, RequestProgress] = {}
         self._token_by_client_token: dict[str, str] = {}
         self.operations = {
             "CreateResource": self.create,
@@ -125,7 +125,7 @@ class CloudControl:
         except HandlerError as error:
             failure = error
         now = clock.now()
-        progress = Progress(
+        progress = RequestProgress(
             token=str(uuid.uuid4()),
             operation=operation,
             request=request,
@@ -138,7 +138,7 @@ class CloudControl:
         self._token_by_client_token[client_token] = progress.token
         return {"ProgressEvent": self._event(progress)}
 
-    def _event(self, progress: Progress) -> dict[str, Any]:
+    def _event(self, progress: RequestProgress) -> dict[str, Any]:
         is_done = clock.now() >= progress.done_at
         event: dict[str, Any] = {
             "TypeName": cluster_schema.CLUSTER_TYPE,

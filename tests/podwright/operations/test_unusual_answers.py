@@ -19,7 +19,7 @@ from podwright.operations.account import cluster
 from podwright.operations.account.inventory import Inventory, Leftover, _Search
 from podwright.operations.account.session import Session
 from podwright.operations.errors import OperationError
-from podwright.operations.import_export.imported import Source, describe
+from podwright.operations.import_export.imported import ClusterDescription, describe
 from podwright.operations.jobs import runs
 from podwright_bootstrap.contract import InstanceFacts, NodeRecord
 from podwright_testing.mutations import mutated_bytes
@@ -180,7 +180,7 @@ def test_an_imported_group_has_a_partition_that_check_takes(partition: str, writ
         ],
     }
     lustre = {"source": "existing", "mount_path": "/fsx"}
-    described = describe(Source(found, model, parameters, "vpc-1", "bucket", lustre, None))
+    described = describe(ClusterDescription(found, model, parameters, "vpc-1", "bucket", lustre, None))
     (section,) = (part for part in described.parts if part.key == "cluster")
     (workers,) = section.value["instance_groups"]
     assert workers["partition"] == written

@@ -59,7 +59,7 @@ TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class Generation:
+class MemoryCheckpoint:
     """A complete checkpoint in memory.
 
     Attributes:
@@ -155,7 +155,7 @@ class MemoryTier:
         """Wait until this rank does not save."""
         self._thread.wait()
 
-    def newest(self, *, at_least: int) -> Generation | None:
+    def newest(self, *, at_least: int) -> MemoryCheckpoint | None:
         """Return the newest checkpoint that is complete over all hosts, of this step or later; log why others are not.
 
         Every file was hashed.
@@ -171,12 +171,14 @@ class MemoryTier:
             places = self._places(step, files)
             missing = sorted(name for name in files if name not in places)
             if not missing:
-                return Generation(step, manifest, places)
+                return MemoryCheckpoint(step, manifest, places)
             if dist.get_rank() == 0:
                 logger.warning(_lost(step, missing, files))
         return None
 
-    def restore(self, found: Generation, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> TrainerState:
+    def restore(
+        self, found: MemoryCheckpoint, *, weights: Mapping[str, Tensor], optimizers: Optimizers
+    ) -> TrainerState:
         """Load everything from a checkpoint that ``newest`` returned, on all ranks; return its state.
 
         Raises:
@@ -311,7 +313,7 @@ class MemoryTier:
                 places.setdefault(name, []).append(host)
         return places
 
-    def _remote(self, found: Generation) -> dict[str, list[tuple[str, Address]]]:
+    def _remote(self, found: MemoryCheckpoint) -> dict[str, list[tuple[str, Address]]]:
         """Return where to read the files that this host does not have."""
         name = step_folder.folders(Path(), found.step)[0].name
         return {

@@ -114,7 +114,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nodes:
+class NodeFacts:
     """Known facts of the compute nodes."""
 
     partition: str | None = None
@@ -211,7 +211,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_nxdt(args: argparse.Namespace, nodes: Nodes) -> int:
+def _run_nxdt(args: argparse.Namespace, nodes: NodeFacts) -> int:
     """Launch NxD Training on Trainium nodes."""
     if args.instance is None and nodes.accelerator_name == "Trainium":
         args.instance = "ml.trn1.32xlarge"
@@ -237,7 +237,7 @@ def problems_of_nxdt(args: argparse.Namespace) -> Iterator[str]:
         yield "--nodes: NxD Training is not elastic, give one number and no --spares"
 
 
-def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
+def plan(args: argparse.Namespace, nodes: NodeFacts) -> Job:
     """Combine flags and facts into a job; flags override facts.
 
     Raises:
@@ -393,14 +393,14 @@ def submit(job: Job) -> int:
     return int(answer.split(";")[0])  # "number" or "number;cluster"
 
 
-def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: Path) -> Nodes:
+def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: Path) -> NodeFacts:
     """Return the bootstrap's record of the nodes of ``partition``; empty on plain Slurm.
 
     Raises:
         LaunchError: There are several partitions to choose from, no partition has that name, or a file is damaged.
     """
     if not node_json.exists():
-        return Nodes(hyperpod=HYPERPOD_MARK.exists())
+        return NodeFacts(hyperpod=HYPERPOD_MARK.exists())
     try:
         nodes = _recorded(partition, node_json, provisioning_parameters)
     except LaunchError:
@@ -410,7 +410,7 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
             f"{node_json} or {provisioning_parameters} is damaged ({type(error).__name__}: {error}); let an "
             "administrator boot this node again"
         ) from error
-    types = get_type_hints(Nodes)
+    types = get_type_hints(NodeFacts)
     for name, value in vars(nodes).items():
         if not isinstance(value, types[name]) or (isinstance(value, str) and not value.isprintable()):
             given = textwrap.shorten(ascii(value), 60, placeholder=" …")
@@ -418,12 +418,12 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
     return nodes
 
 
-def _recorded(partition: str | None, node_json: Path, provisioning_parameters: Path) -> Nodes:
+def _recorded(partition: str | None, node_json: Path, provisioning_parameters: Path) -> NodeFacts:
     record = json.loads(node_json.read_text())
     group, facts = record["partition"], record
     if record["role"] != "compute" or partition not in (None, record["partition"]):
         group, facts = _worker_group(partition, json.loads(provisioning_parameters.read_text()))
-    return Nodes(
+    return NodeFacts(
         partition=group,
         accelerator=facts["accelerator"],
         accelerators_per_node=facts["accelerators_per_node"],
@@ -435,7 +435,7 @@ def _recorded(partition: str | None, node_json: Path, provisioning_parameters: P
     )
 
 
-def _run_dir(args: argparse.Namespace, nodes: Nodes, job_name: str = "") -> Path:
+def _run_dir(args: argparse.Namespace, nodes: NodeFacts, job_name: str = "") -> Path:
     """Return the run's folder: the flag's value, or a folder named after the preset or the job."""
     name = args.preset or job_name or (args.job and args.job.stem)
     if args.run_dir is None and name is None:
@@ -444,7 +444,7 @@ def _run_dir(args: argparse.Namespace, nodes: Nodes, job_name: str = "") -> Path
     return Path(os.path.normpath(run_dir.absolute()))  # without `..`, which leads out of the shared folder
 
 
-def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root: Path) -> Iterator[str]:
+def _problems(args: argparse.Namespace, nodes: NodeFacts, nproc_per_node: int, root: Path) -> Iterator[str]:
     yield from _problems_of_nodes(args)
     device = neuron.device_of(args.instance) if args.instance else nodes.accelerator_name
     if not args.job and (args.instance or nodes.accelerator == "neuron") and (problem := neuron.native_problem(device)):
@@ -459,7 +459,7 @@ def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root:
         )
 
 
-def _problems_of_run_dir(args: argparse.Namespace, nodes: Nodes, root: Path) -> Iterator[str]:
+def _problems_of_run_dir(args: argparse.Namespace, nodes: NodeFacts, root: Path) -> Iterator[str]:
     if re.search(r"[^\w./+=@-]", str(root)):
         yield f"--run-dir: got {root}, need only letters, digits and ./+=@_-, because Slurm's log is there"
     if args.partition and not re.fullmatch(r"[\w.,-]+", args.partition):

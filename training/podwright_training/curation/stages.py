@@ -71,7 +71,7 @@ EMAIL, ADDRESS = "email@example.com", "192.0.2.1"  # of RFC 5737, which names no
 
 
 @dataclass(frozen=True)
-class Stage:
+class CurationStage:
     """One pipeline and the number of its tasks."""
 
     name: str
@@ -144,7 +144,7 @@ class Curation:
             write_atomically(path, json.dumps(begun, indent=1) + "\n")
         (self.work / "dataset").mkdir(exist_ok=True)
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[CurationStage]:
         """Yield the stages in order."""
         settings, work = self.settings, self.work
         exact = ExactDedupConfig(content_getter=_text, hash_config=HASH)
@@ -164,18 +164,20 @@ class Curation:
             *self._filters(),
             ParquetWriter(folder["documents"], compression="zstd", use_content_defined_chunking=False, adapter=_row),
         ]
-        yield Stage("documents", documents, settings.tasks)
+        yield CurationStage("documents", documents, settings.tasks)
         read = [ParquetReader(folder["documents"], read_metadata=False)]
         if settings.exact:
-            yield Stage("exact-signatures", [*read, ExactDedupSignature(folder["exact"], exact)], settings.tasks)
-            yield Stage("exact-pairs", [ExactFindDedups(folder["exact"], folder["exact-found"], exact)], 1)
+            yield CurationStage(
+                "exact-signatures", [*read, ExactDedupSignature(folder["exact"], exact)], settings.tasks
+            )
+            yield CurationStage("exact-pairs", [ExactFindDedups(folder["exact"], folder["exact-found"], exact)], 1)
             read = [*read, ExactDedupFilter(folder["exact-found"], exact)]
         if settings.near:
             signatures = MinhashDedupSignature(folder["near"], near, language=Words())
-            yield Stage("near-signatures", [*read, signatures], settings.tasks)
+            yield CurationStage("near-signatures", [*read, signatures], settings.tasks)
             buckets = MinhashDedupBuckets(folder["near"], folder["near-found"], config=near)
-            yield Stage("near-pairs", [buckets], settings.buckets)
-            yield Stage("near-clusters", [MinhashDedupCluster(folder["near-found"], folder["kept"], near)], 1)
+            yield CurationStage("near-pairs", [buckets], settings.buckets)
+            yield CurationStage("near-clusters", [MinhashDedupCluster(folder["near-found"], folder["kept"], near)], 1)
             read = [*read, MinhashDedupFilter(folder["kept"])]
         tokens = WriteTokens(
             work / "dataset",
@@ -183,9 +185,9 @@ class Curation:
             tokenizer=settings.tokenizer,
             validation_fraction=settings.validation_fraction,
         )
-        yield Stage("tokens", [*read, tokens], settings.tasks)
+        yield CurationStage("tokens", [*read, tokens], settings.tasks)
         manifest = WriteManifest(settings, identity=self.identity, work=work, output=self.output)
-        yield Stage("manifest", [manifest], 1)
+        yield CurationStage("manifest", [manifest], 1)
 
     def _filters(self) -> Iterator[Any]:
         if self.settings.languages:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podwright_training.data.faults import BadRecordError, BadShardError, DataError, Fault, Faults
-from podwright_training.data.formats import Block, Document, format_of, read_blocks
+from podwright_training.data.formats import Document, DocumentBlock, format_of, read_blocks
 from podwright_training.data.splits import Split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.token_shards import TokenShard
@@ -108,7 +108,7 @@ class Corpus:
 
     def _places(
         self, stream: int, epoch: int, first: Position, faults: Faults
-    ) -> Iterator[tuple[Position, Block, int, str]]:
+    ) -> Iterator[tuple[Position, DocumentBlock, int, str]]:
         """Yield the location of each document of ``stream``, in the order of ``epoch``, from ``first`` on."""
         for shard, file in enumerate(self._shards_of(stream, epoch)):
             if (epoch, shard) < (first.epoch, first.shard):
@@ -162,7 +162,7 @@ def _check_tokenizer(file: str, encoder: Encoder) -> None:
         raise DataError(f"{file} holds tokens of another tokenizer ({there}) than this one ({encoder.digest})")
 
 
-def _check_block(block: Block, file: str) -> None:
+def _check_block(block: DocumentBlock, file: str) -> None:
     problem: BadRecordError | None = None
     for index in range(len(block)):
         try:

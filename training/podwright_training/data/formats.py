@@ -30,7 +30,7 @@ LINE_BYTES = 64 << 20  # of a JSON record: longer ones are broken, and never hel
 Document = str | NDArray[Any]  # text, or token ids with the end-of-text token
 
 
-class Block(ABC):
+class DocumentBlock(ABC):
     """Consecutive documents of a shard, decoded on access.
 
     Attributes:
@@ -52,7 +52,7 @@ class Block(ABC):
         return self.first + index + 1
 
 
-def read_blocks(path: str, *, column: str, start: int = 0) -> Iterator[Block]:
+def read_blocks(path: str, *, column: str, start: int = 0) -> Iterator[DocumentBlock]:
     """Yield the blocks of a shard from number ``start`` on.
 
     Raises:
@@ -74,7 +74,7 @@ def format_of(path: str) -> str:
     return next((suffix for suffix in FORMATS if path.endswith(suffix)), "")
 
 
-class _JsonBlock(Block):
+class _JsonBlock(DocumentBlock):
     def __init__(self, first: int, lines: list[bytes], column: str) -> None:
         super().__init__(first)
         self._numbers = [number for number, line in enumerate(lines, first + 1) if not line.isspace() and line]
@@ -101,7 +101,7 @@ class _JsonBlock(Block):
         return _text(record[self._column], self._column)
 
 
-class _TextBlock(Block):
+class _TextBlock(DocumentBlock):
     def __init__(self, first: int, texts: pa.Array, column: str) -> None:
         super().__init__(first)
         self._texts = texts
@@ -118,7 +118,7 @@ class _TextBlock(Block):
         return _text(text, self._column)
 
 
-class _TokenBlock(Block):
+class _TokenBlock(DocumentBlock):
     def __init__(self, first: int, shard: TokenShard) -> None:
         super().__init__(first)
         self._shard = shard
@@ -141,7 +141,7 @@ def _text(value: object, column: str) -> str:
     return value
 
 
-def _json_blocks(path: str, column: str, start: int) -> Iterator[Block]:
+def _json_blocks(path: str, column: str, start: int) -> Iterator[DocumentBlock]:
     first = start * BLOCK_DOCUMENTS
     lines: list[bytes] = []
     with open_file(path) as file:
@@ -200,7 +200,7 @@ def _lines(read: Callable[[int], bytes], *, skipped: int) -> Iterator[list[bytes
         yield [b"".join(begun)]
 
 
-def _parquet_blocks(path: str, column: str, start: int) -> Iterator[Block]:
+def _parquet_blocks(path: str, column: str, start: int) -> Iterator[DocumentBlock]:
     first = 0
     with open_file(path) as source, pq.ParquetFile(source) as file:
         _check_column(path, file.schema_arrow, column)
@@ -216,7 +216,7 @@ def _parquet_blocks(path: str, column: str, start: int) -> Iterator[Block]:
             first += rows
 
 
-def _arrow_blocks(path: str, column: str, start: int) -> Iterator[Block]:
+def _arrow_blocks(path: str, column: str, start: int) -> Iterator[DocumentBlock]:
     first = 0
     with open_file(path) as file, pa.memory_map(path) if is_local(path) else pa.PythonFile(file, "r") as source:
         schema, batches = _record_batches(source)
@@ -241,7 +241,7 @@ def _record_batches(source: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.Recor
     return stream.schema, iter(stream)
 
 
-def _token_blocks(path: str, _column: str, start: int) -> Iterator[Block]:
+def _token_blocks(path: str, _column: str, start: int) -> Iterator[DocumentBlock]:
     with closing(TokenShard(path)) as shard:
         for first in range(start * BLOCK_DOCUMENTS, len(shard), BLOCK_DOCUMENTS):
             yield _TokenBlock(first, shard)
@@ -255,7 +255,7 @@ def _check_column(path: str, schema: pa.Schema, column: str) -> None:
         raise DataError(f"{path}: column {column!r} (text_column) has type {kind}, not text")
 
 
-FORMATS: dict[str, Callable[[str, str, int], Iterator[Block]]] = {
+FORMATS: dict[str, Callable[[str, str, int], Iterator[DocumentBlock]]] = {
     ".jsonl": _json_blocks,
     ".jsonl.gz": _json_blocks,
     ".jsonl.zst": _json_blocks,

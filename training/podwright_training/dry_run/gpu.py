@@ -32,7 +32,7 @@ _KERNELS = torch.library.Library("aten", "IMPL", "PrivateUse1")  # type: ignore[
 
 
 def _empty(size: Sequence[int], dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
-    tensor: torch.Tensor = torch._C._acc.create_empty_tensor(tuple(size), dtype or torch.get_default_dtype())  # noqa: SLF001
+    tensor: torch.Tensor = torch._C._acc.create_empty_tensor(tuple(size), dtype or torch.get_default_dtype())  # noqa: SLF001 - for devices in Python
     return tensor
 
 

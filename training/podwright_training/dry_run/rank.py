@@ -32,7 +32,7 @@ from podwright_training.ranks import Ranks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class RankStep:
     """Requirements of a rank's step.
 
     Attributes:
@@ -85,7 +85,7 @@ def kinds(options: TrainConfig, world_size: int) -> dict[int, str]:
     return found if stages > 2 else {0: first, each: last}  # noqa: PLR2004 - ends only
 
 
-def run(options: TrainConfig, ranks: Ranks, kind: str) -> Step:
+def run(options: TrainConfig, ranks: Ranks, kind: str) -> RankStep:
     """Take two steps as ``ranks.rank`` of a job and record the second; the first allocates lasting memory.
 
     With ``compile`` both are compiled, and a third that is not is recorded: a graph's operations, one by one, would
@@ -100,7 +100,7 @@ def run(options: TrainConfig, ranks: Ranks, kind: str) -> Step:
         dist.destroy_process_group()
 
 
-def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) -> Step:
+def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) -> RankStep:
     began = time.monotonic()
     dims = ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
     meshes = Meshes.of(dims, device.type)  # real tensors: their numbers are ranks
@@ -129,7 +129,7 @@ def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) ->
             _leave_uncompiled(parallel)
         with recorder.recording():
             _step(options, parallel, optimizers, recorder)
-    return Step(
+    return RankStep(
         rank=ranks.rank,
         kind=kind,
         sequences=options.train_batch_size * options.micro_batches(parallel.data_size),

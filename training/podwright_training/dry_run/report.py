@@ -10,14 +10,14 @@ from podwright_training.config.memory_checkpoints import GENERATIONS
 from podwright_training.config.parallel_dims import accumulates_whole_gradients
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.dry_run import memory
-from podwright_training.dry_run.rank import Step
+from podwright_training.dry_run.rank import RankStep
 
 SCHEMA = "podwright-train.dry-run/2"
 GB = 1e9
 KEPT = 2 * GENERATIONS + 1  # here and at the partner, and the copy from which they are written
 
 
-def text(options: TrainConfig, step: Step, *, memory_gb: float | None) -> str:
+def text(options: TrainConfig, step: RankStep, *, memory_gb: float | None) -> str:
     """Return a table of one rank's step.
 
     Args:
@@ -28,7 +28,7 @@ def text(options: TrainConfig, step: Step, *, memory_gb: float | None) -> str:
     return "\n".join(_lines(options, step, memory_gb))
 
 
-def findings(options: TrainConfig, step: Step, *, memory_gb: float | None) -> Iterator[str]:
+def findings(options: TrainConfig, step: RankStep, *, memory_gb: float | None) -> Iterator[str]:
     """Yield problems that would end the job on GPUs, or slow it down, one line each.
 
     Args:
@@ -77,7 +77,7 @@ def _sharded_gradients(options: TrainConfig) -> str | None:
 
 
 def document(
-    options: TrainConfig, steps: Sequence[Step], *, world_size: int, memory_gb: float | None
+    options: TrainConfig, steps: Sequence[RankStep], *, world_size: int, memory_gb: float | None
 ) -> dict[str, Any]:
     """Return the same of all ranks, for ``json``."""
     return {
@@ -108,7 +108,7 @@ def document(
     }
 
 
-def _lines(options: TrainConfig, step: Step, memory_gb: float | None) -> Iterator[str]:
+def _lines(options: TrainConfig, step: RankStep, memory_gb: float | None) -> Iterator[str]:
     yield f"rank {step.rank}, {step.kind}: {step.parameters:,} parameters in its shards"
     yield from _table("memory at the peak", "GB", [(name, size / GB) for name, size in step.memory_bytes.items()])
     peak = step.peak_bytes / GB

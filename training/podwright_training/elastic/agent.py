@@ -23,7 +23,7 @@ from podwright_training.elastic.leader import SLEPT_S, Leader
 from podwright_training.elastic.membership import FINISHED, LEFT, Membership, Past
 from podwright_training.elastic.offenders import Offenders
 from podwright_training.elastic.policy import Policy
-from podwright_training.elastic.report import Report
+from podwright_training.elastic.report import HostReport
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import UserError
 from podwright_training.ports import free_port, listen
@@ -302,8 +302,8 @@ class Agent:
     def _lets_others_train(self) -> bool:
         return self._leads and self._membership is not None and self._membership.only_others_train
 
-    def _report(self) -> Report:
-        return Report(
+    def _report(self) -> HostReport:
+        return HostReport(
             ready=self._ranks.ready,
             generation=self._ranks.generation,
             ranks=self._ranks.reports(),

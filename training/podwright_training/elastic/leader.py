@@ -13,7 +13,7 @@ from typing import Any
 from podwright_training.elastic import membership
 from podwright_training.elastic.channel import Channel, ChannelError, accept
 from podwright_training.elastic.membership import LEFT, Dismiss, Drain, End, Membership, Record, Start, Stop
-from podwright_training.elastic.report import Report
+from podwright_training.elastic.report import HostReport
 from podwright_training.elastic.terms import Term, Terms
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Leader:
             self._channels[name] = channel
             self._membership.join(name, host=hello["host"], number=hello["number"], now=now)
             while True:
-                report = Report.from_dict((await channel.receive())["report"])
+                report = HostReport.from_dict((await channel.receive())["report"])
                 self._membership.report(name, report, now=time.monotonic())
                 channel.send(beat=True)
                 self._news.set()

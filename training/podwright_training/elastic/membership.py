@@ -13,7 +13,7 @@ from typing import Any
 
 from podwright_training.beats import Activity
 from podwright_training.elastic.policy import Policy
-from podwright_training.elastic.report import RankReport, Report
+from podwright_training.elastic.report import HostReport, RankReport
 from podwright_training.elastic.state_holders import fewest_holders
 
 # Exit statuses of agents; the last ones are sysexits.h's UNAVAILABLE, OSERR and TEMPFAIL. Any other is that of a host
@@ -86,7 +86,7 @@ class Member:
     host: str
     number: int
     heard_s: float
-    report: Report = field(default_factory=Report)
+    report: HostReport = field(default_factory=HostReport)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Membership:
         """Add a host that has connected."""
         self.members[member] = Member(host, number, now)
 
-    def report(self, member: str, report: Report, *, now: float) -> None:
+    def report(self, member: str, report: HostReport, *, now: float) -> None:
         """Take a host's report."""
         if member in self.members:
             self.members[member].report = report
@@ -326,12 +326,12 @@ class Membership:
             generation.draining = why
             yield Drain(generation.number, generation.members)
 
-    def _reports(self, generation: Generation) -> list[Report]:
+    def _reports(self, generation: Generation) -> list[HostReport]:
         """Return the reports of hosts that have started the generation's ranks."""
         reports = [self.members[name].report for name in generation.members if name in self.members]
         return [report for report in reports if report.generation == generation.number]
 
-    def _note(self, generation: Generation, reports: list[Report], now: float) -> Iterator[Command]:
+    def _note(self, generation: Generation, reports: list[HostReport], now: float) -> Iterator[Command]:
         """Note when the generation reaches each phase; after its first step record the duration of the change."""
         ranks = [rank for report in reports for rank in report.ranks]
         if not ranks or len(reports) < len(generation.members):
@@ -471,7 +471,7 @@ class Membership:
         yield from self._form(now)
 
 
-def _is_free(report: Report) -> bool:
+def _is_free(report: HostReport) -> bool:
     return report.ready and report.generation is None and not report.leaving
 
 

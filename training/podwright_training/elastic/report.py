@@ -34,7 +34,7 @@ class RankReport:
 
 
 @dataclass(frozen=True)
-class Report:
+class HostReport:
     """One host."""
 
     ready: bool = False  # everything is imported: ranks start at once
@@ -48,7 +48,7 @@ class Report:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Report:
+    def from_dict(cls, values: Mapping[str, Any]) -> HostReport:
         """Return the report that ``to_dict`` wrote."""
         ranks = (RankReport(**{**rank, "activity": Activity(rank["activity"])}) for rank in values["ranks"])
         return cls(**{**values, "ranks": tuple(ranks)})

@@ -51,8 +51,8 @@ TOKENISED = (
 )
 
 
-class Layout(NamedTuple):
-    """Divide a model among the ranks of a job, which are NeuronCores."""
+class Division(NamedTuple):
+    """Division of a model among the ranks of a job, which are NeuronCores."""
 
     ranks: int
     tensor: int
@@ -86,7 +86,7 @@ class Plan:
     options: TrainConfig
     instance_type: str
     nodes: int
-    layout: Layout
+    layout: Division
     shared: Path
     index: str = INDEX
     cache_root: str = ""
@@ -133,13 +133,13 @@ class Plan:
 
 def layout_of(
     options: TrainConfig, instance_type: str, nodes: int, *, key_value_copies: int | None, tensor: int | None
-) -> Layout:
+) -> Division:
     """Return the layout; values that are ``None`` are chosen: all cores of a trn1 for tensors, the fewest copies."""
     ranks = DEVICES * neuron.ranks_per_device(MEMBERS[instance_type])
     tensor = tensor or (ranks if MEMBERS[instance_type] == "Trainium" else ranks // 4)
     fewest = max(1, tensor // options.model.num_key_value_heads)
     copies = fewest if key_value_copies is None else key_value_copies
-    return Layout(ranks * nodes, tensor, options.pipeline_parallel, options.context_parallel, copies)
+    return Division(ranks * nodes, tensor, options.pipeline_parallel, options.context_parallel, copies)
 
 
 def problems(plan: Plan) -> Iterator[str]:
@@ -158,7 +158,7 @@ def problems(plan: Plan) -> Iterator[str]:
     yield from _problems_of_places(plan)
 
 
-def _problems_of_heads(options: TrainConfig, layout: Layout) -> Iterator[str]:
+def _problems_of_heads(options: TrainConfig, layout: Division) -> Iterator[str]:
     heads, held = options.model.num_attention_heads, options.model.num_key_value_heads
     copies = held * layout.key_value_copies
     if layout.key_value_copies < 1 or copies > heads:

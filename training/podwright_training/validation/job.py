@@ -19,7 +19,7 @@ from podwright_training.validation.files import remove_files
 from podwright_training.validation.measurements import FILE_NAME, Measurements, NodeReport, Reduction
 from podwright_training.validation.rounds import Pair, rounds
 from podwright_training.validation.slow import fastest_of_nodes, slow_nodes, slow_pairs
-from podwright_training.validation.steps import ALL_REDUCE, NODE, READ, Step, hostnames, read_result
+from podwright_training.validation.steps import ALL_REDUCE, NODE, READ, SrunStep, hostnames, read_result
 
 STEP_LIMIT_S = 300  # of one measurement, with the start of Python and torch on a cold file system
 FIRST_PORT, PORTS = 20000, 10000  # below the ephemeral ports
@@ -35,7 +35,7 @@ def measure(folder: Path, *, file_mib: int, max_rounds: int | None = None) -> No
         max_rounds: largest number of rounds of pairs. Default: until all pairs have met.
     """
     started_at = _now()
-    nodes = Nodes(folder, sorted(hostnames(os.environ["SLURM_JOB_NODELIST"])))
+    nodes = JobNodes(folder, sorted(hostnames(os.environ["SLURM_JOB_NODELIST"])))
     try:
         reports = nodes.report(file_mib)
         equal, ranks = _with_as_many_gpus(reports)
@@ -58,7 +58,7 @@ def measure(folder: Path, *, file_mib: int, max_rounds: int | None = None) -> No
 
 
 @dataclass(frozen=True)
-class Nodes:
+class JobNodes:
     """The nodes of the job."""
 
     folder: Path
@@ -75,7 +75,7 @@ class Nodes:
         return [self._report(name, found[name], failed) for name in self.names]
 
     def _step(self, part: str, *words: str) -> str:
-        return Step(self.names, 1, STEP_LIMIT_S).run(part, f"--folder={self.folder}", *words)
+        return SrunStep(self.names, 1, STEP_LIMIT_S).run(part, f"--folder={self.folder}", *words)
 
     def _report(self, name: str, result: dict[str, object] | None, failed: str) -> NodeReport:
         if result is None:
@@ -119,7 +119,7 @@ class Reductions:
         number = next(self._numbers)
         name = f"{ALL_REDUCE}-{number}"
         port = FIRST_PORT + (int(os.environ["SLURM_JOB_ID"]) + number) % PORTS
-        step = Step(names, self.ranks, STEP_LIMIT_S)
+        step = SrunStep(names, self.ranks, STEP_LIMIT_S)
         failed = step.run(ALL_REDUCE, f"--folder={self.folder}", f"--name={name}", f"--port={port}")
         result = read_result(self.folder, name)
         if result is None:

@@ -52,7 +52,7 @@ def result_path(folder: Path, name: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Step:
+class SrunStep:
     """One srun of this program on some nodes of the job.
 
     Args:
