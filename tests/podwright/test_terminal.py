@@ -91,6 +91,7 @@ def printed(folder: Path, lines: str, columns: int) -> str:
         return terminal.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80])
 def test_every_command_fits(folder: Path, columns: int) -> None:
     """Help, answers and errors of all commands have no line over the width, but for words that are wider alone."""

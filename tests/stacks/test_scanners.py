@@ -93,6 +93,7 @@ def test_cfn_lint_accepts_the_clusters(output: Path):
     assert "'automatic' is not one of" in wrong
 
 
+@pytest.mark.slow
 def test_cfn_lint_accepts_the_policies(output: Path):
     """Every policy of the examples has a policy's form and actions that exist; a misspelt action is found."""
     found = [policy for stack in sorted(STACKS) for policy in policies(synthesized(output, stack))]

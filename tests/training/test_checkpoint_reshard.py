@@ -34,6 +34,7 @@ def train(call_ranks, tiny_flags):
     return train
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_in_every_layout(train, tmp_path):
     """4 ranks → 2 → 3 → tensor parallel on 2 of 4 → a pipeline of 2, both with the embedding → 4: the loss to 1e-6."""
     for steps, layout in LAYOUTS.items():

@@ -5,6 +5,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from podwright_training import job_store
 from podwright_training.data import remote
 from podwright_training.data.faults import DataError
@@ -26,6 +28,7 @@ def test_the_store_is_listed_once_for_all_ranks(run_ranks, tmp_path):
     assert found == {"{'a': 'hf://a'} dataset 'owner/two': no local folder"}
 
 
+@pytest.mark.slow
 def test_a_first_rank_that_is_gone_is_no_error_of_the_user(run_ranks, tmp_path):
     """Others fail as ranks do that lost a peer: an elastic run would end for good with an error of the user."""
     run_ranks(__file__, tmp_path, "gone", ranks=RANKS)

@@ -323,6 +323,7 @@ def test_a_dataset_that_cannot_be_read_or_written_is_one_line(text_dataset, tmp_
         assert not (tmp_path / place).exists()
 
 
+@pytest.mark.slow
 def test_two_runs_share_one_dataset(text_dataset, tmp_path):
     """Of jobs that need the same dataset at once, one writes it and the others wait for it; nothing else is left."""
     out = tmp_path / "shared" / "rows"

@@ -60,6 +60,7 @@ def printed(lines, columns):
         return terminal.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80])
 def test_every_command_fits(columns, text_dataset, undisturbed, tmp_path):
     """Help, answers and errors of all commands have no line over the width, but for words that are wider alone."""
