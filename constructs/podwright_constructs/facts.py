@@ -200,10 +200,12 @@ VPC_PREFIX_TEXT = f"/{MIN_CIDR_PREFIX_LENGTH} to /{MAX_CIDR_PREFIX_LENGTH}"
 # https://docs.aws.amazon.com/global-infrastructure/latest/regions/az-ids.html
 AVAILABILITY_ZONE_ID_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-az[0-9]+")
 
-# A VPC whose first block is of one private range takes no further block of another one, and never one of 198.19.0.0/16.
+# A VPC takes further private blocks only from the private range of its first block, and never one of 198.19.0.0/16.
 # https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html
 PRIVATE_RANGES = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 AWS_OWN_RANGE = "198.19.0.0/16"
+# By the first block's range; AWS's page refuses 10.0.0.0/16 also beside blocks of itself.
+REFUSED_RANGES_BESIDE = {"172.16.0.0/12": "172.31.0.0/16", "10.1.0.0/16": "10.0.0.0/16"}
 # Docker's own network; SageMaker and other services use it too, so AWS advises against it for a VPC.
 # https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html
 DOCKER_RANGE = "172.17.0.0/16"

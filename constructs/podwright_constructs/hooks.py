@@ -14,7 +14,7 @@ def hook_problems(hooks: Mapping[str, Path]) -> Iterator[Problem]:
     """Report scripts, by the name that the settings give them, that a node could not run."""
     for script, file in hooks.items():
         if not file.is_file():
-            yield Problem("missing", ("script",), script, f"an existing file; there is no {file}")
+            yield Problem("missing", ("script",), script, f"a file; {file} does not exist")
             continue
         content = file.read_bytes()
         if not content.startswith(b"#!/"):

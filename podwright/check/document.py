@@ -121,7 +121,7 @@ class Document:
         """Return a text about the file with its secrets masked."""
         for secret in self._secrets:
             text = text.replace(secret, stars(secret))
-        for value in self._in_place_of_arns.values():
+        for value in self._perhaps_secrets.values():
             text = text.replace(f"got {value}", f"got {'*' * len(value)}").replace(repr(value), repr("*" * len(value)))
         return masked(text)
 
@@ -129,19 +129,21 @@ class Document:
     def shown(self) -> str:
         """The file's text as messages quote it: without its secrets, however they are written."""
         lines = self.text.split("\n")
-        for path in (*(path for path, _, _ in self._escaped_secrets), *self._in_place_of_arns):
+        for path in (*(path for path, _, _ in self._escaped_secrets), *self._perhaps_secrets):
             at, line = self._values[path], lines[self._values[path].line - 1]
             start, end = at.column - 1, at.column - 1 + at.width
             lines[at.line - 1] = line[:start] + "*" * len(line[start:end]) + line[end:]
         return masked("\n".join(lines))
 
     @cached_property
-    def _in_place_of_arns(self) -> dict[KeyPath, str]:
-        """Values of keys that need a secret's ARN and have something else: perhaps the secret itself."""
-        arns = (
-            (path, value) for path, value in _texts(self.data) if str(path[-1] if path else "").endswith("secret_arn")
-        )
-        return {path: value for path, value in arns if not value.startswith("arn:")}
+    def _perhaps_secrets(self) -> dict[KeyPath, str]:
+        """Values of passwords, which is no key, and of keys that need a secret's ARN and have something else."""
+        keyed = ((path, str(path[-1]).lower(), value) for path, value in _texts(self.data) if path)
+        return {
+            path: value
+            for path, key, value in keyed
+            if "password" in key or (key.endswith("secret_arn") and not value.startswith("arn:"))
+        }
 
     @cached_property
     def _secrets(self) -> tuple[str, ...]:
@@ -282,6 +284,8 @@ def _refused_features(text: str) -> Iterator[Finding]:
         feature = _feature(event)
         if feature:
             hint = "write the plain value: podwright converts it to the setting's type"
+            if not feature.startswith("the tag"):
+                hint = "delete it, and write the value wherever you need it"
             yield _finding("yaml-feature", (), _start(event), f"{feature} is not allowed here", hint)
 
 

@@ -33,7 +33,8 @@ class Finding:
     """One error, warning or remark about a settings file.
 
     ``line`` and ``column`` count from 1; both are None for settings that no file gave. The caret underlines ``width``
-    characters. ``problem`` is the construct's problem, if a construct's check found it.
+    characters, of the value or, with ``at_key``, of the key. ``problem`` is the construct's problem, if a construct's
+    check found it.
     """
 
     level: Level
@@ -45,6 +46,7 @@ class Finding:
     column: int | None = None
     width: int = 1
     problem: Problem | None = None
+    at_key: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as ``--json`` prints it."""
@@ -179,9 +181,9 @@ def finding_of(path: KeyPath, problem: Problem) -> Finding:
     return replace(error(path, problem.message, problem.hint), problem=problem)
 
 
-def error(path: KeyPath, message: str, hint: str) -> Finding:
+def error(path: KeyPath, message: str, hint: str, *, at_key: bool = False) -> Finding:
     """Make an error; its code is the rule's."""
-    return Finding(Level.ERROR, "", path, message, hint)
+    return Finding(Level.ERROR, "", path, message, hint, at_key=at_key)
 
 
 def warning(path: KeyPath, message: str, hint: str) -> Finding:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from podwright.check.findings import KeyPath
 from podwright.settings.section import UNKNOWN, Section, sections, source_of
 
 S = TypeVar("S", bound=Section)
@@ -19,6 +20,21 @@ def incomplete(section: type[S], data: Mapping[str, Any]) -> S:
     values: dict[str, Any] = {name: UNKNOWN for name, field in fields if field.is_required()}
     values |= {name: _value(field, data[name]) for name, field in fields if name in data}
     return cast("S", section.model_construct(**values))
+
+
+def is_unknown(section: Section, path: KeyPath) -> bool:
+    """Return whether the value at a path, or a section above it, is wrong or missing in the file."""
+    value: Any = section
+    for key in path:
+        if isinstance(value, Section):
+            value = value.__dict__.get(str(key))
+        elif isinstance(value, tuple) and isinstance(key, int):
+            value = value[key]
+        else:
+            return False
+        if value is UNKNOWN:
+            return True
+    return False
 
 
 def _value(field: FieldInfo, value: Any) -> Any:

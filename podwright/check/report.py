@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from podwright.check import document, errors, rules, schema_errors
 from podwright.check.document import Document
 from podwright.check.findings import Finding, has_errors
-from podwright.check.incomplete import incomplete
+from podwright.check.incomplete import incomplete, is_unknown
 from podwright.settings.root import Settings
 
 if TYPE_CHECKING:
@@ -43,15 +43,16 @@ def check_document(source: Document, run: Run | None = None) -> Report:
     findings = [*source.findings, *source.secrets()]
     settings = None
     if source.parsed:
-        findings += schema_errors.terraform_templates(source.data)
         data = {} if source.data is None else source.data
+        findings += (templates := list(schema_errors.terraform_templates(source.data)))
         try:
             settings = Settings.model_validate(data).in_folder(source.file.parent)
-            findings += rules.apply(settings, run)
         except ValidationError as error:
             findings += schema_errors.findings(error)
-            if isinstance(data, dict):
-                findings += rules.apply(incomplete(Settings, data).in_folder(source.file.parent), run)
+        if isinstance(data, dict) and not templates:  # a template could stand for anything
+            known = settings or incomplete(Settings, data).in_folder(source.file.parent)
+            found = rules.apply(known, run)
+            findings += [finding for finding in found if not is_unknown(known, finding.path)]
     return Report(source, settings, _in_order(findings, source))
 
 
@@ -74,7 +75,7 @@ def _located(finding: Finding, source: Document) -> Finding:
     """Add the position in the file; mark a value that the file does not set as the default."""
     if finding.line is not None:
         return finding
-    at_key = finding.code in {"unknown-key", "missing-key"}
+    at_key = finding.at_key or finding.code in {"unknown-key", "missing-key"}
     position = source.position(finding.path, key=at_key)
     message = finding.message
     if finding.problem and not at_key and not source.has(finding.path):

@@ -84,7 +84,7 @@ def _of_nodes(settings: Settings, account: str) -> Iterator[_Needed]:
         named = f"{arn}:logs:{settings.region}:{account}:log-group:{group}:log-stream:any"
         yield _LOGS, f"on the log group {group}", [named]
     prometheus = settings.prometheus
-    if not isinstance(prometheus, NoPrometheus):
+    if settings.nodes.observability and not isinstance(prometheus, NoPrometheus):
         known = [prometheus.arn] if isinstance(prometheus, ExistingPrometheus) else []
         yield ("aps:RemoteWrite",), "on the workspace", known
     yield from _of_mounts(settings, arn)

@@ -129,6 +129,8 @@ def _unknown_key(target: _Target) -> Finding:
         hint = f"renamed to {name}"
     elif owners:
         hint = f"{name} belongs to source: {source_of(owners[0])}; {hint}"
+    elif "password" in target.key.lower() and (arns := [key for key in keys if key.endswith("secret_arn")]):
+        hint = f"store the password in Secrets Manager, and write the secret's ARN as {arns[0]}"
     elif similar:
         hint = _did_you_mean(similar[0])
     section = dotted(target.path[:-1]) or "the file"
@@ -142,7 +144,8 @@ def _missing(path: KeyPath, hint: str) -> Finding:
 def _not_allowed(path: KeyPath, value: Any, choices: Sequence[str]) -> Finding:
     similar = get_close_matches(str(value), choices, n=1)
     hint = _did_you_mean(similar[0]) if similar else ""
-    return _error("not-allowed", path, f"{path[-1]}: got {_in_words(value)}, need {one_of(choices)}", hint)
+    start = max(index for index, key in enumerate(path) if isinstance(key, str))
+    return _error("not-allowed", path, f"{dotted(path[start:])}: got {_in_words(value)}, need {one_of(choices)}", hint)
 
 
 def _did_you_mean(word: str | int) -> str:

@@ -41,6 +41,10 @@ class Section(BaseModel):
             if get_origin(field.annotation) is Sequence:
                 field.annotation = cast("Any", GenericAlias(tuple, (*get_args(field.annotation), ...)))
 
+    def knows(self, name: str) -> bool:
+        """Return whether the file's value of a key is valid."""
+        return self.__dict__[name] is not UNKNOWN
+
     if not TYPE_CHECKING:  # a type checker would take it as "any attribute exists"
 
         def __getattribute__(self, name: str) -> Any:

@@ -216,7 +216,7 @@ def test_groups_have_one_order(groups: list[InstanceGroup]) -> None:
         ),
         (
             [CONTROLLER, replace(WORKERS, scheduled_update=replace(SUNDAYS, rollback_max_count=2))],
-            "instance_groups[1].scheduled_update.max_percent",
+            "instance_groups[1].scheduled_update.rollback_max_count",
         ),
         (
             [CONTROLLER, replace(WORKERS, scheduled_update=replace(SUNDAYS, wait_s=3601))],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from golden import CASES
 from podwright.check.document import Document
 from podwright.check.findings import Finding, Level, render, to_json
 from podwright.check.report import check_document
+from podwright.checkout import ROOT
 
 BASE = (CASES / "base.yaml").read_text(encoding="utf-8")
 ACCOUNT = "210987654321"
@@ -473,6 +477,52 @@ def test_no_wrong_file_slips_through():
     found = {place: [item for item in findings(text) if item.level is Level.ERROR] for place, text in wrong.items()}
     assert [place for place, errors in found.items() if not errors] == []
     assert all(error.line for errors in found.values() for error in errors)
+
+
+ROLE_OF_STATEMENTS = {
+    "source": "create",
+    "statements": [
+        {
+            "actions": ["s3:GetObject"],
+            "resources": ["*"],
+            "conditions": [{"test": "StringEquals", "variable": "aws:SourceVpc", "values": ["vpc-1"]}],
+        }
+    ],
+}
+ODD = ["${var.x}", None, -1, [None], {"x": 1}]
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of every value below a value."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(value[key], (*path, key))
+
+
+def mistaken(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the data with each value replaced by odd ones, each key misspelt, and each value left out."""
+    for *above, last in places(data):
+        for change in [*ODD, "misspelt", "left out"]:
+            changed = copy.deepcopy(data)
+            inside = reduce(getitem, above, changed)
+            if change == "left out":
+                del inside[last]
+            elif change != "misspelt":
+                inside[last] = copy.deepcopy(change)
+            elif isinstance(inside, dict):
+                inside[f"{last}x"] = inside.pop(last)
+            yield changed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["production", "slurm_by_api"])
+def test_no_mistake_ends_the_check(example: str):
+    """Each of thousands of odd values has findings or none; no finding shows what stands in for a wrong value."""
+    data = yaml.safe_load((ROOT / "examples" / example / "cluster.yaml").read_text(encoding="utf-8"))
+    data["role"] = ROLE_OF_STATEMENTS
+    for changed in mistaken(data):
+        text = yaml.safe_dump(changed, allow_unicode=True, width=10_000)
+        assert "${unknown}" not in "".join(item.message + item.hint for item in findings(text))
 
 
 def test_unusual_files_are_right():

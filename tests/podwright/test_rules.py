@@ -824,6 +824,9 @@ def test_good_settings_break_no_rule():
     }
     assert broken(content(**everything)) == []
     assert broken(content(network=NEW_SUBNET)) == []
+    role = {"source": "existing", "arn": EXISTING_ROLE["arn"]}
+    found = broken(content(role=role, prometheus={"source": "create"}))
+    assert "rights-of-existing-role" not in dict(found)  # no node writes metrics
     assert broken(content(accounting=EXISTING_ACCOUNTING, prometheus=EXISTING_PROMETHEUS, **api_continuous())) == []
 
 

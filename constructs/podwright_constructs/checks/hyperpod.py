@@ -102,8 +102,8 @@ def types_with_bundle(groups: Sequence[InstanceGroup]) -> Iterator[Problem]:
     """Check groups whose nodes run podwright's lifecycle scripts, which compare a node with its group's one type."""
     for index, group in enumerate(groups):
         if group.other_instance_types:
-            given = one_of(group.other_instance_types)
-            hint = "They check the hardware of one type in each group. Leave Slurm to HyperPod, or add a group."
+            given = ", ".join(group.other_instance_types)
+            hint = "They check the hardware of one type in each group. Add a group for each type."
             path = ("instance_groups", index, "other_instance_types")
             yield Problem("conflict", path, given, "no value with podwright's lifecycle scripts", hint)
 

@@ -18,6 +18,7 @@ from podwright_constructs.catalog import InstanceType, cluster_instance_types, s
 from podwright_constructs.checks.words import (
     choice,
     duplicate_problems,
+    is_reference,
     key_arn_problems,
     matches,
     name_problems,
@@ -36,7 +37,7 @@ def instance_group(group: InstanceGroup) -> list[Problem]:
         *name_problems("name", group.name, facts.MAX_CLUSTER_NAME_LENGTH),
         *_choices(group),
         *_counts(group),
-        *within("volume_gib", group.volume_gib or None, facts.MIN_VOLUME_GIB, facts.MAX_VOLUME_GIB),
+        *within("volume_gib", group.volume_gib, 0, facts.MAX_VOLUME_GIB),
         *key_arn_problems(group.key_arn),
         *_partition(group),
         *_instance_type(group),
@@ -97,7 +98,7 @@ def _instance_type(group: InstanceGroup) -> Iterator[Problem]:
 
 
 def _known_type(path: tuple[str | int, ...], name: str) -> Iterator[Problem]:
-    if name not in cluster_instance_types():
+    if name not in cluster_instance_types() and not is_reference(name):
         similar = " or ".join(similar_names(name))
         hint = f"Did you mean {similar}?" if similar else "Names look like ml.p5.48xlarge."
         yield Problem("choice", path, name, "a type that SageMaker accepts in a cluster", hint)
@@ -109,7 +110,7 @@ def _hardware(group: InstanceGroup, kind: InstanceType) -> Iterator[Problem]:
     yield from choice("threads_per_core", group.threads_per_core, threads, f" on {kind.name}")
     if group.deep_health_checks and not kind.accelerator:
         need, hint = f"no checks on {kind.name}", "They test accelerators and EFA, and the type has no accelerator."
-        yield Problem("conflict", ("deep_health_checks",), one_of(group.deep_health_checks), need, hint)
+        yield Problem("conflict", ("deep_health_checks",), ", ".join(group.deep_health_checks), need, hint)
     if group.network_interface is not None and not kind.efa_interfaces:
         need = f"no value on {kind.name}"
         yield Problem("conflict", ("network_interface",), group.network_interface, need, "The type has no EFA.")
@@ -125,7 +126,7 @@ def _training_plan(group: InstanceGroup) -> Iterator[Problem]:
         yield Problem("conflict", ("training_plan_arn",), "a plan", f"no value on {group.instance_type}", hint)
     if group.other_instance_types:
         need, hint = "no value beside training_plan_arn", "A training plan reserves nodes of one type."
-        yield Problem("conflict", ("other_instance_types",), one_of(group.other_instance_types), need, hint)
+        yield Problem("conflict", ("other_instance_types",), ", ".join(group.other_instance_types), need, hint)
     if group.capacity == "spot":
         need, hint = "no value beside training_plan_arn", "A training plan is capacity that you have reserved."
         yield Problem("conflict", ("capacity",), group.capacity, need, hint)
@@ -136,7 +137,7 @@ def _network(group: InstanceGroup) -> Iterator[Problem]:
     yield from matches("image_id", group.image_id, facts.IMAGE_ID_PATTERN, need)
     if group.security_group_ids and not group.subnet_ids:
         hint = "A group without subnets of its own is in the cluster's network, with the cluster's security group."
-        given = one_of(group.security_group_ids)
+        given = ", ".join(group.security_group_ids)
         yield Problem("conflict", ("security_group_ids",), given, "subnet_ids too", hint)
     yield from _ids("subnet_ids", group.subnet_ids, "subnet", most=facts.MAX_SUBNETS)
     yield from _ids("security_group_ids", group.security_group_ids, "sg", most=facts.MAX_SECURITY_GROUPS)
@@ -175,8 +176,9 @@ def _days(schedule: str) -> Iterator[Problem]:
 
 
 def _scheduled_update(update: ScheduledUpdate) -> Iterator[Problem]:
-    need = "six fields like cron(0 3 ? * SUN *)"
-    malformed = matches("schedule", update.schedule, facts.UPDATE_SCHEDULE_PATTERN, need)
+    need = "cron(MINUTE HOUR DAY MONTH WEEKDAY YEAR), such as cron(0 3 ? * SUN *)"
+    hint = "Minute and hour are numbers, the day is a number or ?, the weekday is one day, L or ?."
+    malformed = matches("schedule", update.schedule, facts.UPDATE_SCHEDULE_PATTERN, need, hint)
     yield from malformed or _days(update.schedule)
     for percent, count in (("max_percent", "max_count"), ("rollback_max_percent", "rollback_max_count")):
         yield from within(percent, getattr(update, percent), 1, 100)
@@ -186,7 +188,8 @@ def _scheduled_update(update: ScheduledUpdate) -> Iterator[Problem]:
     rollback = update.rollback_max_percent or update.rollback_max_count
     if rollback and not (update.max_percent or update.max_count):
         hint = "SageMaker takes the size of a rollback's batches together with the update's."
-        yield Problem("missing", ("max_percent",), "no value", "max_percent or max_count", hint)
+        given = "rollback_max_percent" if update.rollback_max_percent else "rollback_max_count"
+        yield Problem("missing", (given,), rollback, "max_percent or max_count too", hint)
     yield from within("wait_s", update.wait_s, 0, facts.MAX_UPDATE_WAIT_S)
     for index, alarm in enumerate(update.rollback_alarms):
         need = "the name of an alarm, 1 to 255 characters"

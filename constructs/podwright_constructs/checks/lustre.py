@@ -194,7 +194,7 @@ def _backups(lustre: LustreArguments) -> Iterator[Problem]:
     if days:
         yield Problem("conflict", ("automatic_backup_retention_days",), days, f"0{where}", hint)
     if lustre.on_destroy == "backup":
-        yield Problem("conflict", ("on_destroy",), lustre.on_destroy, f"destroy{where}", hint)
+        yield Problem("conflict", ("on_destroy",), lustre.on_destroy, f"retain or destroy{where}", hint)
     if lustre.backup_id and lustre.deployment_type == "SCRATCH_2":
         yield Problem("conflict", ("backup_id",), lustre.backup_id, f"no value{where}", hint)
 
@@ -207,7 +207,7 @@ def _data_repositories(repositories: Sequence[DataRepository]) -> Iterator[Probl
         item: Path = ("data_repositories", index)
         need = "an absolute path like /data"
         yield from matches((*item, "path"), repository.path, facts.MOUNT_PATH_PATTERN, need)
-        need = "s3://BUCKET or s3://BUCKET/PREFIX"
+        need = "s3://BUCKET or s3://BUCKET/PREFIX, with a bucket name of 3 to 63 characters"
         yield from _s3_uri((*item, "s3_uri"), repository.s3_uri, need)
     for (_, one), (index, other) in combinations(enumerate(repositories), 2):
         if one.s3_uri.rstrip("/") == other.s3_uri.rstrip("/"):

@@ -144,8 +144,7 @@ def _secondary_blocks(vpc: Blocks) -> Iterator[Problem]:
         return
     first = known.pop(("cidr",))
     refused = [facts.AWS_OWN_RANGE, *(block for block in facts.PRIVATE_RANGES if not _inside(first, block))]
-    if not any(_inside(first, block) for block in facts.PRIVATE_RANGES):
-        refused = [facts.AWS_OWN_RANGE]
+    refused += [block for beside, block in facts.REFUSED_RANGES_BESIDE.items() if _inside(first, beside)]
     for path, block in known.items():
         if any(_inside(block, other) for other in refused):
             hint = "100.64.0.0/10 is allowed in every VPC."

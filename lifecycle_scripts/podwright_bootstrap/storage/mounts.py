@@ -49,8 +49,8 @@ def wait_for(path: Path) -> Mount:
         BootstrapError: HyperPod mounted no file system in time.
     """
     hint = (
-        "HyperPod mounts the file systems of InstanceStorageConfigs: is it AVAILABLE, and does its security group "
-        "admit nodes?"
+        "HyperPod mounts the file systems of InstanceStorageConfigs: check that this one is AVAILABLE and its security "
+        "group admits nodes"
     )
     shell.wait_until(lambda: bool(mounted_at(path)), what=f"HyperPod to mount {path}", limit_s=LIMIT_S, hint=hint)
     mount = mounted_at(path)

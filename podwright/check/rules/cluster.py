@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from podwright.check.findings import Finding, error, finding_of, findings_of
 from podwright.settings import names
@@ -27,14 +28,19 @@ def tag_limits(settings: Settings) -> Iterator[Finding]:
     for key in settings.tags:
         if key.lower().startswith(names.TAG_PREFIX):
             hint = f"choose another key: `podwright adopt` finds resources by {names.CLUSTER_TAG}"
-            yield error(("tags", key), f"tags: {key} begins with {names.TAG_PREFIX}, which podwright sets itself", hint)
+            yield error(
+                ("tags", key),
+                f"tags: {key} begins with {names.TAG_PREFIX}, which podwright sets itself",
+                hint,
+                at_key=True,
+            )
     for key, value in settings.tags.items() if isinstance(settings.accounting, CreatedAccounting) else ():
         if (key if key.lower().startswith(facts.RDS_TAG_PREFIX) else value).lower().startswith(facts.RDS_TAG_PREFIX):
             hint = "choose another key or value: the database gets the tags too"
             yield error(("tags", key), f"tags: RDS keeps {facts.RDS_TAG_PREFIX} for itself", hint)
     for problem in checks.cluster_tags(names.cluster_tags(settings)):
-        in_file = problem.path[-1] in settings.tags  # and not one that podwright adds
-        yield finding_of(problem.path if in_file else ("tags",), problem)
+        if problem.path == ("tags",) or problem.path[-1] in settings.tags:  # the others have the cluster's name
+            yield replace(finding_of(problem.path, problem), at_key=problem.given == problem.path[-1])
 
 
 def provisioning(settings: Settings) -> Iterator[Finding]:

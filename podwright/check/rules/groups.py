@@ -16,7 +16,10 @@ from podwright_constructs import checks
 @for_each_group
 def instance_group(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
     """SageMaker refuses an instance group's name, type, count, partition or volume."""
-    yield from findings_of(path, checks.instance_group(group_arguments(group)))
+    problems = checks.instance_group(group_arguments(group))
+    if not group.knows("count"):
+        problems = [problem for problem in problems if problem.path != ("min_count",)]  # compared with the count
+    yield from findings_of(path, problems)
 
 
 @for_each_group

@@ -63,7 +63,9 @@ def hooks(settings: Settings) -> Iterator[Finding]:
         for position, group in enumerate(hook.groups):
             if group not in groups:
                 yield error(
-                    (*path, "groups", position), f"groups: got {group!r}, need an instance group", ", ".join(groups)
+                    (*path, "groups", position),
+                    f"groups: got {group!r}, need an instance group",
+                    f"allowed: {', '.join(groups)}",
                 )
         if not 1 <= hook.timeout_minutes <= MAX_HOOK_MINUTES:
             need = f"1 to {MAX_HOOK_MINUTES}"

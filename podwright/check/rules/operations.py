@@ -48,10 +48,12 @@ def accounting_in_network(settings: Settings) -> Iterator[Finding]:
         path = ("accounting", "subnet_cidrs", zone)
         if not any(IPv4Network(cidr).subnet_of(IPv4Network(block)) for block in blocks):
             within = " or ".join(blocks)
-            yield error(path, f"{cidr} is outside the network, {within}", f"use a block within {within}")
+            yield error(
+                path, f"subnet_cidrs: {cidr} of {zone} is outside the network, {within}", f"use a block within {within}"
+            )
         over = next((block for block in taken if IPv4Network(cidr).overlaps(IPv4Network(block))), None)
         if over:
-            yield error(path, f"{cidr} overlaps {over}", "use a separate block")
+            yield error(path, f"subnet_cidrs: {cidr} of {zone} overlaps the subnet {over}", "use a separate block")
         taken.append(cidr)
 
 
@@ -80,9 +82,9 @@ def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
     for key, needed in groupby(sorted(rights(settings), key=attrgetter("key")), key=attrgetter("key")):
         listed = list(needed)
         words = "; ".join(dict.fromkeys(right.words for right in listed))
-        hint = "add it to the role by hand"
+        hint = "add these permissions to the role"
         if key == "arn" and any(right.reads_secret for right in listed):
-            hint += "; users of every node can use it: better make a role for controllers alone, controller_arn"
+            hint += "; users of every node can use them: better make a role for controllers alone, controller_arn"
         yield warning(("role", key), f"{key}: the existing role also needs {words}", hint)
 
 

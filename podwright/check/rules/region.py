@@ -55,6 +55,7 @@ def zone_in_region(settings: Settings) -> Iterator[Finding]:
                 f"{_word(path)}: {zone!r} is not in {settings.region}",
                 f"ids of {settings.region} look like {prefix}-az1; "
                 f"`aws ec2 describe-availability-zones --region {settings.region}` lists them",
+                at_key=path[-1] == zone,  # subnet_cidrs has zones for keys
             )
         elif known and zone not in known:
             given = f"{_word(path)}: podwright knows no zone {zone} in {settings.region}"
@@ -89,7 +90,7 @@ def existing_file_system_in_region(settings: Settings) -> Iterator[Finding]:
         if not isinstance(file_system, ExistingLustre | ExistingOpenZfs):
             continue
         match = re.search(r"\.fsx\.([a-z0-9-]+)\.amazonaws\.", file_system.dns_name)
-        if match and match[1] != settings.region:
+        if match and match[1] != settings.region and looks_like_region(settings.region):
             yield error(
                 (word, "dns_name"),
                 f"dns_name: the file system is in {match[1]}, the cluster in {settings.region}",
@@ -99,6 +100,8 @@ def existing_file_system_in_region(settings: Settings) -> Iterator[Finding]:
 
 def arns_in_region(settings: Settings) -> Iterator[Finding]:
     """An ARN is in another partition or another region: services use resources in their own region."""
+    if not looks_like_region(settings.region):
+        return
     partition = partition_of(settings.region)
     for path, text in texts(settings):
         match = _ARN.match(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from ipaddress import IPv4Network
@@ -12,6 +13,7 @@ from podwright.settings.access import CreatedRole, ExistingKey, ExistingRole
 from podwright.settings.arguments import arguments
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
 from podwright.settings.root import Settings
+from podwright.settings.section import Section
 from podwright.settings.storage import (
     CreatedBucket,
     CreatedLustre,
@@ -153,13 +155,18 @@ def created_role(settings: Settings) -> Iterator[Finding]:
             problems = checks.execution_role(
                 name="any",
                 s3_access=settings.nodes.s3_mounts,
-                statements_length=sum(len(statement.model_dump_json()) for statement in role.statements),
+                statements_length=sum(map(_length, role.statements)),
                 volume_key_arns=sorted({group.key_arn for group in groups if group.key_arn}),
                 override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
                 override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
             )
             too_long = [problem for problem in problems if problem.path == ("policy",)]
             yield from findings_of(("role",), too_long)
+
+
+def _length(statement: Section) -> int:
+    """Return the length of a statement as JSON; wrong values count with some text."""
+    return len(json.dumps(statement.model_dump(warnings=False), default=str, separators=(",", ":")))
 
 
 def _policies_of_administrators(role: CreatedRole) -> Iterator[Finding]:

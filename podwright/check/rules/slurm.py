@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from podwright.check.findings import Finding, KeyPath, error, warning
+from podwright.check.rules.rule import until_unknown_value
+from podwright.settings.nodes import PartitionLimits
 from podwright.settings.operations import NoAccounting
 from podwright.settings.root import Settings
+from podwright_constructs.checks.words import one_of
 
 PATH: KeyPath = ("nodes", "slurm")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
@@ -50,8 +53,19 @@ def slurm_policy(settings: Settings) -> Iterator[Finding]:
         yield from _known((*path, "name"), [partition.name], _partitions(settings))
         yield from _known((*path, "accounts"), partition.accounts, accounts)
         yield from _known((*path, "qos"), partition.qos, qualities)
+        if partition.name in [other.name for other in policy.partitions[:index]]:
+            yield error((*path, "name"), f"name: {partition.name} is used twice", "write its limits into one item")
     yield from _numbers(settings)
     yield from _settings(policy.settings)
+    for index, partition in enumerate(policy.partitions):
+        yield from until_unknown_value(_time_limits(partition, (*PATH, "partitions", index)))
+
+
+def _time_limits(partition: PartitionLimits, path: KeyPath) -> Iterator[Finding]:
+    longest, usual = partition.max_minutes, partition.default_minutes
+    if longest is not None and usual is not None and usual > longest:
+        given = f"default_minutes: got {usual}, need at most max_minutes, {longest}"
+        yield error((*path, "default_minutes"), given, "Slurm ignores a default that is longer than the limit")
 
 
 def accounts_of_directory(settings: Settings) -> Iterator[Finding]:
@@ -91,7 +105,7 @@ def _known(path: KeyPath, names: Iterable[str], known: Iterable[str]) -> Iterato
     allowed = sorted(known)
     for name in names:
         if name not in allowed:
-            yield error(path, f"{path[-1]}: got {name}, need one of {', '.join(allowed)}", "")
+            yield error(path, f"{path[-1]}: got {name}, need {one_of(allowed)}", "")
 
 
 def _numbers(settings: Settings) -> Iterator[Finding]:
@@ -112,11 +126,16 @@ def _settings(settings: dict[str, str]) -> Iterator[Finding]:
         path = (*PATH, "settings", key)
         if (first := spelt.setdefault(key.lower(), key)) != key:
             yield error(
-                path, f"{key} is the same key as {first}", "delete one: slurm.conf ignores upper and lower case"
+                path,
+                f"{key} is the same key as {first}",
+                "delete one: slurm.conf ignores upper and lower case",
+                at_key=True,
             )
-        if not KEY.fullmatch(key) or key.lower() in OWNED:
+        if not KEY.fullmatch(key):
             yield error(
-                path, f"{key} is not a key that podwright writes", "see slurm.conf(5); HyperPod writes the rest"
+                path, f"settings: got {key!r}, need a key of slurm.conf, which has letters only", "", at_key=True
             )
+        elif key.lower() in OWNED:
+            yield error(path, f"settings: HyperPod or podwright sets {key}", "delete it", at_key=True)
         elif not value.strip() or not value.isprintable() or "#" in value:
             yield error(path, f"{key}: got {value!r}, need one line without #", "")

@@ -74,7 +74,7 @@ def ids_of_people(settings: Settings) -> Iterator[Finding]:
     owners: dict[int, str] = {}
     for path, number in _each(settings, "uid", "gid"):
         if not MIN_ID <= number <= MAX_ID:
-            hint = "lower ids belong to the image's own users"
+            hint = "lower ids belong to the image's own users" if number < MIN_ID else ""
             yield error(path, f"{path[-1]}: got {number}, need {MIN_ID} to {MAX_ID}", hint)
         elif number in owners:
             hint = "use a unique id for each user and group"
@@ -88,8 +88,11 @@ def groups_of_people(settings: Settings) -> Iterator[Finding]:
     listed = [group.name for group in settings.nodes.groups]
     for index, user in enumerate(settings.nodes.users):
         for position, group in enumerate(user.groups):
-            if group not in listed:
-                hint = f"add it to nodes.groups with a gid; there are {', '.join(listed) or 'none'}"
+            if group in IMAGE_NAMES:
+                given = f"groups: {group} is a group of the image, need one of nodes.groups"
+                yield error((*USERS, index, "groups", position), given, "groups of the image may equal root")
+            elif group not in listed:
+                hint = f"add it to nodes.groups, with a gid; nodes.groups has {', '.join(listed) or 'no group'}"
                 yield error((*USERS, index, "groups", position), f"groups: {group!r} is not in nodes.groups", hint)
 
 
@@ -100,7 +103,9 @@ def ssh_keys_of_people(settings: Settings) -> Iterator[Finding]:
             for position, key in enumerate(user.ssh_keys):
                 if why := _why_no_key(key):
                     path = (*USERS, index, "ssh_keys", position)
-                    yield error(path, f"ssh_keys: {why}", "copy the one line of an id_….pub, as ssh-ed25519 AAAA… you")
+                    yield error(
+                        path, f"ssh_keys: {why}", "copy the one line of an id_….pub, such as `ssh-ed25519 AAAA… you`"
+                    )
 
 
 def homes_of_people(settings: Settings) -> Iterator[Finding]:
