@@ -225,12 +225,19 @@ def test_runs_are_merged(exported, tiny_flags, tmp_path, capsys):
     card = (exported.hf / "README.md").read_text()
     assert f"| weights | mean of other at step 8, {exported.root.name} at step 12 |" in card
 
-    assert main(["train", *tiny_flags(tmp_path / "wide", ranks=1, max_steps=1, intermediate_size=96)]) == 0
+    assert (
+        main(
+            ["train", *tiny_flags(tmp_path / "wide", ranks=1, max_steps=1, intermediate_size=96, rope_scaling_factor=8)]
+        )
+        == 0
+    )
     other.config.write_text(re.sub("^tokenizer: .*", "tokenizer: another", config, flags=re.MULTILINE))
     assert main([*command, str(tmp_path / "wide"), str(other.root)]) == 2
     error = capsys.readouterr().err
     assert f"--merge-with {tmp_path / 'wide'}: intermediate_size 96 there, " in error
     assert f"--merge-with {other.root}: tokenizer another there, " in error
+    assert main(["consolidate", f"--run-dir={tmp_path / 'wide'}", f"--merge-with={exported.root}"]) == 2
+    assert "no rope_scaling_factor there, rope_scaling_factor 8 here" in capsys.readouterr().err
     assert main([*command, str(other.root), "--average", "2"]) == 2
     consolidate(exported)
 
@@ -493,7 +500,7 @@ def test_several_files_in_bf16_hold_the_same_weights(exported, model_of):
 
 @pytest.mark.slow
 def test_the_moving_average_can_be_exported(tiny_flags, tmp_path):
-    """With the largest ``ema_decay`` it stays as at the first step, whatever was trained since."""
+    """With the largest ``ema_decay`` it stays as at the first step; no comparison with the trained weights."""
     folder, largest = RunFolder(tmp_path), math.nextafter(1, 0)
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1, ema_decay=largest, lr=0.1)]) == 0
     consolidate(folder, ExportOptions(ema=True))
@@ -501,7 +508,9 @@ def test_the_moving_average_can_be_exported(tiny_flags, tmp_path):
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=3, ema_decay=largest, lr=0.1)]) == 0
     consolidate(folder, ExportOptions(ema=True))
     assert_equal(AutoModelForCausalLM.from_pretrained(folder.hf).state_dict(), first)
+    assert "relative_difference" not in evaluate(folder)
     consolidate(folder)
+    assert evaluate(folder)["relative_difference"] < 1e-6
     trained = AutoModelForCausalLM.from_pretrained(folder.hf).state_dict()
     assert not torch.equal(trained["model.norm.weight"], first["model.norm.weight"])
     assert json.loads((folder.hf / "podwright.json").read_text())["ema"] is False
@@ -557,8 +566,11 @@ def assert_read_by_parts(path):
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_weights_or_from_everything(tiny_flags, tmp_path, undisturbed):
-    """From a checkpoint's weights the schedule is fresh; from all of it, step and optimizer go on, with fresh data."""
+def test_a_run_starts_from_weights_or_from_everything(tiny_flags, tmp_path, undisturbed, capsys):
+    """From a checkpoint's weights the schedule is fresh; from all of it, step and optimizer go on, with fresh data.
+
+    A replay of the first step has the losses of those weights.
+    """
     last = list(RunFolder(undisturbed).events("validation"))[-1]["loss"]
     for state, first in (("weights", 1), ("all", 13)):
         run = RunFolder(tmp_path / state)
@@ -567,6 +579,12 @@ def test_a_run_starts_from_weights_or_from_everything(tiny_flags, tmp_path, undi
         (event,) = run.events("train")
         assert (event["step"], event["sequences"]) == (first, 8)
         assert list(run.events("validation"))[-1]["loss"] == pytest.approx(last, abs=1e-5)
+        capsys.readouterr()
+        assert main(["replay", f"--run-dir={run.root}", f"--step={first}", "--losses", "--json"]) == 0
+        again = json.loads(capsys.readouterr().out)
+        assert again["weights_step"] == first - 1
+        losses = [sequence["loss"] for sequence in again["sequences"]]
+        assert sum(losses) / len(losses) == pytest.approx(event["loss"], abs=1e-4)
     moments = [
         step_folder.read(step_folder.newest(tmp_path / state / "checkpoints"), ["optimizer.model.norm.weight.step"])
         for state in ("weights", "all")
@@ -624,7 +642,7 @@ def hub(exported):
 
 @pytest.mark.slow
 def test_a_run_starts_from_a_model_of_the_hub(tiny_flags, tmp_path, exported, hub):
-    """It has the weights that the folder has, and says where they are from."""
+    """It has the weights that the folder has, and says where they are from; a replay of its first step has them too."""
     here = os.environ | {"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
     flags = tiny_flags(tmp_path / "run", ranks=1, max_steps=1, init_from="someone/model", **STILL)
     command = [sys.executable, "-m", "podwright_training", "train", *flags]
@@ -633,6 +651,11 @@ def test_a_run_starts_from_a_model_of_the_hub(tiny_flags, tmp_path, exported, hu
     last = list(exported.events("validation"))[-1]["loss"]
     assert list(RunFolder(tmp_path / "run").events("validation"))[-1]["loss"] == pytest.approx(last, abs=1e-5)
     assert next(RunFolder(tmp_path / "run").events("start"))["init_from"] == "someone/model"
+    replay = ["replay", f"--run-dir={tmp_path / 'run'}", "--step=1", "--losses", "--json"]
+    done = subprocess.run([*command[:3], *replay], env=here, capture_output=True, text=True, check=False)
+    losses = [sequence["loss"] for sequence in json.loads(done.stdout)["sequences"]]
+    (event,) = RunFolder(tmp_path / "run").events("train")
+    assert sum(losses) / len(losses) == pytest.approx(event["loss"], abs=1e-4)
 
 
 def test_a_model_of_the_hub_that_cannot_be_had(tiny_flags, tmp_path, monkeypatch, capsys):
@@ -683,8 +706,9 @@ def test_weights_that_learned_another_rotation_are_refused(tmp_path, exported):
         assert HuggingFaceModel(folder).problems(model) == [f"init_from {folder}: {message}"]
     scaled = replace(model, rope_scaling=RopeScaling(factor=8.0))
     assert HuggingFaceModel(exported.hf).problems(scaled) == []
-    assert model.differences(scaled) == [f"rope_scaling {asdict(scaled.rope_scaling)} there, None here"]
+    assert model.differences(scaled) == ["rope_scaling_factor 8 there, no rope_scaling_factor here"]
     assert scaled.differences(model) == []
+    assert len(scaled.differences(model, may_scale=False)) == 1
 
 
 def test_a_run_without_a_moving_average_has_none_to_export(exported):

@@ -418,6 +418,17 @@ def test_there_is_nothing_to_roll_back_to(tiny_flags, tmp_path, capsys):
     assert "10 steps before it were skipped too" in capsys.readouterr().err
 
 
+def test_a_replay_after_the_weights_of_a_mixture_changed_names_the_mixture(tiny_flags, text_dataset, tmp_path, capsys):
+    """A batch that other weights give is no batch of the run, and neither dataset nor tokenizer is to blame alone."""
+    for steps, weights in ((1, (7, 3)), (2, (2, 8))):
+        mixture = ",".join(f"{name}={text_dataset}={weight}" for name, weight in zip("ab", weights, strict=True))
+        flags = tiny_flags(tmp_path, ranks=1, max_steps=steps, checkpoint_freq=steps, data_mixture=mixture)
+        assert main(["train", *flags]) == 0
+    capsys.readouterr()
+    assert main(["replay", f"--run-dir={tmp_path}", "--step=1"]) == 2
+    assert f"data_mixture {mixture} (a weight or a dataset) or tokenizer" in capsys.readouterr().err
+
+
 def test_a_batch_that_cannot_be_read_again_is_reported(undisturbed, tiny_flags, tmp_path, capsys):
     """A step without an event has its nearest named; data that has changed since is no batch of the run."""
     assert main(["replay", f"--run-dir={undisturbed}", "--step=99"]) == 2

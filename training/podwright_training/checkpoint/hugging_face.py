@@ -81,13 +81,20 @@ class HuggingFaceModel:
             CheckpointError: Tensors are missing, too many or of another shape; raised on all ranks.
         """
         collective = CollectiveIO(self._folder)
-        parts = {
-            name: list(from_hugging_face(name, weight.shape, model_type=config.model_type))
-            for name, weight in weights.items()
-        }
+        parts = _parts(weights, config)
         collective.first_rank(lambda: self._warn(config))
         wanted = collective.all_ranks(lambda: {part.name for each in parts.values() for part in each})
         collective.all_ranks(lambda: self._load(weights, parts, set().union(*wanted), tied=config.tie_word_embeddings))
+
+    def load_alone(self, weights: Mapping[str, Tensor], config: ModelConfig) -> None:
+        """Fill whole weights, without a process group.
+
+        Raises:
+            CheckpointError: Tensors are missing, too many or of another shape.
+        """
+        parts = _parts(weights, config)
+        wanted = {part.name for each in parts.values() for part in each}
+        self._load(weights, parts, wanted, tied=config.tie_word_embeddings)
 
     def _config(self) -> dict[str, Any]:
         return dict(AutoConfig.from_pretrained(self._folder, local_files_only=True).to_dict())
@@ -159,6 +166,14 @@ class HuggingFaceModel:
         except (ValueError, KeyError, AttributeError) as error:
             raise CheckpointError(f"init_from {self._folder}: cannot read {INDEX}: {error}") from error
         return [self._folder / Path(name).name for name in sorted(names)]
+
+
+def _parts(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, list[HuggingFacePart]]:
+    """Return the published tensors, or slices of them, that make up each weight."""
+    return {
+        name: list(from_hugging_face(name, weight.shape, model_type=config.model_type))
+        for name, weight in weights.items()
+    }
 
 
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

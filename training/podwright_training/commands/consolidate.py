@@ -119,7 +119,7 @@ def _newest_alike(folder: RunFolder, path: Path, others: Sequence[RunFolder]) ->
     for other in others:
         options = load_run(other)
         newest.append(step_folder.find(options.checkpoints))
-        differences = model.differences(step_folder.model_config(newest[-1]))
+        differences = model.differences(step_folder.model_config(newest[-1]), may_scale=False)
         if options.tokenizer != tokenizer:
             differences.append(f"tokenizer {options.tokenizer} there, {tokenizer} here")
         problems += [f"--merge-with {other.root}: {difference}" for difference in differences]

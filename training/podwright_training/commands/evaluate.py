@@ -169,13 +169,14 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
     Raises:
         UserError: The run is not consolidated, or its model is damaged.
     """
-    step, options = _exported_step(folder), load_run(folder)
+    options, origin = load_run(folder), _origin(folder)
+    step, is_averaged = origin["step"], bool(origin.get("ema") or origin.get("averaged_with"))
     validations = {event["step"]: event for event in folder.events("validation")}
     trainer = validations.get(step)  # none if the run was stopped between validations
     tokens = next((event["tokens"] for event in reversed(validations.values())), _validated_tokens(options))
     figures = _figures(folder.hf, options, trainer["tokens"] if trainer else tokens, device=device, dtype=dtype)
     found = {"model": str(folder.hf), "step": step, **figures}
-    if trainer:
+    if trainer and not is_averaged:  # the trainer validates the weights that it trains
         perplexity = trainer["perplexity"]
         found |= {
             "trainer_loss": trainer["loss"],
@@ -185,13 +186,14 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
     return found
 
 
-def _exported_step(folder: RunFolder) -> int:
-    """Return the step of the exported model."""
+def _origin(folder: RunFolder) -> dict[str, Any]:
+    """Return the record of the exported model: its step, and what it is averaged of."""
     again = f"run `podwright-train consolidate --run-dir {folder.root}`"
     if not folder.hf.exists():
         raise UserError(f"{folder.hf} does not exist: {again} first")
     try:
-        return int(json.loads((folder.hf / ORIGIN).read_text())["step"])
+        origin: dict[str, Any] = json.loads((folder.hf / ORIGIN).read_text())
+        return {**origin, "step": int(origin["step"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder.hf / ORIGIN} does not have the step of the model: {again} again") from error
 

@@ -73,13 +73,19 @@ class ModelConfig:
         scaling = content["rope_scaling"]
         return cls(**{**content, "rope_scaling": RopeScaling(**scaling) if scaling else None})
 
-    def differences(self, there: ModelConfig) -> list[str]:
-        """Return why weights of a model ``there`` do not fit this one, one phrase each."""
+    def differences(self, there: ModelConfig, *, may_scale: bool = True) -> list[str]:
+        """Return why weights of a model ``there`` do not fit this one, one phrase each.
+
+        Args:
+            there: The other model.
+            may_scale: Let this model scale the rotation of those weights, for a longer context.
+        """
         theirs, ours = asdict(there), asdict(self)
         fixed = [name for name in ours if name not in FREE_TO_CHANGE]
-        if not self.rope_scaling:  # a scaling may be added for a longer context, and not be left out
-            fixed.append("rope_scaling")
-        return [f"{name} {theirs[name]} there, {ours[name]} here" for name in fixed if theirs[name] != ours[name]]
+        found = [f"{name} {theirs[name]} there, {ours[name]} here" for name in fixed if theirs[name] != ours[name]]
+        if there.rope_scaling != self.rope_scaling and not (may_scale and self.rope_scaling):
+            found.append(f"{_rotation(there)} there, {_rotation(self)} here")
+        return found
 
     def to_hf(self) -> dict[str, Any]:
         """Return ``config.json`` for transformers 5, for weights in fp32."""
@@ -134,3 +140,11 @@ class ModelConfig:
         router = (self.num_local_experts or 0) * self.hidden_size
         feed_forwards += self.n_shared_experts
         return attention + router + feed_forwards * 3 * self.intermediate_size * self.hidden_size
+
+
+def _rotation(config: ModelConfig) -> str:
+    scaling = config.rope_scaling
+    if scaling is None:
+        return "no rope_scaling_factor"
+    usual = scaling == RopeScaling(factor=scaling.factor)
+    return f"rope_scaling_factor {scaling.factor:g}" if usual else f"rope_scaling {asdict(scaling)}"

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.collective_io import CollectiveIO
+from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
 from podwright_training.checkpoint.hugging_face import HuggingFaceModel
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.model import LlamaForCausalLM
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel
 
@@ -48,6 +49,22 @@ def load(
         step_folder.load(path, weights=weights, optimizers=None)
     optimizers.restart_average()
     return None
+
+
+def load_alone(source: Path, options: TrainConfig, model: LlamaForCausalLM) -> int:
+    """Load the weights into a whole model, without a process group; return the step at which a run goes on from them.
+
+    Raises:
+        CheckpointError: They are gone, or are not those of the model.
+    """
+    if HuggingFaceModel.is_in(source):
+        HuggingFaceModel(source).load_alone(dict(model.named_parameters()), options.model)
+        return 0
+    path = _checkpoint(source)
+    if path is None:
+        raise CheckpointError(f"init_from {source}: the weights that the run started from are gone")
+    step_folder.load_weights(model, path)
+    return step_folder.read_state(path).step if options.init_state == "all" else 0
 
 
 def _checkpoint(source: Path) -> Path | None:

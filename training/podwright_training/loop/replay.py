@@ -13,12 +13,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import hub_model, step_folder
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.stream import open_stream
 from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
+from podwright_training.loop import initial_weights
 from podwright_training.loop.metrics import batch_hash, digest_text
 from podwright_training.loop.preflight import checkpoint_directories
 from podwright_training.model import LlamaForCausalLM
@@ -94,13 +95,12 @@ def replay(folder: RunFolder, step: int, *, losses: bool) -> Replayed:
     tokenizer = load_tokenizer(options.tokenizer)
     before = _checkpoint_before(options, event)
     batches = _read(options, tokenizer, event, before)
-    model = _model(options, before) if losses else None
+    model, weights_step = _model(options, before) if losses else (None, None)
     sequences = [
         Sequence(number, list(_beginnings(batch.tokens_BT[0], tokenizer)), _loss(model, batch) if model else None)
         for number, batch in enumerate(batches, start=event["sequences"] - event["batch_sequences"])
     ]
-    weights_step = step_folder.read_state(before).step if before else 0
-    return Replayed(step, event["batch_digest"], weights_step if model else None, sequences)
+    return Replayed(step, event["batch_digest"], weights_step, sequences)
 
 
 def _event(folder: RunFolder, step: int) -> dict[str, Any]:
@@ -147,19 +147,30 @@ def _read(
     if digest != event["batch_digest"]:
         raise ReplayError(
             f"the batch of step {event['step']} now has digest {digest}, in training it had {event['batch_digest']}: "
-            f"dataset {options.dataset} or tokenizer {options.tokenizer} has changed"
+            f"{_data(options)} or tokenizer {options.tokenizer} has changed"
         )
     return batches
 
 
-def _model(options: TrainConfig, before: Path | None) -> LlamaForCausalLM:
-    """Return the whole model on the CPU, from the checkpoint or newly initialized."""
+def _data(options: TrainConfig) -> str:
+    """Name what the run reads, for messages."""
+    if options.data_mixture is None:
+        return f"dataset {options.dataset}"
+    return f"data_mixture {options.data_mixture} (a weight or a dataset)"
+
+
+def _model(options: TrainConfig, before: Path | None) -> tuple[LlamaForCausalLM, int]:
+    """Return the whole model on the CPU as it was before the batch, or at the checkpoint before it, and its step."""
     model = LlamaForCausalLM(step_folder.model_config(before) if before else options.model)
+    step = 0
     if before:
         step_folder.load_weights(model, before)
+        step = step_folder.read_state(before).step
+    elif options.init_from:
+        step = initial_weights.load_alone(hub_model.folder_of(options.init_from), options, model)
     else:
         model.init_weights(seed=options.seed)
-    return model.eval()
+    return model.eval(), step
 
 
 @torch.no_grad()
