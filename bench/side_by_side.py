@@ -66,7 +66,7 @@ class Match:
     @cached_property
     def config(self) -> TrainConfig:
         """The options, with all that they leave out."""
-        return load(argparse.Namespace(config=None, unknown_flags=[], **self.options))
+        return load(argparse.Namespace(config=None, unknown_words=[], **self.options))
 
     def ours(self, **more: Any) -> list[str]:
         """The command of our trainer."""

@@ -25,7 +25,7 @@ def configured(words):
     sources.add_arguments(parser)
     split = words.index("--")
     preset = [word for word in words[:split] if word.startswith("--preset=")]
-    args, args.unknown_flags = parser.parse_known_args([*preset, *words[split + 1 :]])
+    args, args.unknown_words = parser.parse_known_args([*preset, *words[split + 1 :]])
     return sources.load(args)
 
 

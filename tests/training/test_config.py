@@ -29,7 +29,7 @@ def load(*flags):
     """The configuration these flags give."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     sources.add_arguments(parser)
-    args, args.unknown_flags = parser.parse_known_args(as_shown(flags, parser))
+    args, args.unknown_words = parser.parse_known_args(as_shown(flags, parser))
     return sources.load(args)
 
 
@@ -118,8 +118,8 @@ def test_all_problems_are_reported_at_once(tmp_path):
         --warmup=.7 --plateau=.7 --offload-activations=1 --activation-checkpointing=0"""
     assert problems(*flags.split()) == [
         "unknown flag --max-step; did you mean --max-steps?",
-        f"unknown option in {file} learning_rat",
-        f"unknown option in {file} min_lrr; did you mean min_lr?",
+        f"{file}: unknown option learning_rat",
+        f"{file}: unknown option min_lrr; did you mean min_lr?",
         f"model_type: got gpt_neox (flag), need one of {', '.join(families.FAMILIES)}",
         "max_steps: got 0 (flag), need at least 1",
         "lr: got fast (flag), need a number",
@@ -165,7 +165,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
         ("--beta1 1", "beta1: got 1 (flag), need less than 1"),
         ("--beta2 1", "beta2: got 1 (flag), need less than 1"),
         ("--ema-decay 1", "ema_decay: got 1 (flag), need less than 1"),
-        ("--config /nowhere.yaml", "cannot read /nowhere.yaml: "),
+        ("--config /nowhere.yaml", "cannot read /nowhere.yaml: no such file"),
     ],
 )
 def test_a_wrong_option_is_explained(flags, message):

@@ -202,7 +202,9 @@ def test_checkpoints_are_averaged(exported, capsys):
     assert "loss" not in card
     command = ["consolidate", "--run-dir", str(exported.root), "--average"]
     assert main([*command, "2", "--step", "4"]) == 2
-    assert "there are 1 checkpoints up to step-00000004, of steps 4" in capsys.readouterr().err
+    assert "--average 2 needs 2 checkpoints up to step 4, there is 1 (step 4): train with" in capsys.readouterr().err
+    assert main([*command, "4"]) == 2
+    assert "needs 4 checkpoints up to step 12, there are 3 (steps 4, 8, 12): train with" in capsys.readouterr().err
     assert main([*command, "0"]) == 2
     assert main([*command, "2", "--all-checkpoints"]) == 2
     consolidate(exported)

@@ -252,7 +252,7 @@ def test_nothing_is_left(text_dataset, tmp_path, capsys):
     """Filters that remove everything are an error, not an empty dataset."""
     dataset = write(tmp_path / "raw", ["too short"] * 3)
     assert main(["curate", *flags(dataset, tmp_path / "tokens", text_dataset, "gopher_quality")]) == 2
-    assert "no document is left after reading and filtering it" in capsys.readouterr().err
+    assert "no document is left: 3 read; gopher_quality removed 3" in capsys.readouterr().err
     arguments = flags(dataset, tmp_path / "wrong", text_dataset, "--text-column", "body")
     assert main(["curate", *arguments]) == 2
     assert "no column 'body' (text_column); columns: text" in capsys.readouterr().err

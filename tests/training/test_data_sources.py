@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
+from podwright_training.__main__ import main
 from podwright_training.commands import tokenize
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import formats, remote
@@ -140,6 +141,20 @@ def test_token_shards(folder, word_tokenizer, open_stream, tmp_path, capsys):
         open_stream(output, tokenizer=PreTrainedTokenizerFast(tokenizer_object=other, eos_token="<end>"))
     with pytest.raises(DataError, match="exists: remove it"):
         tokenize.run(args)
+
+
+@pytest.mark.slow
+def test_a_broken_record_counts_once(word_tokenizer, tmp_path, capsys):
+    """Both splits read the files of a dataset that has no files for validation."""
+    word_tokenizer.save_pretrained(tmp_path / "tokenizer")
+    (tmp_path / "data").mkdir()
+    for number in range(3):
+        records = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+        (tmp_path / "data" / f"{number}.jsonl").write_text(f"{records}broken\n")
+    flags = ["--dataset-config-name=none", "--data-workers=1", "--max-bad-records=1", "--json"]
+    places = [f"--{name}={tmp_path / folder}" for name, folder in (("dataset", "data"), ("output", "tokens"))]
+    assert main(["tokenize", *places, f"--tokenizer={tmp_path / 'tokenizer'}", *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["bad_records"] == 3
 
 
 def test_changed_tokens_are_found(tmp_path):
@@ -279,7 +294,7 @@ def test_column_without_text(tmp_path, open_stream):
 def test_too_few_documents(tmp_path, open_stream):
     """A stream that owns no document is an error, not an endless search."""
     (tmp_path / "a.jsonl").write_text(lines(["w1"]))
-    with pytest.raises(DataError, match=r"stream 1 of 2 .* has no document"):
+    with pytest.raises(DataError, match=r"too small for data_streams 2: stream 1 has no document"):
         open_stream(tmp_path, streams=2).next_batch()
 
 
@@ -304,7 +319,7 @@ def test_splits_by_name(tmp_path):
     ("dataset", "config", "message"),
     [
         ("/nowhere/c4", "en", "neither an existing folder, nor"),
-        (".", "xx", r"folder 'xx' \(dataset_config_name\) of dataset '.' does not exist or is empty"),
+        (".", "xx", r"dataset '.' has no folder 'xx' .*; for files directly in '.', give --dataset-config-name none"),
         ("nowhere/c4", "en", "the Hugging Face hub does not serve it to this machine"),
     ],
 )
@@ -542,5 +557,5 @@ def test_each_stream_of_a_bucket_is_checked(open_stream, store):
         store.put_object(Bucket="uneven", Key=f"train-{number}.jsonl", Body=content.encode())
     stream = open_stream("s3://uneven", streams=2)
     stream.check_streams(1)
-    with pytest.raises(DataError, match=r"stream 1 of 2 .* has no document"):
+    with pytest.raises(DataError, match=r"too small for data_streams 2: stream 1 has no document"):
         stream.check_streams(2)

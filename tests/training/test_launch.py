@@ -485,7 +485,7 @@ def test_all_problems_are_reported_at_once():
         plan(parse(*flags), NodeFacts(shared_root="/fsx"))
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
         "--nodes",
-        "--nproc-per-node",
+        "--nproc-per-node is required",
         "--run-dir",
         "--run-dir",
         "write --run-dir before --",

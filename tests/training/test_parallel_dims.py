@@ -55,8 +55,9 @@ def test_the_published_pipeline_of_405b_is_possible():
 @pytest.mark.parametrize(
     ("choices", "world_size", "words"),
     [
-        ({"tensor_parallel": 2, "pipeline_parallel": 2}, 6, "= 4 does not divide the 6 ranks"),
-        ({"sharding_strategy": "hybrid", "data_replicas": 3}, 8, "data_replicas 3 = 3 does not divide the 8 ranks"),
+        ({"tensor_parallel": 2, "pipeline_parallel": 2}, 6, "tensor_parallel 2 = 4 does not divide the job's 6 ranks"),
+        ({"sharding_strategy": "hybrid", "data_replicas": 3}, 8, "data_replicas 3 does not divide the job's 8 ranks"),
+        ({"tensor_parallel": 2}, 1, "tensor_parallel 2 does not divide the job's 1 rank"),
         ({"data_replicas": 2}, 8, "data_replicas 2 needs sharding_strategy hybrid"),
         ({"tensor_parallel": 8}, 8, "num_key_value_heads 4 is not divisible by tensor_parallel 8"),
         ({"tensor_parallel": 4, "intermediate_size": 90}, 4, "intermediate_size 90 is not divisible"),

@@ -310,9 +310,12 @@ def test_unreadable_files_are_named(prose, tmp_path, capsys):
 
 
 def test_no_such_source(tmp_path):
-    """A source that is not there is named."""
-    with pytest.raises(PrepareError, match="nowhere is neither a folder nor"):
+    """A source that is not there is named, and so is one that is neither a folder nor an archive."""
+    with pytest.raises(PrepareError, match="nowhere: no such file or folder"):
         prepare(tmp_path / "nowhere", tmp_path / "c4", shards=1, vocab_size=300, validation_fraction=0.1)
+    (tmp_path / "text").write_text("words")
+    with pytest.raises(PrepareError, match="text is neither a folder nor"):
+        prepare(tmp_path / "text", tmp_path / "c4", shards=1, vocab_size=300, validation_fraction=0.1)
 
 
 def test_output_that_nobody_reads_is_no_traceback(prose, tmp_path):

@@ -162,6 +162,13 @@ def text_of(page):
     return " ".join(html.unescape(words).split())
 
 
+@pytest.mark.parametrize("price", ["-3", "nan", "inf"])
+def test_a_price_below_zero_is_refused(price, tmp_path, capsys):
+    """And one that is no number of dollars."""
+    assert run([tmp_path], f"--usd-per-hour={price}") == 2
+    assert capsys.readouterr().err == f"error: --usd-per-hour: got {price}, need 0 or more\n"
+
+
 @pytest.mark.slow
 def test_page(reported):
     """The page has the figures, verdict, restart, events, configuration, cost and samples, and loads nothing."""

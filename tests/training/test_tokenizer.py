@@ -125,7 +125,7 @@ def test_every_problem_is_named(text_dataset, tmp_path, capsys):
     errors = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in errors] == ["vocab-size:", "multiple:", "documents:", "output"]
     assert main(["tokenizer", "train", "--dataset", str(tmp_path), "--output", str(tmp_path / "new")]) == 2
-    assert "does not exist or is empty" in capsys.readouterr().err
+    assert "has no folder" in capsys.readouterr().err
     flags = ("--dataset", text_dataset, "--output", tmp_path / "new", "--special-tokens")
     assert main(["tokenizer", "train", *map(str, flags), "<|a|>", "<|a|>", "", "<|reserved_0|>"]) == 2
     errors = capsys.readouterr().err.splitlines()

@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from podwright_training.__main__ import main
+from podwright_training.loop import trainer
 from podwright_training.loop.metrics import Metrics
 from podwright_training.run_folder import RunFolder
 
@@ -159,13 +160,15 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(undisturbed, tiny_flags
 
 
 @pytest.mark.slow
-def test_a_signal_saves_and_ends_and_the_next_start_goes_on(undisturbed, tiny_flags, tmp_path, start):
-    """SIGUSR1 at any moment: a checkpoint of the step it fell in, exit status 0, and the same run afterwards."""
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_saves_and_ends_and_the_next_start_goes_on(undisturbed, tiny_flags, tmp_path, start, number):
+    """SIGUSR1 or Ctrl-C at any moment: a checkpoint of the step it fell in, status 0, and the same run afterwards."""
     process = start("train", *tiny_flags(tmp_path, ranks=1, max_steps=2000))  # it cannot end before the signal comes
     wait_for_step(tmp_path, process, 5)
-    process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=500)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=500)
     assert process.returncode == 0
+    assert "Traceback" not in output
     end = list(RunFolder(tmp_path).events())[-1]
     assert end["reason"] == "signal"
     assert (tmp_path / "checkpoints" / f"step-{end['step']:08d}" / "manifest.json").exists()
@@ -175,6 +178,48 @@ def test_a_signal_saves_and_ends_and_the_next_start_goes_on(undisturbed, tiny_fl
     assert list(digests) == list(range(1, max(12, end["step"] + 1) + 1))
     expected = history(undisturbed, "batch_digest")
     assert {step: digests[step] for step in expected} == expected
+
+
+@pytest.mark.slow
+def test_ctrl_c_under_torchrun_saves(tiny_flags, tmp_path, start):
+    """The ranks, to which torchrun passes SIGINT on, save before they end."""
+    process = start("train", *tiny_flags(tmp_path, max_steps=2000, checkpoint_freq=1000), ranks=2)
+    wait_for_step(tmp_path, process, 5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=500)
+    end = list(RunFolder(tmp_path).events())[-1]
+    assert end["reason"] == "signal"
+    assert (tmp_path / "checkpoints" / f"step-{end['step']:08d}" / "manifest.json").exists()
+
+
+def test_ctrl_c_is_left_to_the_foreground():
+    """A job in the background goes on ignoring SIGINT, and only the first Ctrl-C waits for a checkpoint."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with trainer._stop_requests(says=False) as requests:
+            signal.raise_signal(signal.SIGINT)
+        assert requests == []
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with trainer._stop_requests(says=False) as requests:
+            signal.raise_signal(signal.SIGINT)
+            assert requests == [signal.SIGINT]
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.slow
+def test_a_damaged_config_is_named(tiny_flags, tmp_path, capsys):
+    """A next start says which file it cannot read, and what to do."""
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1)]) == 0
+    for text in ("lr: [1", "just words"):
+        (tmp_path / "config.yaml").write_text(text)
+        assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=2)]) == 2
+        errors = capsys.readouterr().err.splitlines()
+        assert f"error: cannot read {tmp_path / 'config.yaml'}: " in errors[-1]
+        assert errors[-1].endswith("; remove it, this start writes it again")
 
 
 @pytest.mark.slow
@@ -508,7 +553,7 @@ def test_a_validation_of_one_document_is_found_before_the_first_step(text_datase
         file.write('{"text": "the node reads a file"}\n')
     options = {"dataset": tmp_path / "data", "validation_batches": 1}
     assert main(["train", *tiny_flags(tmp_path / "run", ranks=1, **options)]) == 2
-    assert "data stream 1 of 4 (data_streams) has no document" in capsys.readouterr().err
+    assert "the data is too small for data_streams 4: stream 1 has no document" in capsys.readouterr().err
     assert not list(RunFolder(tmp_path / "run").events())
     flags = tiny_flags(tmp_path / "run", ranks=1, max_steps=1, val_batch_size=1, **options)
     assert main(["train", *flags]) == 0  # reads no more than the first stream

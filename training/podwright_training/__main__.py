@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import importlib
 import logging
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
 from podwright_training.errors import DeviceMemoryError, LostRanksError, UserError, report
-from podwright_training.spelling import Help, Parser, as_shown, known
+from podwright_training.spelling import Help, Parser, as_shown, known, named
 from podwright_training.terminal import fit_terminals, whole_lines
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
@@ -21,7 +22,10 @@ GROUPS = {"tokenizer"}  # commands that have commands of their own: alone, they 
 WHOLE = {"schema"}  # commands that print JSON
 USER_ERROR_STATUS = 2  # what argparse exits with too
 UNREAD_STATUS = 1  # of output that nobody reads to its end
+UNWRITTEN_STATUS = 1  # of a full disk or a read-only folder
+INTERRUPTED_STATUS = 130  # by Ctrl-C
 LOST_STATUS = 1  # of a rank that lost another one: as of any error that is not the user's, an elastic run starts again
+STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  # the user solves them
 
 COMMANDS = {  # name: (module, summary)
     "train": ("train", "train a model; start it with torchrun for more than one process"),
@@ -31,7 +35,7 @@ COMMANDS = {  # name: (module, summary)
     "dry-run": ("dry_run", "count memory and traffic of a large job's step, on one CPU"),
     "consolidate": ("consolidate", "export a checkpoint as a Hugging Face model"),
     "evaluate": ("evaluate", "compute the perplexity of a run's model, or of any other, with transformers"),
-    "generate": ("generate", "generate text from the consolidated model"),
+    "generate": ("generate", "continue texts with a run's model, or with any other, with transformers"),
     "report": ("report", "write a page on a run, or on several side by side"),
     "watch": ("watch", "follow a run in the terminal: loss, speed, time left, events"),
     "replay": ("replay", "read the batch of a step again and show its documents"),
@@ -67,7 +71,7 @@ EXAMPLES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, 2 for an error the user can fix, or 1 if another rank is gone."""
+    """Run one command and return its exit status."""
     gc.set_threshold(*GARBAGE)
     arguments = list(sys.argv[1:] if argv is None else argv)
     fit_terminals()
@@ -76,6 +80,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         from argcomplete import autocomplete  # podwright, whose `completion` makes shells ask, needs it too
 
         autocomplete(_parser(os.environ["COMP_LINE"].split()[1:2]))
+    try:
+        return _run(arguments)
+    except UserError as error:
+        if not isinstance(error, DeviceMemoryError):
+            report(error)
+        return USER_ERROR_STATUS
+    except LostRanksError as error:
+        report(error)
+        return LOST_STATUS
+    except KeyboardInterrupt:
+        return INTERRUPTED_STATUS
+    except OSError as error:
+        return _unwritten(error)
+
+
+def _run(arguments: list[str]) -> int:
+    """Parse the arguments and run their command; return its exit status."""
     parser = _parser(arguments[:1])
     if not arguments:
         parser.print_help()
@@ -85,24 +106,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         parser.error(_unknown_command(arguments[0]))
     args, unknown = parser.parse_known_args(as_shown(arguments, parser))
-    if unknown and not hasattr(args, "unknown_flags"):
-        parser.error(f"unknown argument {unknown[0]}{_meant(unknown[0], known(parser))}")
-    args.unknown_flags = [item for item in unknown if item.startswith("-")]
-    try:
-        with whole_lines() if _is_whole(args, arguments[0]) else nullcontext():
-            status: int = args.command(args)
+    if unknown and not hasattr(args, "unknown_words"):
+        named(parser, arguments).error(f"unknown argument {unknown[0]}{_meant(unknown[0], known(parser))}")
+    args.unknown_words = unknown
+    is_whole = _is_whole(args, arguments[0])
+    if is_whole and sys.stdout is None:
+        raise UserError("cannot write: stdout is closed")
+    with whole_lines() if is_whole else nullcontext():
+        status: int = args.command(args)
+    if sys.stdout is not None:
         sys.stdout.flush()
-    except UserError as error:
-        if not isinstance(error, DeviceMemoryError):
-            report(error)
-        return USER_ERROR_STATUS
-    except LostRanksError as error:
-        report(error)
-        return LOST_STATUS
-    except BrokenPipeError:  # of `podwright-train prepare … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNREAD_STATUS
     return status
+
+
+def _unwritten(error: OSError) -> int:
+    """Return the status of a command that could not write; raise errors that the user cannot solve."""
+    is_unread = isinstance(error, BrokenPipeError)  # `podwright-train prepare … | head`
+    if not is_unread and error.errno not in STORAGE:
+        raise error
+    if not is_unread:
+        report(UserError(f"{error.filename or 'cannot write'}: {error.strerror}"))
+    if error.filename is None and sys.stdout is not None:  # else Python tries to write the rest once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return UNREAD_STATUS if is_unread else UNWRITTEN_STATUS
 
 
 def _is_whole(args: argparse.Namespace, name: str) -> bool:

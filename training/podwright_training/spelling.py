@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 SWITCHED = {"1": True, "true": True, "0": False, "false": False}
 
@@ -15,6 +16,12 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End, with what was printed, such as the help, written: an error of that is raised here."""
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        super().exit(status, message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is not a choice, and suggest the closest one."""
@@ -96,6 +103,16 @@ def known(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
             for below in action.choices.values():
                 found |= known(below)
     return found
+
+
+def named(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that the arguments name, whose usage an error shows."""
+    for action in parser._actions:  # noqa: SLF001 -- as above
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 -- as above
+            for name in arguments:
+                if name in action.choices:
+                    return named(action.choices[name], arguments)
+    return parser
 
 
 def _is_switch(action: argparse.Action | None) -> bool:

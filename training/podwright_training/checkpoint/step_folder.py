@@ -179,7 +179,8 @@ def find(directory: Path, step: int | None = None) -> Path:
         raise CheckpointError(f"{directory} has no complete checkpoint yet")
     if step is not None and step not in checkpoints:
         steps = ", ".join(map(str, sorted(checkpoints)))
-        raise CheckpointError(f"{directory} has no complete checkpoint of step {step}; it has steps {steps}")
+        has = f"step{'s' if len(checkpoints) > 1 else ''} {steps}"
+        raise CheckpointError(f"{directory} has no complete checkpoint of step {step}; it has {has}")
     return checkpoints[max(checkpoints) if step is None else step]
 
 

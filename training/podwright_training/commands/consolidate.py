@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="RUN_DIR",
-        help="export the mean of that checkpoint and of the newest of these runs of the same model (arXiv:2203.05482)",
+        help="average it with the newest checkpoint of each of these runs, which must have the same model "
+        "(arXiv:2203.05482)",
     )
     parser.add_argument("--ema", action="store_true", help="export the moving average of the weights (ema_decay)")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="dtype of the exported weights. Default: fp32")
@@ -147,10 +148,11 @@ def _earlier(path: Path, average: int) -> list[Path]:
         return []
     before = [each for each in step_folder.intact(path.parent) if each.name < path.name]
     if len(before) < average - 1:
-        kept = ", ".join(str(step_folder.read_state(each).step) for each in reversed([path, *before]))
+        kept = [str(step_folder.read_state(each).step) for each in reversed([path, *before])]
+        there = f"is 1 (step {kept[0]})" if len(kept) == 1 else f"are {len(kept)} (steps {', '.join(kept)})"
         raise UserError(
-            f"--average {average}: there are {len(before) + 1} checkpoints up to {path.name}, of steps {kept}; "
-            "keep_checkpoints and keep_every keep more"
+            f"--average {average} needs {average} checkpoints up to step {kept[-1]}, there {there}: train with a "
+            "higher keep_checkpoints, or with keep_every"
         )
     return before[: average - 1]
 

@@ -14,6 +14,7 @@ from podwright_training.config.parallel_dims import problems
 from podwright_training.errors import ConfigError, UserError
 from podwright_training.hardware import MEMORY_GB
 from podwright_training.ranks import Ranks
+from podwright_training.worker_pool import run_all
 
 FINDING_STATUS = 1
 ALL_KINDS = "all-kinds"
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             steps.append(rank.run(options, ranks, kind))
         else:  # a process each: PyTorch's caches remember the groups of another rank
             with ProcessPoolExecutor(1, mp_context=context) as process:
-                steps.append(process.submit(rank.run, options, ranks, kind).result())
+                steps += run_all(process, rank.run, [(options, ranks, kind)])
         if not args.json:
             print(report.text(options, steps[-1], memory_gb=memory_gb), flush=True)
     if args.json:

@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -67,7 +67,7 @@ class Span(NamedTuple):
         """Read ``4`` or ``2-4``."""
         match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", text)
         if match is None:
-            raise argparse.ArgumentTypeError(f"got {text}, need a number of nodes as 4, or a range as 2-4")
+            raise argparse.ArgumentTypeError(f"got {text}, need a number of nodes such as 4, or a range such as 2-4")
         return cls(int(match[1]), int(match[2] or match[1]))
 
 
@@ -231,6 +231,7 @@ def problems_of_nxdt(args: argparse.Namespace) -> Iterator[str]:
     """Yield flags that conflict with ``--backend nxdt``."""
     given = [name for name in FOREIGN if getattr(args, name) is not None]
     yield from (f"{flag(name)}: leave it out, --backend nxdt has none" for name in given)
+    yield from _problems_of_words(args)
     if args.nodes:
         yield from _problems_of_nodes(args)
     if args.spares or (args.nodes and args.nodes.least < args.nodes.most):
@@ -445,12 +446,16 @@ def _run_dir(args: argparse.Namespace, nodes: NodeFacts, job_name: str = "") -> 
 
 
 def _problems(args: argparse.Namespace, nodes: NodeFacts, nproc_per_node: int, root: Path) -> Iterator[str]:
+    yield from _problems_of_words(args)
     yield from _problems_of_nodes(args)
     device = neuron.device_of(args.instance) if args.instance else nodes.accelerator_name
     if not args.job and (args.instance or nodes.accelerator == "neuron") and (problem := neuron.native_problem(device)):
         yield problem
     if nproc_per_node < 1:
-        yield f"--nproc-per-node: got {nproc_per_node}, need at least 1: these nodes have no accelerators to count"
+        if args.nproc_per_node is None:
+            yield "--nproc-per-node is required: these nodes have no accelerators to count"
+        else:
+            yield f"--nproc-per-node: got {nproc_per_node}, need at least 1"
     yield from _problems_of_run_dir(args, nodes, root)
     if args.time_limit is not None and _seconds(args.time_limit) < 2 * SIGNAL_LEAD_S:
         yield (
@@ -494,15 +499,25 @@ def _trainer_arguments(args: argparse.Namespace) -> tuple[str, ...]:
     return (*(["--preset", args.preset] if args.preset else []), *args.trainer_arguments)
 
 
-def _check_policy(args: argparse.Namespace, nproc_per_node: int) -> None:
-    """Raise ``LaunchError`` if the elastic run could not train on its fewest or its most nodes."""
+def _as_trainer_reads(words: Sequence[str]) -> argparse.Namespace:
+    """Return the values of the trainer's flags."""
     parser = Parser(prog="podwright-train launch")
     sources.add_arguments(parser)
+    given, unknown = parser.parse_known_args(as_shown(words, parser))
+    given.unknown_words = unknown
+    return given
+
+
+def _problems_of_words(args: argparse.Namespace) -> Iterator[str]:
+    """Yield words for the trainer that it does not know."""
+    return sources.problems_of_words(_as_trainer_reads(args.trainer_arguments).unknown_words, config="-- --config")
+
+
+def _check_policy(args: argparse.Namespace, nproc_per_node: int) -> None:
+    """Raise ``LaunchError`` if the elastic run could not train on its fewest or its most nodes."""
     span = [f"--min-nodes={args.nodes.least}", f"--max-nodes={args.nodes.most}"]
-    given, unknown = parser.parse_known_args(as_shown([*span, *_trainer_arguments(args)], parser))
-    given.unknown_flags = [word for word in unknown if word.startswith("-")]
     try:
-        options = sources.load(given)
+        options = sources.load(_as_trainer_reads([*span, *_trainer_arguments(args)]))
         Policy.of(options, ranks_per_node=nproc_per_node)
     except ConfigError as error:
         raise LaunchError(str(error)) from error

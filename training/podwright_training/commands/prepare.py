@@ -251,6 +251,8 @@ def _files(source: Path, dropped: Dropped) -> Iterator[tuple[str, Callable[[], b
             for name in _readable(members, dropped):
                 if file := archive.extractfile(members[name]):
                     yield name, file.read
+    elif not source.exists():
+        raise PrepareError(f"{source}: no such file or folder")
     else:
         raise PrepareError(f"{source} is neither a folder nor a .zip or .tar archive")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import http.server
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     from podwright_training.report.page import Drawing
     from podwright_training.report.time_table import as_markdown
 
+    if args.usd_per_hour is not None and not 0 <= args.usd_per_hour < math.inf:  # NaN is neither
+        raise UserError(f"--usd-per-hour: got {args.usd_per_hour:g}, need 0 or more")
     folders = [RunFolder(path) for path in args.run_dir]
     if args.live:
         return serve(folders, port=args.port, usd_per_hour=args.usd_per_hour)

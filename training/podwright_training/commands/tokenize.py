@@ -20,6 +20,7 @@ from podwright_training.answer import add_json, answer
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.faults import DataError, Faults
 from podwright_training.spelling import command_line, flag
+from podwright_training.worker_pool import run_all
 
 if TYPE_CHECKING:  # numpy and pyarrow, which --help does without
     from podwright_training.data.splits import Split
@@ -135,19 +136,23 @@ def tokenize(
             path = partial_folder / f"{name}.{number:05d}-of-{len(split.files):05d}{SUFFIX}"
             work.append((Split((shard,), (file,), split.held_out), path))
     write = partial(_write, encoder=encoder, text_column=text_column, max_bad_records=max_bad_records)
-    with ProcessPoolExecutor(min(workers, len(work)), multiprocessing.get_context("spawn")) as pool:
-        written = list(pool.map(write, *zip(*work, strict=True)))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(work)), context) as pool:
+        written = run_all(pool, write, work)
     partial_folder.rename(output)
-    documents, tokens, bad_records = zip(*written, strict=True)
+    documents, tokens, broken = zip(*written, strict=True)
     training = len(splits[0].files)
     by_split = [list(documents[:training]), list(documents[training:])]
-    return Written(by_split, sum(tokens), len(loaded), sum(bad_records))
+    return Written(by_split, sum(tokens), len(loaded), len(set().union(*broken)))
 
 
 def _write(
     split: Split, path: Path, *, encoder: Encoder, text_column: str, max_bad_records: int
-) -> tuple[int, int, int]:
-    """Write one shard unless it exists; return its documents, tokens and skipped records."""
+) -> tuple[int, int, set[str]]:
+    """Write one shard unless it exists; return its documents, tokens and the places of skipped records.
+
+    A place is returned twice where both splits read the same file.
+    """
     from podwright_training.data.corpus import Corpus
     from podwright_training.data.token_shards import TokenShard, write_token_shard
 
@@ -160,4 +165,4 @@ def _write(
     shard = TokenShard(str(path))
     if shard.tokenizer != encoder.digest:
         raise DataError(f"{path} holds tokens of another tokenizer: remove {path.parent}, or choose another folder")
-    return len(shard), shard.token_count, len(faults.found)
+    return len(shard), shard.token_count, set(faults.found)

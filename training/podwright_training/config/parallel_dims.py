@@ -148,8 +148,9 @@ def _problems_of_world(options: TrainConfig, world_size: int, nodes: int) -> Ite
     for size in sizes.values():
         fixed *= size
     if world_size % fixed:
-        product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
-        yield f"{product} = {fixed} does not divide the {world_size} ranks of the job"
+        factors = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+        given = " x ".join(factors) + (f" = {fixed}" if len(factors) > 1 else "")
+        yield f"{given} does not divide the job's {world_size} rank{'s' if world_size > 1 else ''}"
         return
     rest = world_size // sizes["pipeline_parallel"] // sizes["data_replicas"]
     if rest % options.expert_parallel:

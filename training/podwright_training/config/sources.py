@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group = parser.add_argument_group(title)
         for item in fields(section):
             _add_flag(group, item)
-    parser.set_defaults(unknown_flags=[])
+    parser.set_defaults(unknown_words=[])
 
 
 def add_options(group: argparse._ArgumentGroup, names: Sequence[str]) -> None:
@@ -39,16 +40,33 @@ def load(args: argparse.Namespace, names: Sequence[str] = ()) -> TrainConfig:
     """Return the configuration that preset, file and flags add up to.
 
     Args:
-        args: Result of a parser that ``add_arguments`` extended; ``unknown_flags`` lists flags it did not know.
+        args: Result of a parser that ``add_arguments`` extended; ``unknown_words`` lists what it did not know.
         names: Options that are flags, as ``add_options`` added them. Default: all.
 
     Raises:
         ConfigError: With every problem of all sources.
     """
     flags = {name: getattr(args, name) for name in names or option_names() if hasattr(args, name)}
+    return _resolve(args.config, flags, list(problems_of_words(args.unknown_words)))
+
+
+def problems_of_words(unknown: Sequence[str], *, config: str = "--config") -> Iterator[str]:
+    """Yield a problem for each word that a parser did not know, except the value of an unknown flag.
+
+    Args:
+        unknown: The words.
+        config: What to write before the name of a file.
+    """
     known = [flag(name) for name in _types()]
-    problems = [_unknown(flag(word.split("=")[0]), "flag", known) for word in args.unknown_flags]
-    return _resolve(args.config, flags, problems)
+    for before, word in pairwise(["", *unknown]):
+        if word == "--":
+            yield "unknown argument --"
+            return  # what follows would be known without it
+        if word.startswith("-"):
+            yield _unknown(flag(word.split("=")[0]), "flag", known)
+        elif not before.startswith("-") or "=" in before:
+            is_file = word.endswith((".yaml", ".yml"))
+            yield f"unknown argument {word}" + (f"; did you mean {config} {word}?" if is_file else "")
 
 
 def load_file(path: Path) -> TrainConfig:
@@ -100,6 +118,9 @@ def _read(path: Path, problems: list[str]) -> dict[str, _Given]:
 
     try:
         content = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        problems.append(f"cannot read {path}: no such file")
+        return {}
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         problems.append(f"cannot read {path}: {' '.join(str(error).split())}")
         return {}
@@ -107,7 +128,7 @@ def _read(path: Path, problems: list[str]) -> dict[str, _Given]:
         problems.append(f"{path}: got a {type(content).__name__}, need `option: value` lines")
         return {}
     content, known = canonical(content or {}), _types()
-    problems += [_unknown(str(key), f"option in {path}", known) for key in content if key not in known]
+    problems += [f"{path}: {_unknown(str(key), 'option', known)}" for key in content if key not in known]
     return {key: _Given(value, str(path)) for key, value in content.items() if key in known}
 
 

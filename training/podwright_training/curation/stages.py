@@ -52,7 +52,7 @@ from datatrove.pipeline.readers import ParquetReader
 from datatrove.pipeline.writers import ParquetWriter
 from datatrove.utils.hashing import HashConfig
 
-from podwright_training.curation.manifest import WriteManifest, entries
+from podwright_training.curation.manifest import WriteManifest, entries, steps_of
 from podwright_training.curation.settings import HASHES_PER_BUCKET, NGRAM_WORDS, CurationSettings
 from podwright_training.curation.steps import ReadDataset, Words, WriteTokens
 from podwright_training.data.faults import DataError
@@ -217,7 +217,11 @@ class Curation:
         shutil.rmtree(self.work)
 
     def _nothing_left(self) -> str:
-        message = f"dataset {self.settings.dataset}: no document is left after reading and filtering it"
+        done = "; ".join(
+            f"{step['documents']:,} read" if step["step"] == "read" else f"{step['step']} removed {step['removed']:,}"
+            for step in steps_of(self.work)
+        )
+        message = f"dataset {self.settings.dataset}: no document is left: {done}"
         found = list(entries(self.work / "faults"))
         return message + "".join(f"\n{fault['place']}: {fault['reason']}" for fault in found[:FAULTS_NAMED])
 

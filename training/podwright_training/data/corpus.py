@@ -149,7 +149,10 @@ class Corpus:
             broken = f"{faults.count('shard')} broken shards and {faults.count('record')} broken records"
             return f"{who} has no intact document {where}: {broken}, the last one {last.place}: {last.reason}"
         share = "" if self.split.held_out is None else ", of which validation is held out"
-        return f"{who} has no document {where}{share}: the data is too small for so many streams"
+        return (
+            f"the data is too small for data_streams {self.streams}: stream {stream} has no document {where}{share}; "
+            "use fewer streams, or more files"
+        )
 
 
 def _check_tokenizer(file: str, encoder: Encoder) -> None:

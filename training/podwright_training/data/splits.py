@@ -134,8 +134,13 @@ def _hidden(name: str) -> bool:
 
 
 def _nothing(dataset: str, folder: str, split: str, files: dict[str, str]) -> str:
-    where = f"folder {folder!r} (dataset_config_name) of dataset {dataset!r}" if folder else f"dataset {dataset!r}"
+    if folder and not files:
+        return (
+            f"dataset {dataset!r} has no folder {folder!r} with files (dataset_config_name); for files directly in "
+            f"{dataset!r}, give --dataset-config-name none"
+        )
     if not files:
-        return f"{where} does not exist or is empty"
+        return f"dataset {dataset!r} does not exist or is empty"
+    where = f"folder {folder!r} (dataset_config_name) of dataset {dataset!r}" if folder else f"dataset {dataset!r}"
     suffixes = sorted({PurePosixPath(name).suffix or "no suffix" for name in files})
     return f"{where} has no file for {split} in a known format ({' '.join(FORMATS)}); found {' '.join(suffixes)}"

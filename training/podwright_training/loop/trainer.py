@@ -63,7 +63,9 @@ from podwright_training.run_folder import RunFolder, write_atomically
 
 logger = logging.getLogger(__name__)
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # Slurm's preemption, and `sbatch --signal=USR1@…`
+# Slurm's preemption, `sbatch --signal=USR1@…`, and Ctrl-C, which torchrun passes on.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+CTRL_C = b"\nCtrl-C: this step ends and a checkpoint is saved; press it again to end at once\n"
 OVERFLOW = "the gradient overflowed"  # in fp16
 
 
@@ -161,7 +163,7 @@ class Trainer:
         memory = self.memory or nullcontext()
         snapshot = memory_snapshot(self.folder.memory_snapshot(self.ranks.rank), self.ranks, self.device)
         with (
-            _stop_requests() as requests,
+            _stop_requests(says=self.ranks.rank == 0) as requests,
             memory,
             self.saver,
             closing(self.data.training),
@@ -614,14 +616,23 @@ def _gather_hosts(data_rank: int, ranks: Ranks) -> tuple[Hosts, bool]:
 
 
 @contextmanager
-def _stop_requests() -> Iterator[list[int]]:
-    """Collect stop signals in a list, instead of ending the process."""
+def _stop_requests(*, says: bool) -> Iterator[list[int]]:
+    """Collect stop signals in a list, instead of ending the process; a second Ctrl-C ends it.
+
+    A shell's job in the background ignores SIGINT, which is for that in the foreground, and so do ranks that an agent
+    started: they go on doing so.
+    """
     received: list[int] = []
 
     def remember(number: int, _frame: FrameType | None) -> None:
         received.append(number)
+        if number == signal.SIGINT:
+            signal.signal(number, signal.default_int_handler)
+            if says:
+                os.write(2, CTRL_C)  # not by `print`, whose buffer this signal may have interrupted
 
-    before = {number: signal.signal(number, remember) for number in STOP_SIGNALS}
+    own = [number for number in STOP_SIGNALS if (number, signal.getsignal(number)) != (signal.SIGINT, signal.SIG_IGN)]
+    before = {number: signal.signal(number, remember) for number in own}
     try:
         yield received
     finally:
@@ -629,11 +640,20 @@ def _stop_requests() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def _options_before(config: Path) -> dict[str, Any]:
+    """Return the options of the previous start, which an older or newer version may have written."""
+    try:
+        return canonical(yaml.safe_load(config.read_text()))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
+        reason = "it has no options" if isinstance(error, AttributeError) else " ".join(str(error).split())
+        raise UserError(f"cannot read {config}: {reason}; remove it, this start writes it again") from error
+
+
 def _write_config(folder: RunFolder, options: TrainConfig) -> None:
     """Write the configuration into the run folder; log differences from the previous one."""
     options = options.with_absolute_paths()
     if folder.config.exists():
-        before = canonical(yaml.safe_load(folder.config.read_text()))
+        before = _options_before(folder.config)
         for name, value in options.to_dict().items():
             if before.get(name) != value:
                 logger.warning("%s is %s in this start, was %s before", name, value, before.get(name))

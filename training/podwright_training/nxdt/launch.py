@@ -111,5 +111,5 @@ def _options(args: argparse.Namespace) -> tuple[TrainConfig, set[str]]:
     sources.add_arguments(parser)
     words = [*(["--preset", args.preset] if args.preset else []), *args.trainer_arguments]
     given, unknown = parser.parse_known_args(as_shown(words, parser))
-    given.unknown_flags = [word for word in unknown if word.startswith("-")]
+    given.unknown_words = unknown
     return sources.load(given), {name for name in option_names() if hasattr(given, name)}
