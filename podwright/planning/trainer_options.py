@@ -160,7 +160,8 @@ def _other_family(model: Model) -> bool:
     """Return whether a model has parts that no model family of the trainer has."""
     parts = (
         model.hybrid, model.kv_rank, model.shared_ffn, model.dense_layers, model.latent, model.learned_positions,
-        model.extra_predictions, not model.gated, model.bias != "none", model.windowed_layers not in (0, model.layers),
+        model.extra_predictions, not model.gated, model.activation != "silu", model.bias != "none",
+        model.windowed_layers not in (0, model.layers),
         _family(model) is None,
     )  # fmt: skip
     return any(parts)

@@ -111,6 +111,13 @@ def test_a_plan_that_breaks_its_limits_says_so(plan, tmp_path):
     assert (status, json.loads(out)["command"]) == (DOES_NOT_FIT, None)
 
 
+@pytest.mark.parametrize("name", ["bert_large", "gemma_2b"])
+def test_a_model_with_other_parts_gets_no_command(plan, name):
+    """A model that the trainer would train as a Llama of its size, such as Gemma with its GELU, is refused."""
+    _, out, _ = plan("--model", name, *G5[2:])
+    assert f"No command to run it: podwright-train does not support a model like {name}" in out
+
+
 def test_what_fits_with_no_sequence_needs_other_accelerators(plan):
     """Shorter sequences are advised only where they help; where the weights are too large, other machines are."""
     _, out, _ = plan("--model", "llama3_1_405b", "--instance", "ml.g5.12xlarge", "--nodes", "1")

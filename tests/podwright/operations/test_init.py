@@ -20,6 +20,7 @@ from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import OperationError
 from podwright.operations.first_file.init import EXAMPLES, example_names
 from podwright.operations.first_file.schema import cluster_text
+from podwright_testing.pages import blocks
 from podwright_testing.terminal import Terminal
 
 VPC = ["--vpc-id", "vpc-0a1b2c3d4e5f60718"]
@@ -89,6 +90,19 @@ def test_an_app_of_ones_own_adds_resources(folder, capsys):
     (folder / "cluster.yaml").write_text("name: wrong\n")
     with pytest.raises(OperationError, match=r"cluster\.yaml:1"):
         Kit(folder / "cluster.yaml", folder).synthesize()
+
+
+@pytest.mark.slow
+def test_the_snippet_of_the_page_goes_into_an_app_of_ones_own(folder):
+    """The add_own of docs/own_stack.md, pasted in place of main.py's, grants what it says."""
+    assert main(["init", "--yes", "--own-app"]) == 0
+    (snippet, *_) = (block.text for block in blocks() if block.page == "docs/own_stack.md")
+    before, _, rest = (folder / "main.py").read_text().partition("def add_own(")
+    _, mark, after = rest.partition("\n\n\ndef main()")
+    (folder / "main.py").write_text(before + snippet.rstrip() + mark + after)
+    Kit(folder / "cluster.yaml", folder).synthesize()
+    stack = folder / "cdktf.out" / "stacks" / "podwright-demo-foundation" / "cdk.tf.json"
+    assert "sagemaker-datasets/papers/*" in stack.read_text()
 
 
 def test_a_wheel_writes_the_settings_alone(folder, tmp_path_factory):
