@@ -178,12 +178,13 @@ def _checkpoints_in_memory(plan: Plan) -> str:
     tier = plan.memory_tier
     need, share = tier.need, 100 * tier.pause_s / plan.speed.step_s
     verdict = "fits" if tier.fits else "does not fit: use more nodes, or none"
+    sent, took = need.sent_bytes / GB, format_duration(tier.send_s)
     folder, node, goodput = need.folder_bytes / GB, need.host_bytes / GB, 100 * tier.failures.goodput
     return "\n".join(
         [
             f"Checkpoints in memory (memory_checkpoint_freq): {need.rank_bytes / GB:.2f} GB per rank",
             f"  a node needs {folder:.1f} GB in /dev/shm, {node:.1f} of {tier.node_gb:,.0f} GB in all: {verdict}",
-            f"  {need.sent_bytes / GB:.1f} GB to the next node take {format_duration(tier.send_s)} in the background",
+            *([f"  {sent:.1f} GB to the next node take {took} in the background"] if sent else []),
             f"  training waits {format_duration(tier.pause_s)}, {share:.1f} % of a step",
             f"  best every {tier.interval_steps} steps (auto): {goodput:.1f} % of the time makes progress",
         ]

@@ -8,7 +8,7 @@ from math import lcm
 from typing import Any
 
 from podwright.planning.layout import Layout, Recompute
-from podwright.planning.model import Model
+from podwright.planning.model import Model, model_names
 from podwright_training.config import parallel_dims
 from podwright_training.config.families import FAMILIES, OPTIONAL_FEATURES
 from podwright_training.config.sections.memory import QUICK_LOSS_CHUNK_TOKENS
@@ -154,6 +154,11 @@ def _unknown(layout: Layout, model: Model, run: TrainConfig | None) -> Iterator[
 def is_trained_dense(model: Model) -> bool:
     """Return whether a published model is dense and of a family that the trainer has."""
     return not model.experts and (model.name.startswith(ARCHITECTURES) or model.name in preset_names())
+
+
+def trained_names() -> list[str]:
+    """Return the names of published models that the trainer has, mixtures left out."""
+    return [name for name in model_names() if is_trained_dense(Model.of(name))]
 
 
 def _other_family(model: Model) -> bool:

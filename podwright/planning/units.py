@@ -74,6 +74,8 @@ def format_count(value: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Format seconds in a readable unit."""
+    if seconds >= 999.5 * DAY_S:  # three digits of %g would be 1e+03
+        return f"{float(f'{seconds / DAY_S:.3g}'):,.0f} days"
     if seconds >= 2 * DAY_S:
         return f"{seconds / DAY_S:.3g} days"
     if seconds >= 2 * HOUR_S:

@@ -92,6 +92,13 @@ def test_what_does_not_fit_has_another_status(plan):
     assert "No command to run it: this run needs" in out
 
 
+def test_one_node_sends_no_checkpoints(plan):
+    """Checkpoints in memory go to the next node where there is one."""
+    words = (*G5[:4], "--tokens", "1B")
+    assert "to the next node" in plan(*words, "--nodes", "2")[1]
+    assert "to the next node" not in plan(*words)[1]
+
+
 def test_a_plan_that_breaks_its_limits_says_so(plan, tmp_path):
     """Time and cost on a given cluster are compared with --deadline and --budget; status 1 if they are more."""
     words = (*G5, "--tokens", "1B")
