@@ -30,9 +30,21 @@ from podwright.terminal import fit_terminals, whole_lines
 if TYPE_CHECKING:
     from podwright.check.explain import Key
 
-OK, FAILED, UNREADABLE, OUT_OF_REACH, INTERRUPTED = 0, 1, 2, 3, 130
+OK, FAILED, UNREADABLE, OUT_OF_REACH, INTERRUPTED, UNREAD = 0, 1, 2, 3, 130, 141
 PLAIN = "podwright.plain"  # how streams write what their encoding lacks
-PLAIN_BARS = {"█": "#", "▓": "=", "▒": "-", "░": ".", "▚": "%", "▞": "/", "▤": "+", "▥": ":", "▧": ";", "▨": "~"}
+PLAIN_BARS = {
+    "█": "#",
+    "▓": "=",
+    "▒": "-",
+    "░": ".",
+    "▚": "%",
+    "▞": "/",
+    "▤": "+",
+    "▥": ":",
+    "▧": ";",
+    "▨": "~",
+    "·": "_",
+}
 SHELL = "shell"  # `podwright rehearse shell`
 GROUPS = {"nodes"}  # commands that have commands of their own: alone, they show their help
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
@@ -58,19 +70,12 @@ class Command(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     _set_up()
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        parser = _parser(arguments)
-        if not arguments:
-            parser.print_help()
-            return OK
-        if len(arguments) == 1 and arguments[0] in GROUPS:
-            arguments = [*arguments, "--help"]
-        if not arguments[0].startswith("-"):
-            _require_known(arguments[0], parser)
-        options = parser.parse_whole(arguments)
-        with whole_lines() if arguments[0] in WHOLE or getattr(options, "json", False) else nullcontext():
-            status: int = options.command(options)
+        try:
+            status = _run(list(sys.argv[1:] if arguments is None else arguments))
+        except SystemExit:  # argparse's, after --help
+            sys.stdout.flush()
+            raise
         sys.stdout.flush()
     except PodwrightError as error:
         print(error.render(), file=sys.stderr)
@@ -87,14 +92,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _run(arguments: list[str]) -> int:
+    """Run the command that the arguments name, and return its exit status."""
+    parser = _parser(arguments)
+    if not arguments:
+        parser.print_help()
+        return OK
+    if len(arguments) == 1 and arguments[0] in GROUPS:
+        arguments = [*arguments, "--help"]
+    if not arguments[0].startswith("-"):
+        _require_known(arguments[0], parser)
+    options = parser.parse_whole(arguments)
+    with whole_lines() if arguments[0] in WHOLE or getattr(options, "json", False) else nullcontext():
+        status: int = options.command(options)
+    return status
+
+
 def _unwritten(error: OSError) -> int:
     """Return the status of a command that could not write; raise errors that the user cannot solve."""
-    if isinstance(error, BrokenPipeError):  # `podwright explain | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    elif error.errno in STORAGE:
-        print(f"podwright: {error.filename or 'cannot write'}: {error.strerror}", file=sys.stderr)
-    else:
+    if not isinstance(error, BrokenPipeError) and error.errno not in STORAGE:
         raise error
+    if error.filename is None:  # stdout, which Python would flush once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # `podwright explain | head`
+        return UNREAD
+    print(f"podwright: {error.filename or 'cannot write'}: {error.strerror}", file=sys.stderr)
     return FAILED
 
 
@@ -109,6 +131,9 @@ def _in_plain(error: UnicodeError) -> tuple[str, int]:
 def _set_up() -> None:
     """Prepare the streams and the imports, and answer a shell that asks what Tab offers."""
     codecs.register_error(PLAIN, _in_plain)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the shell: `podwright check >&-`
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 -- to the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a source line may hold what the terminal's encoding lacks
             stream.reconfigure(errors=PLAIN)
@@ -490,8 +515,8 @@ def _adopt(options: argparse.Namespace) -> int:
 def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", nargs="?", type=Path, metavar="FILE",
-        help=f"settings file, or {SHELL} to open a shell on a node of a rehearsal that stays up. Default: "
-        f"${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}, else an example that comes with podwright",
+        help=f"settings file; or the word `{SHELL}`, which opens a shell on a node of a rehearsal started with "
+        f"--keep. Default: ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}, else an example that comes with podwright",
     )  # fmt: skip
     parser.add_argument("node", nargs="?", metavar="NODE", help=f"after {SHELL}: the node. Default: controller")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
@@ -499,11 +524,10 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hosts",
         choices=["debian-13", "debian-12", "flat"],
-        default="debian-13",
         help="host type: debian-13 or debian-12 (each host boots systemd on its own Debian root, with Slurm 24.11 or "
-        "22.05; needs root), or flat (plain processes, without root). Default: %(default)s",
+        "22.05; needs root), or flat (plain processes, without root). Default: debian-13",
     )
-    parser.add_argument("--flat", dest="hosts", action="store_const", const="flat", help="the same as --hosts flat")
+    parser.add_argument("--flat", action="store_true", help="the same as --hosts flat")
     parser.add_argument(
         "--compute-nodes",
         type=_count,
@@ -523,9 +547,7 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
 def _count(text: str) -> int:
     """Parse a number from 1; argparse names the option in its message."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(
-            f"got {text}, need a whole number: a rehearsal needs at least one compute node"
-        )
+        raise argparse.ArgumentTypeError(f"got {text}, need a whole number from 1")
     return int(text)
 
 
@@ -533,19 +555,35 @@ def _rehearse(options: argparse.Namespace) -> int:
     from podwright.operations.errors import ArgumentError
     from podwright_rehearsal import command
 
+    problems = list(_contradictions(options))
+    if problems:
+        raise ArgumentError("; ".join(problems))
     if options.clean:
         return command.clean()
     if options.file == Path(SHELL):
         return command.shell(options.node or "controller")
-    if options.node:
-        raise ArgumentError(f"got {options.node}", f"name a node after {SHELL} only: podwright rehearse {SHELL} NODE")
     return command.rehearse(
         options.file or command.file_to_rehearse(),
         as_json=options.json,
         keep=options.keep,
-        kind=options.hosts,
+        kind="flat" if options.flat else options.hosts or "debian-13",
         compute_nodes=options.compute_nodes,
     )
+
+
+def _contradictions(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the arguments of ``rehearse`` that do not go together."""
+    opens_shell = options.file == Path(SHELL)
+    flags = ("json", "keep", "hosts", "flat", "compute_nodes")
+    given = [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
+    if options.flat and options.hosts not in {None, "flat"}:
+        yield f"--hosts {options.hosts} and --flat: give one of them"
+    if options.clean and (options.file or given):
+        yield f"--clean: give it without {', '.join([*([str(options.file)] if options.file else []), *given])}"
+    if opens_shell and given:
+        yield f"{SHELL}: give it without {', '.join(given)}"
+    if options.node and not opens_shell:
+        yield f"got {options.node}: name a node after {SHELL} only, as in podwright rehearse {SHELL} NODE"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def config_path() -> Path:
     return Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
 
 
-def add_file(parser: argparse.ArgumentParser, meaning: str = "") -> None:
+def add_file(parser: argparse.ArgumentParser, meaning: str = "settings file. ") -> None:
     """Take the settings file as the first argument; its help is the meaning and the default."""
     help_ = f"{meaning}Default: ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}"
     parser.add_argument("file", nargs="?", type=Path, default=config_path(), metavar="FILE", help=help_)

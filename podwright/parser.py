@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -22,6 +23,10 @@ class Parser(argparse.ArgumentParser):
             meant = _meant(unknown[0], flags(self, arguments))
             _named(self, arguments).error(f"unknown argument {unknown[0]}{meant}")
         return options
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help or an error; argparse itself hides that it cannot be written."""
+        (file or sys.stderr).write(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is not a choice, and suggest the closest one."""

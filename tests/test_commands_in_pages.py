@@ -111,6 +111,16 @@ def test_a_command_in_a_sentence_exists(words):
     assert given <= known_flags(parser_of(words))
 
 
+def test_the_table_of_commands_is_whole():
+    """docs/cli.md lists each command, in the order of --help, with the page that names it."""
+    folder = ROOT / "docs"
+    rows = re.findall(r"^\| \[([\w-]+)\]\(([\w/.]*)[^)]*\) \| .* \|$", (folder / "cli.md").read_text(), re.MULTILINE)
+    assert [name for name, _ in rows] == [command.name for command in cli.all_commands()]
+    for name, page in rows:
+        described = (folder / (page or "cli.md")).read_text(encoding="utf-8")
+        assert f"podwright {name}" in described, name
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_is_run_or_says_why_not(page):
     """Before each block of commands a comment has the test that runs it, or the reason why none does."""

@@ -25,7 +25,9 @@ FORMS: Mapping[str, Callable[[Diagram], str]] = {
 
 
 class DrawingError(PodwrightError):
-    """Drawing the diagram failed."""
+    """The drawing's file has a name of no known form."""
+
+    exit_status = 2
 
 
 Synthesize = Callable[[Settings, Path], None]

@@ -67,4 +67,4 @@ def _part(part: Part) -> list[str]:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    return wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return wrap(line, max(1, width), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

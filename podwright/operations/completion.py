@@ -23,7 +23,9 @@ FILES = ("FILE", "PATH", "DIR")  # in a metavar; other values are no files
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the shell."""
-    parser.add_argument("shell", choices=SHELLS, help="shell to print the completion script for")
+    parser.add_argument(
+        "shell", metavar="SHELL", choices=SHELLS, help=f"shell to print the completion script for: {', '.join(SHELLS)}"
+    )
     add_examples(
         parser,
         "source <(podwright completion bash)    # in ~/.bashrc; zsh: in ~/.zshrc",

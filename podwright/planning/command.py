@@ -41,7 +41,16 @@ from podwright.planning.software import Software
 from podwright.planning.table import predict_file
 from podwright.planning.trainer_options import OUR_SOFTWARE
 from podwright.planning.trainer_run import arguments, model_of, total_tokens
-from podwright.planning.units import DAY_S, UnitError, format_count, parse_count, parse_duration
+from podwright.planning.units import (
+    DAY_S,
+    HOUR_S,
+    UnitError,
+    format_count,
+    format_duration,
+    parse_count,
+    parse_duration,
+    parse_whole,
+)
 from podwright.settings.regions import REGIONS
 from podwright_constructs.catalog import UnknownInstanceTypeError
 from podwright_training.config.sources import load_file
@@ -51,7 +60,8 @@ from podwright_training.errors import ConfigError
 OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
 SHOWN = 8  # lines of a table
 _QUANTITIES = ("nodes", "seq_len", "micro_batch", "accumulate", "tokens", "serve", "budget", "deadline", "usd_per_hour")
-_ANSWERS = ("batch", "curve", "budget", "minimum", "search")  # each is a command's whole answer
+_ANSWERS = ("batch", "curve", "minimum", "search")  # each is a command's whole answer
+_LIMITS = ("budget", "deadline")  # without a cluster they choose one, and with one they are compared
 USUAL_SEQUENCE = 2048  # tokens, unless said
 _WRONG = (
     *(UnitError, UnknownModelError, UnknownAcceleratorError, UnknownInstanceTypeError, HardwareError, LayoutError),
@@ -65,7 +75,7 @@ class PlanInputError(PodwrightError, ValueError):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Return the exit status: 1 if the plan does not fit, 2 if the input is wrong."""
+    """Run the command. Return the exit status: 1 if the plan does not fit or keep its limits, 2 if input is wrong."""
     try:
         return _run(args)
     except (*_WRONG, PlanInputError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -75,16 +85,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     _check_combination(args)
+    if args.out == Path("-"):
+        raise PlanInputError("--out: got -, need the name of a file")
     if args.batch or args.out:
         return _batch(args)
     if args.file:
         _take_cluster(args)
-    if args.measured and (args.curve or args.budget or args.minimum or (args.deadline and not args.instance)):
+    chooses = not args.instance and (args.budget or args.deadline)
+    if args.measured and (args.curve or args.minimum or chooses):
         raise PlanInputError("--measured describes one instance type: give it with --instance or a cluster.yaml alone")
     run = load_file(args.run) if args.run else None
     if args.curve:
         return _forecast(args, run)
-    if args.budget or (args.deadline and not args.instance):
+    if chooses:
         return _choose_cluster(args, run)
     if not (args.model or run):
         raise PlanInputError("no model: give --model llama3_1_8b, --run run.yaml, or --budget 5000 --deadline 7d")
@@ -99,13 +112,23 @@ def _check_combination(args: argparse.Namespace) -> None:
     """Refuse flags without a value, and flags of which one would be ignored."""
     empty = [_flag(name) for name in _QUANTITIES if getattr(args, name) is not None and not getattr(args, name).strip()]
     problems = [f"{', '.join(empty)}: got nothing, need a number"] if empty else []
-    answers = [_flag(name) for name in _ANSWERS if getattr(args, name)]
+    answers, limits = ([_flag(name) for name in names if getattr(args, name)] for names in (_ANSWERS, _LIMITS))
+    has_cluster = args.instance or args.file
     if len(answers) > 1:
         problems.append(f"{' and '.join(answers)}: give one of them at a time")
+    elif answers and limits and not (has_cluster and args.search):
+        problems.append(f"{' and '.join(limits)}: give {'it' if len(limits) == 1 else 'them'} without {answers[0]}")
+    elif limits and args.nodes and not has_cluster:
+        problems.append("--nodes: give it with --instance, or leave it out and the cluster is chosen")
     if args.capacity_block and args.usd_per_hour:
         problems.append("--capacity-block and --usd-per-hour: give one price")
     if args.search and args.json:
         problems.append("--search prints tables: give it without --json")
+    for read in (_deadline_s, _budget_usd):
+        try:
+            read(args)
+        except UnitError as error:
+            problems.append(str(error))
     if problems:
         raise PlanInputError("\n".join(problems))
 
@@ -149,7 +172,7 @@ def _forecast(args: argparse.Namespace, run: TrainConfig | None) -> int:
 
 def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     measured = MeasuredNetwork.read(args.measured) if args.measured else None
-    nodes = _whole(args.nodes or "1", "--nodes")
+    nodes = parse_whole(args.nodes or "1", what="--nodes")
     hardware = Hardware(instance_type=args.instance, nodes=nodes, measured=measured, region=_region(args))
     if args.capacity_block and not hardware.capacity_block_usd_per_hour:
         known = ", ".join(capacity_block_types())
@@ -163,13 +186,15 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     if args.svg:
         write_output(args.svg, to_svg(roofline(plan)))
     source = LaunchInputs(run=(args.run, run) if run and not args.model else None, **_data(args))
-    submit, reasons = command(plan, source), obstacles(plan, source)
+    beyond = list(_beyond(args, plan))
+    submit, reasons = command(plan, source), [*obstacles(plan, source), *beyond]
+    status = OK if plan.fits and not beyond else DOES_NOT_FIT
     if args.json:
         print(json.dumps({**plan.to_dict(), "command": None if reasons else submit, "obstacles": reasons}, indent=2))
-        return OK if plan.fits else DOES_NOT_FIT
+        return status
     found = list(_searched(args, plan, source)) if args.search else []
     trained = best(item for item in found if item.supported)
-    print(render(plan, how="" if trained else how_to_run(submit, reasons)))
+    print(render(plan, how="" if trained else how_to_run(submit, reasons), beyond=beyond))
     print(f"\n{to_text(roofline(plan))}")
     _print_serving(args, plan)
     if args.search:
@@ -177,7 +202,27 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     if trained:
         chosen = plan.laid_out_as(trained[0])
         print(f"\n{how_to_run(command(chosen, source), obstacles(chosen, source), what='the best of these')}")
-    return OK if plan.fits else DOES_NOT_FIT
+    return status
+
+
+def _beyond(args: argparse.Namespace, plan: Plan) -> Iterator[str]:
+    """Yield which of ``--deadline`` and ``--budget`` a plan that fits does not keep.
+
+    Raises:
+        PlanInputError: The plan has no time or no price to compare.
+    """
+    deadline_s, budget = _deadline_s(args), _budget_usd(args)
+    if (deadline_s or budget) and not plan.cost:
+        raise PlanInputError("--deadline and --budget need --tokens, which set time and cost")
+    if budget and plan.cost and plan.cost.total_usd is None:
+        raise PlanInputError(f"--budget: EC2 publishes no price of {args.instance}. Give --usd-per-hour")
+    if not (plan.fits and plan.cost):
+        return
+    hours, usd = plan.cost.hours, plan.cost.total_usd or 0.0
+    if deadline_s and hours * HOUR_S > deadline_s:
+        yield f"takes {format_duration(hours * HOUR_S)}: longer than --deadline {args.deadline}"
+    if budget and usd > budget:
+        yield f"costs {usd:,.0f} USD: more than --budget {args.budget}"
 
 
 def _data(args: argparse.Namespace) -> dict[str, str | None]:
@@ -271,8 +316,7 @@ def _minimum(args: argparse.Namespace, run: TrainConfig | None) -> int:
 
 
 def _choose_cluster(args: argparse.Namespace, run: TrainConfig | None) -> int:
-    budget = parse_count(args.budget, what="--budget") if args.budget else None
-    deadline_s = parse_duration(args.deadline, what="--deadline") if args.deadline else 30 * DAY_S
+    budget, deadline_s = _budget_usd(args), _deadline_s(args) or 30 * DAY_S
     sequence = _sequence(args, run)
     software = Software.named(OUR_SOFTWARE)
     if args.model or run:
@@ -363,12 +407,13 @@ def _sequence(args: argparse.Namespace, run: TrainConfig | None) -> int:
     return run.max_context_width
 
 
+def _deadline_s(args: argparse.Namespace) -> float | None:
+    return parse_duration(args.deadline, what="--deadline") if args.deadline else None
+
+
+def _budget_usd(args: argparse.Namespace) -> float | None:
+    return parse_count(args.budget, what="--budget") if args.budget else None
+
+
 def _optional(text: str | None, what: str) -> int | None:
-    return None if text is None else _whole(text, what)
-
-
-def _whole(text: str, what: str) -> int:
-    number = parse_count(text, what=what)
-    if number != int(number):
-        raise UnitError(f"{what}: got {text}, need a whole number")
-    return int(number)
+    return None if text is None else parse_whole(text, what=what)

@@ -19,7 +19,9 @@ _OTHER_NAMES = {"Inferentia2": "Trainium"}  # the same cores
 
 
 class HardwareError(PodwrightError, ValueError):
-    """The instance type has no accelerator or the count is wrong. The message lists the types that work."""
+    """The instance type has no accelerator or the count is wrong. The message names types that work."""
+
+    exit_status = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,9 @@ class Hardware:
         if self.nodes < 1:
             raise HardwareError(f"nodes: got {self.nodes}, need at least 1")
         if not self.instance.accelerator_count:
-            raise HardwareError(f"{self.instance_type} has no accelerator. Use one of {', '.join(accelerated_types())}")
+            raise HardwareError(
+                f"{self.instance_type} has no accelerator. Use a GPU or Trainium type, such as ml.g5.12xlarge"
+            )
         if self.measured and self.measured.instance_type != self.instance.name:
             raise HardwareError(f"measured on {self.measured.instance_type}, but the plan is for {self.instance.name}")
 

@@ -20,9 +20,15 @@ MARGINS = 3  # of the bar: two spaces, and the mark of the capacity
 _FILLS = "█▓▒░▚▞▤▥▧▨"
 
 
-def render(plan: Plan, *, how: str = "") -> str:
-    """Return all sections of a plan; ``how`` says how to run it (``how_to_run``), empty if that is said elsewhere."""
-    sections = [*_answer(plan), _heading(plan), _memory(plan), _speed(plan)]
+def render(plan: Plan, *, how: str = "", beyond: Sequence[str] = ()) -> str:
+    """Return all sections of a plan.
+
+    Args:
+        plan: The plan.
+        how: How to run it (``how_to_run``), empty if that is said elsewhere.
+        beyond: Limits that it does not keep, such as a deadline.
+    """
+    sections = [*_answer(plan, beyond), _heading(plan), _memory(plan), _speed(plan)]
     if plan.fits:
         sections.append(_checkpoints_in_memory(plan))
     if plan.cost and plan.tokens:
@@ -31,10 +37,12 @@ def render(plan: Plan, *, how: str = "") -> str:
     return "\n\n".join("\n".join(map(_within_columns, section.splitlines())) for section in sections)
 
 
-def _answer(plan: Plan) -> Iterator[str]:
+def _answer(plan: Plan, beyond: Sequence[str]) -> Iterator[str]:
     """Yield the answers to the first questions: why it does not fit, or how long it takes and its cost."""
     if not plan.fits:
         yield f"DOES NOT FIT: {plan.sentence()}"
+    elif beyond:
+        yield f"Fits the memory, but {', and '.join(beyond)}"
     elif plan.cost and plan.tokens:
         tokens, took = format_count(plan.tokens), format_duration(plan.cost.hours * 3600)
         price = "" if plan.cost.total_usd is None else f" and {plan.cost.total_usd:,.0f} USD"
@@ -170,12 +178,13 @@ def _checkpoints_in_memory(plan: Plan) -> str:
     tier = plan.memory_tier
     need, share = tier.need, 100 * tier.pause_s / plan.speed.step_s
     verdict = "fits" if tier.fits else "does not fit: use more nodes, or none"
+    sent, took = need.sent_bytes / GB, format_duration(tier.send_s)
     folder, node, goodput = need.folder_bytes / GB, need.host_bytes / GB, 100 * tier.failures.goodput
     return "\n".join(
         [
             f"Checkpoints in memory (memory_checkpoint_freq): {need.rank_bytes / GB:.2f} GB per rank",
             f"  a node needs {folder:.1f} GB in /dev/shm, {node:.1f} of {tier.node_gb:,.0f} GB in all: {verdict}",
-            f"  {need.sent_bytes / GB:.1f} GB to the next node take {format_duration(tier.send_s)} in the background",
+            *([f"  {sent:.1f} GB to the next node take {took} in the background"] if sent else []),
             f"  training waits {format_duration(tier.pause_s)}, {share:.1f} % of a step",
             f"  best every {tier.interval_steps} steps (auto): {goodput:.1f} % of the time makes progress",
         ]

@@ -8,7 +8,7 @@ from math import lcm
 from typing import Any
 
 from podwright.planning.layout import Layout, Recompute
-from podwright.planning.model import Model
+from podwright.planning.model import Model, model_names
 from podwright_training.config import parallel_dims
 from podwright_training.config.families import FAMILIES, OPTIONAL_FEATURES
 from podwright_training.config.sections.memory import QUICK_LOSS_CHUNK_TOKENS
@@ -156,11 +156,17 @@ def is_trained_dense(model: Model) -> bool:
     return not model.experts and (model.name.startswith(ARCHITECTURES) or model.name in preset_names())
 
 
+def trained_names() -> list[str]:
+    """Return the names of published models that the trainer has, mixtures left out."""
+    return [name for name in model_names() if is_trained_dense(Model.of(name))]
+
+
 def _other_family(model: Model) -> bool:
     """Return whether a model has parts that no model family of the trainer has."""
     parts = (
         model.hybrid, model.kv_rank, model.shared_ffn, model.dense_layers, model.latent, model.learned_positions,
-        model.extra_predictions, not model.gated, model.bias != "none", model.windowed_layers not in (0, model.layers),
+        model.extra_predictions, not model.gated, model.activation != "silu", model.bias != "none",
+        model.windowed_layers not in (0, model.layers),
         _family(model) is None,
     )  # fmt: skip
     return any(parts)

@@ -21,16 +21,30 @@ class UnitError(PodwrightError, ValueError):
     """The text is not a quantity of this kind. The message shows one that is."""
 
 
-def parse_count(text: str, *, what: str) -> float:
-    """Parse a positive number: ``78e9``, ``78B``, ``5k``, ``1.5T``, ``50,432``. ``what`` names it in messages.
+def parse_count(text: str, *, what: str, need: str = "a number like 78B, 5k or 78e9") -> float:
+    """Parse a positive number: ``78e9``, ``78B``, ``5k``, ``1.5T``, ``50,432``.
+
+    Messages name it ``what``, and say that they ``need`` one.
 
     Raises:
         UnitError: The text has no number, an unknown suffix, a value of zero or less, or one above ``LARGEST``.
     """
-    number, suffix = _split(text, what=what, example="78B, 5k or 78e9")
+    number, suffix = _split(text, what=what, need=need)
     if suffix not in _COUNT_SUFFIXES:
         raise UnitError(f"{what}: unknown suffix {suffix!r} in {text!r}. Use k, M, B or T, as in 78B")
     return _positive(number * _COUNT_SUFFIXES[suffix], text, what)
+
+
+def parse_whole(text: str, *, what: str) -> int:
+    """Parse a positive whole number, with a suffix too: ``4``, ``8k``.
+
+    Raises:
+        UnitError: As in ``parse_count``, or the number is not whole.
+    """
+    number = parse_count(text, what=what, need="a whole number")
+    if number != int(number):
+        raise UnitError(f"{what}: got {text}, need a whole number")
+    return int(number)
 
 
 def parse_duration(text: str, *, what: str) -> float:
@@ -39,7 +53,7 @@ def parse_duration(text: str, *, what: str) -> float:
     Raises:
         UnitError: The text has no number, no known unit, a value of zero or less, or one above ``LARGEST``.
     """
-    number, suffix = _split(text, what=what, example="7d or 36h")
+    number, suffix = _split(text, what=what, need="a number like 7d or 36h")
     if suffix not in _DURATION_SUFFIXES:
         given = (
             f"has no unit. Write {text.strip()}d for days"
@@ -60,6 +74,8 @@ def format_count(value: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Format seconds in a readable unit."""
+    if seconds >= 999.5 * DAY_S:  # three digits of %g would be 1e+03
+        return f"{float(f'{seconds / DAY_S:.3g}'):,.0f} days"
     if seconds >= 2 * DAY_S:
         return f"{seconds / DAY_S:.3g} days"
     if seconds >= 2 * HOUR_S:
@@ -69,10 +85,10 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def _split(text: str, *, what: str, example: str) -> tuple[float, str]:
+def _split(text: str, *, what: str, need: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text)
     if not match:
-        raise UnitError(f"{what}: got {text!r}, need a number like {example}")
+        raise UnitError(f"{what}: got {text!r}, need {need}")
     return float(match[1].replace(",", "").replace("_", "")), match[2].lower()
 
 

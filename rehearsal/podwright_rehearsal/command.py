@@ -26,6 +26,7 @@ from podwright_rehearsal.run.resize import resized
 from podwright_rehearsal.run.supplies import CACHE, FAILURES, SuppliesError, available_release, supplies
 
 OK, FAILED, UNABLE = 0, 1, 2
+AS_ASKED = "as --flat says"  # why hosts are flat, where nothing else is the reason
 EXAMPLE = checkout.ROOT / DEFAULT_CONFIG  # for who has no file yet; it is in the wheel too
 
 
@@ -57,7 +58,9 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
         print(f"podwright: as if {config.name} had {nodes} in its first compute group", file=sys.stderr)
     if why:
         flat = ", their boot is not rehearsed" if hosts is FlatHosts else ""
-        print(f"podwright: hosts {hosts.description}{flat}: {why}", file=sys.stderr)
+        simpler = f"hosts {hosts.description}{flat}: {why}"
+        asked = "--flat: nodes are plain processes, and their boot is not rehearsed"
+        print(f"podwright: {asked if why == AS_ASKED else simpler}", file=sys.stderr)
     progress = progress_for(list(steps(hosts, trains=trains(wanted))), as_json=as_json)
     try:
         with _locked(hosts.folder):
@@ -117,7 +120,7 @@ def kind_of_hosts(kind: str) -> tuple[type[Hosts], str | None]:
     """Return the hosts that this machine permits, and why, unless they are the obvious ones."""
     wanted = KINDS[kind]
     if wanted.release is None:
-        return FlatHosts, "as --flat says"
+        return FlatHosts, AS_ASKED
     release, why = available_release(wanted.release)
     return next(hosts for hosts in KINDS.values() if hosts.release == release), why
 

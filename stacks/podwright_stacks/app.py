@@ -58,5 +58,5 @@ def _make(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         given = f"cannot write Terraform's JSON to {folder}: {error.strerror}"
-        hint = f"make {folder.parent}, or set {OUTDIR_VARIABLE} to a folder in an existing one"
+        hint = f"set {OUTDIR_VARIABLE} to a folder that you can write"
         raise OutputFolderError(given, hint) from error

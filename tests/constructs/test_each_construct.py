@@ -14,6 +14,8 @@ import pytest
 from cdktf import TerraformElement, TerraformStack
 from constructs import Construct, IConstruct
 
+from podwright_testing.pages import blocks
+
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = (REPOSITORY / "constructs" / "podwright_constructs").glob("*.py")
 MODULES = {f"podwright_constructs.{path.stem}" for path in SOURCES}
@@ -55,6 +57,18 @@ def test_what_is_granted_and_measured(everything: dict[str, Any]) -> None:
     assert "research-accounting" in watched["FreeStorageSpace"]
     assert "/aws/vpc/flow-logs/research" in watched["IncomingBytes"]
     assert "research" in watched["RunningJobs"]
+
+
+def test_the_construct_of_the_page_is_whole() -> None:
+    """The snippet "One construct" of docs/own_stack.md makes a stack with a provider and one resource."""
+    (_, snippet) = (block.text for block in blocks() if block.page == "docs/own_stack.md")
+    from cdktf import Testing
+
+    stack = TerraformStack(Testing.app(), "page")
+    exec(snippet, {"self": stack})  # noqa: S102 -- our own page
+    written = json.loads(Testing.synth(stack))
+    assert set(written["resource"]) == {"aws_fsx_lustre_file_system"}
+    assert [provider["region"] for provider in written["provider"]["aws"]] == ["us-west-2"]
 
 
 @pytest.mark.terraform

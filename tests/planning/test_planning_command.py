@@ -92,6 +92,39 @@ def test_what_does_not_fit_has_another_status(plan):
     assert "No command to run it: this run needs" in out
 
 
+def test_one_node_sends_no_checkpoints(plan):
+    """Checkpoints in memory go to the next node where there is one."""
+    words = (*G5[:4], "--tokens", "1B")
+    assert "to the next node" in plan(*words, "--nodes", "2")[1]
+    assert "to the next node" not in plan(*words)[1]
+
+
+def test_a_plan_that_breaks_its_limits_says_so(plan, tmp_path):
+    """Time and cost on a given cluster are compared with --deadline and --budget; status 1 if they are more."""
+    words = (*G5, "--tokens", "1B")
+    for within in (("--deadline", "3d"), ("--budget", "1000"), ("--deadline", "3d", "--budget", "1000", "--search")):
+        assert plan(*words, *within)[0] == OK
+    status, out, _ = plan(*words, "--deadline", "1h", "--budget", "$10")
+    said = re.sub(r"[\d.]+ h:|[\d,]+ USD:", "N:", " ".join(out.partition("\n\n")[0].split()))
+    assert (status, said) == (
+        DOES_NOT_FIT,
+        "Fits the memory, but takes N: longer than --deadline 1h, and costs N: more than --budget $10",
+    )
+    assert "No command to run it: takes" in out
+    file = tmp_path / "cluster.yaml"
+    group = "{name: workers, role: compute, instance_type: ml.g5.12xlarge, count: 4}"
+    file.write_text(f"cluster: {{instance_groups: [{group}]}}\n")
+    status, out, _ = plan(file, *G5[:2], "--tokens", "1B", "--deadline", "1h", "--json")
+    assert (status, json.loads(out)["command"]) == (DOES_NOT_FIT, None)
+
+
+@pytest.mark.parametrize("name", ["bert_large", "gemma_2b"])
+def test_a_model_with_other_parts_gets_no_command(plan, name):
+    """A model that the trainer would train as a Llama of its size, such as Gemma with its GELU, is refused."""
+    _, out, _ = plan("--model", name, *G5[2:])
+    assert f"No command to run it: podwright-train does not support a model like {name}" in out
+
+
 def test_what_fits_with_no_sequence_needs_other_accelerators(plan):
     """Shorter sequences are advised only where they help; where the weights are too large, other machines are."""
     _, out, _ = plan("--model", "llama3_1_405b", "--instance", "ml.g5.12xlarge", "--nodes", "1")
@@ -157,6 +190,14 @@ def test_a_search_says_how_to_run_its_best_layout(plan, words):
         ((*G5, "--tokens", "nan"), "--tokens: got 'nan', need a number"),
         ((*G5, "--tokens", "", "--serve", " "), "--tokens, --serve: got nothing, need a number"),
         ((*G5, "--search", "--minimum"), "--minimum and --search: give one of them"),
+        ((*G5, "--tokens", "1B", "--deadline", "banana"), "--deadline: got 'banana', need a number like 7d or 36h"),
+        ((*G5, "--tokens", "1B", "--deadline", "0d", "--budget", "x"), "0d, need more than zero\n--budget: got 'x'"),
+        ((*G5, "--deadline", "3d"), "--deadline and --budget need --tokens, which set time and cost"),
+        ((*G5, "--minimum", "--deadline", "3d"), "--deadline: give it without --minimum"),
+        ((*G5[:2], "--nodes", "3", "--budget", "50"), "--nodes: give it with --instance, or leave it out"),
+        ((*G5[:2], "--search", "--budget", "50", "--deadline", "3d"), "--budget and --deadline: give them without"),
+        ((*G5[:4], "--nodes", "x"), "--nodes: got 'x', need a whole number\n"),
+        (("--batch", "rows.csv", "--out", "-"), "--out: got -, need the name of a file"),
         ((*G5, "--search", "--json"), "--search prints tables"),
         ((*G5, "--capacity-block", "--usd-per-hour", "3"), "--capacity-block and --usd-per-hour: give one price"),
     ],

@@ -53,3 +53,4 @@ def test_a_formatted_count_reads_back(value):
 def test_durations_are_printed_in_a_readable_unit():
     """Days for days, seconds for seconds."""
     assert [format_duration(value) for value in (1.5, 600, 7200, 604_800)] == ["1.5 s", "10 min", "2 h", "7 days"]
+    assert [format_duration(days * 86_400) for days in (999.4, 999.7, 2111)] == ["999 days", "1,000 days", "2,110 days"]

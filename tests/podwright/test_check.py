@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -349,7 +350,22 @@ def test_closed_pipe_is_quiet():
         assert process.stderr
         process.stdout.close()
         assert process.stderr.read() == ""
-    assert process.returncode == 1
+    assert process.returncode == 141
+
+
+@pytest.mark.parametrize("arguments", ["explain", "--help", f"check {GOOD[0]}"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_an_error(arguments: str, unbuffered: str):
+    """A full disk ends each command with status 1 and one line; a closed stdout is as /dev/null."""
+    environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered}
+    for closed, expected in (
+        (">/dev/full", (1, "podwright: cannot write: No space left on device\n")),
+        (">&-", (0, "")),
+        ("<&- 2>&- >/dev/null", (0, "")),
+    ):
+        line = f"{shlex.join(COMMAND)} {arguments} {closed}"
+        answer = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, check=False)
+        assert (answer.returncode, answer.stderr) == expected, line
 
 
 def test_terminal_without_unicode(podwright: Podwright, tmp_path: Path):

@@ -122,6 +122,14 @@ def test_the_minimal_example_by_hand(drawn: Mapping[str, Drawn]):
     assert drawn["minimal"][2].usd_per_hour == pytest.approx(expected)
 
 
+def test_a_narrow_terminal_gets_narrow_lines(monkeypatch: pytest.MonkeyPatch):
+    """On ten columns each word of a part has a line."""
+    monkeypatch.setenv("COLUMNS", "10")
+    part = Part(kind="OpenZFS", name="shared", usd_per_hour=1.0)
+    account = Box("account", "", parts=[part])
+    assert "\n    shared\n" in in_lines(Diagram("", Box("vpc", ""), (), account, (), "EC2 on-demand"))
+
+
 def test_an_unknown_price_is_named():
     """The total names what has no known price."""
     part = Part(kind="OpenZFS", name="shared", usd_per_hour=None)
@@ -237,8 +245,11 @@ def test_the_command_writes_a_whole_file(tmp_path: Path, capsys: pytest.CaptureF
         assert capsys.readouterr().out == f"{output}\n"
         assert "sagemaker-research-cluster-scripts" in output.read_text(encoding="utf-8")
     assert len(list(tmp_path.iterdir())) == len(FORMS)
-    for wrong, message in (("x.pdf", "need a name that ends in .svg"), ("architecture.svg/x.md", "cannot write")):
-        assert cli.main(["explain", file, "-o", str(tmp_path / wrong)]) == 1
+    for wrong, message, status in (
+        ("x.pdf", "need a name that ends in .svg", 2),
+        ("architecture.svg/x.md", "cannot write", 1),
+    ):
+        assert cli.main(["explain", file, "-o", str(tmp_path / wrong)]) == status
         assert message in capsys.readouterr().err
     assert cli.main(["explain", str(tmp_path / "absent.yaml")]) == 2
 

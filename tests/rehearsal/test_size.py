@@ -39,7 +39,7 @@ def test_a_rehearsal_needs_a_compute_node(count: str, capsys: pytest.CaptureFixt
     """None at all is refused before anything starts."""
     with pytest.raises(SystemExit):
         cli.main(["rehearse", "--compute-nodes", count])
-    assert "at least one compute node" in capsys.readouterr().err
+    assert "need a whole number from 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("nodes", "size"), [(1, (1, 4)), (2, (2, 2)), (3, (2, 2)), (4, (4, 1)), (16, (4, 1))])

@@ -75,6 +75,23 @@ def test_a_shell_needs_a_rehearsal(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "podwright rehearse shell NODE" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--hosts debian-12 --flat", "--hosts debian-12 and --flat: give one of them"),
+        ("--clean --keep", "--clean: give it without --keep"),
+        ("nope --clean --json", "--clean: give it without nope, --json"),
+        ("shell --compute-nodes 2", "shell: give it without --compute-nodes"),
+        ("a.yaml node --clean --hosts debian-12 --flat", "--flat: give one of them; --clean: give it without a.yaml, "),
+    ],
+)
+def test_contradictions_are_refused(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Arguments of which one would be ignored are one line, all at once, and nothing starts."""
+    assert cli.main(["rehearse", *words.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
 @pytest.mark.parametrize("variable", ["", "night.yaml"])
 def test_without_a_file_an_example_is_rehearsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str

@@ -35,7 +35,9 @@ PASSED_TO = ("sagemaker.amazonaws.com", "scheduler.amazonaws.com", "vpc-flow-log
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the policy, the settings file, and the role to simulate it for."""
-    parser.add_argument("whose", choices=["deployer"], help="deployer: policy for podwright deploy and destroy")
+    parser.add_argument(
+        "whose", metavar="POLICY", choices=["deployer"], help="deployer: policy for podwright deploy and destroy"
+    )
     add_file(parser)
     parser.add_argument(
         "--simulate", type=_role_arn, metavar="ROLE_ARN", help="list the actions that this role lacks; exit with 1"

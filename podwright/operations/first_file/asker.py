@@ -104,9 +104,8 @@ class Asker:
         note = question.note(self)
         if note:
             print(note, file=sys.stderr)
-        words = f"{question.help} ({', '.join(question.choices)})" if question.choices else question.help
         while True:
-            print(f"{words} [{default or 'none'}]: ", end="", file=sys.stderr, flush=True)
+            print(f"{question.help} [{default or 'none'}]: ", end="", file=sys.stderr, flush=True)
             line = sys.stdin.readline()
             if not line:
                 raise KeyboardInterrupt  # Ctrl-D

@@ -71,7 +71,8 @@ def run(options: argparse.Namespace) -> int:
     """
     asker = Asker(QUESTIONS, options, asks=sys.stdin.isatty() and not (options.yes or options.json or options.example))
     app = [Path(OWN_APP.name), Path(PROJECT_FILE)] if options.own_app else []
-    _refuse_to_overwrite([options.file, *([options.file.with_name(RUN_FILE)] if options.model else []), *app])
+    if asker.asks:  # nobody answers questions in vain
+        _refuse_to_overwrite([options.file, *([options.file.with_name(RUN_FILE)] if options.model else []), *app])
     if options.example:
         _refuse_answers(options)
         text = (EXAMPLES / options.example / DEFAULT_CONFIG).read_text(encoding="utf-8")
@@ -82,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     if asker.model:
         text, price = _run_of(asker)
         texts[options.file.with_name(RUN_FILE)] = with_header(text, schema.RUN_SCHEMA)
-        _refuse_to_overwrite(list(texts))
+    _refuse_to_overwrite([*texts, *app])
     texts |= _schemas(options.file.parent, with_run=bool(asker.model))
     kit = Path(PROJECT_FILE)  # in this folder, where the next command runs, wherever the file is
     if options.own_app:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from podwright.diagram import prices
 from podwright.operations.first_file.asker import Asker, Question
@@ -41,8 +42,13 @@ def zone_note(asker: Asker) -> str:
 def _model_problem(value: str, _: Asker) -> str:
     try:
         return str(Model.of(value) and "") if value else ""
-    except UnknownModelError as error:
-        return str(error)
+    except UnknownModelError:
+        from podwright.planning.trainer_options import trained_names  # --help need not wait for the trainer
+
+        names = trained_names()
+        similar = get_close_matches(value, names, n=3)
+        hint = f"did you mean {' or '.join(similar)}?" if similar else f"Use one of {', '.join(names)}"
+        return f"podwright-train has no such model{':' if similar else '.'} {hint}"
 
 
 def _quantity_problem(parse: str, flag: str) -> Callable[[str, Asker], str]:
@@ -176,7 +182,11 @@ QUESTIONS = (
     Question("instance_type", "TYPE", "instance type of the compute nodes", _type_default, _type_problem, _offers_note),
     Question("nodes", "N", "number of compute nodes", _nodes_default, _nodes_problem, _nodes_note),
     Question(
-        "network", None, "network: new, a new subnet in your VPC, or all yours", _network_default, choices=NETWORKS
+        "network",
+        None,
+        "network: create (a new VPC), existing_vpc (a new subnet in your VPC) or existing (your own subnet)",
+        _network_default,
+        choices=NETWORKS,
     ),
     Question(
         "zone",

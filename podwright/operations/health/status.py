@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         const=WATCH_S,
         metavar="SECONDS",
-        help=f"redraw after so many seconds, until q or Ctrl-C. Default: {WATCH_S}",
+        help=f"redraw every SECONDS ({WATCH_S} if left out) until q or Ctrl-C",
     )
     parser.add_argument("--jobs", action="store_true", help="also Slurm's jobs, from the controller")
     parser.add_argument(

@@ -183,7 +183,7 @@ def _add_change(verbs: argparse._SubParsersAction[argparse.ArgumentParser], chan
 def _change(options: argparse.Namespace, change: NodeChange) -> int:
     wanted = target(options)
     if bool(options.nodes) == bool(options.group):
-        raise ArgumentError(f"which nodes to {change.verb}?", "name nodes, or --group NAME")
+        raise ArgumentError(f"name the nodes to {change.verb}, or give --group NAME")
     cluster = wanted.cluster()
     existing = wanted.nodes(cluster)
     nodes = select(cluster, existing, options.nodes) if options.nodes else _of_group(cluster, existing, options.group)

@@ -20,6 +20,7 @@ from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import OperationError
 from podwright.operations.first_file.init import EXAMPLES, example_names
 from podwright.operations.first_file.schema import cluster_text
+from podwright_testing.pages import blocks
 from podwright_testing.terminal import Terminal
 
 VPC = ["--vpc-id", "vpc-0a1b2c3d4e5f60718"]
@@ -89,6 +90,19 @@ def test_an_app_of_ones_own_adds_resources(folder, capsys):
     (folder / "cluster.yaml").write_text("name: wrong\n")
     with pytest.raises(OperationError, match=r"cluster\.yaml:1"):
         Kit(folder / "cluster.yaml", folder).synthesize()
+
+
+@pytest.mark.slow
+def test_the_snippet_of_the_page_goes_into_an_app_of_ones_own(folder):
+    """The add_own of docs/own_stack.md, pasted in place of main.py's, grants what it says."""
+    assert main(["init", "--yes", "--own-app"]) == 0
+    (snippet, *_) = (block.text for block in blocks() if block.page == "docs/own_stack.md")
+    before, _, rest = (folder / "main.py").read_text().partition("def add_own(")
+    _, mark, after = rest.partition("\n\n\ndef main()")
+    (folder / "main.py").write_text(before + snippet.rstrip() + mark + after)
+    Kit(folder / "cluster.yaml", folder).synthesize()
+    stack = folder / "cdktf.out" / "stacks" / "podwright-demo-foundation" / "cdk.tf.json"
+    assert "sagemaker-datasets/papers/*" in stack.read_text()
 
 
 def test_a_wheel_writes_the_settings_alone(folder, tmp_path_factory):
@@ -181,6 +195,9 @@ def test_nothing_is_overwritten(folder, capsys):
     (folder / "cluster.yaml").unlink()
     (folder / "run.yaml").write_text("mine")
     assert "run.yaml: exists already" in refused(capsys, "--model", "llama3_2_1b")
+    line = refused(capsys, "--model", "llama3_2_1b", "--tokens", "many", "--deadline", "7")
+    assert "--tokens many: " in line, "wrong answers are named first"
+    assert "--deadline 7: " in line
     assert [path.name for path in folder.iterdir()] == ["run.yaml"]
 
 
@@ -193,6 +210,8 @@ def test_all_wrong_answers_are_named(folder, capsys):
     assert "--instance-type p5.48xlarge: HyperPod has no such type: did you mean ml.p5.48xlarge" in line
     assert "--nodes many: need a whole number" in line
     assert "--tokens 5B: only with --model" in line
+    line = refused(capsys, "--model", "llama3_2_1b", "--instance-type", "ml.m5.xlarge")
+    assert line == "podwright: ml.m5.xlarge has no accelerator. Use a GPU or Trainium type, such as ml.g5.12xlarge"
     assert "--subnet-cidr is needed" in refused(capsys, *VPC)
     assert "name: got my cluster, need 1 to 63 letters" in refused(capsys, "--name", "my cluster")
     assert "did you mean llama3_2_1b" in refused(capsys, "--model", "llama3_2_1").lower()
@@ -219,11 +238,12 @@ def test_questions_on_a_terminal(folder):
         for question, answer in (
             ("name of the cluster [podwright-demo]: ", "night"),
             ("AWS region [us-west-2]: ", ""),
-            ("model to train, such as llama3_2_1b [none]: ", ""),
+            ("model to train, such as llama3_2_1b [none]: ", "bert"),
+            ("podwright-train has no such model. Use one of llama1_7b", ""),
             ("instance type of the compute nodes [ml.g5.12xlarge]: ", "ml.g5.xlarg"),
             ("did you mean ml.g5.xlarge", "ml.g5.xlarge"),
             ("$/h a node", ""),
-            ("existing) [create]: ", "new"),
+            ("subnet) [create]: ", "new"),
             ("use one of create, existing_vpc, existing", ""),
             ("EC2 offers ml.g5.xlarge in usw2-az", ""),
         ):
