@@ -197,10 +197,10 @@ def _files(options: argparse.Namespace) -> dict[str, Path]:
     is_job = _is_run(options.file) and _is_job(options.file)
     if is_job and options.arguments:
         problems.append("--arguments: write them into the command of the job")
-    if _is_run(options.file) and not is_job and options.nodes is None:
-        problems.append("--nodes is required with a run.yaml: over how many nodes it trains")
+    if options.file.exists() and _is_run(options.file) and not is_job and options.nodes is None:
+        problems.append("give --nodes N: a run.yaml does not say how many nodes it trains on")
     if options.nodes is not None and not NODES.fullmatch(options.nodes):
-        problems.append(f"--nodes: got {options.nodes}, need at least 1, or a range as 2-4")
+        problems.append(f"--nodes: got {options.nodes}, need a number from 1, or a range such as 2-4")
     paths = [path for path in paths if path.exists()]
     names = [path.resolve().name for path in paths]
     problems += [f"{name}: two files of this name" for name in sorted(set(names)) if names.count(name) > 1]

@@ -127,7 +127,7 @@ def test_submit_names_all_that_is_missing(capsys, folder):
     assert "absent: no such file" in line
     assert "loop: no such file" in line
     assert "/dev/zero: neither a file nor a folder" in line
-    assert "--nodes is required with a run.yaml" in line
+    assert "give --nodes N: a run.yaml does not say how many" in line
     assert "run.yaml: two files of this name" in line
 
 
