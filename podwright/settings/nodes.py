@@ -291,7 +291,7 @@ class PartitionLimits(Section):
 
 
 class SlurmPolicy(Section):
-    """Accounts, qualities of service and limits, applied at each boot of the controller; needs an accounting database."""
+    """Accounts, qualities of service and limits, which each boot of the controller applies; needs a database."""
 
     accounts: tuple[Account, ...] = Field(default=(), description="Accounts and their users.")
     qos: tuple[Qos, ...] = Field(default=(), description="Qualities of service.")
