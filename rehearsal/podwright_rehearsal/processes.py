@@ -72,9 +72,18 @@ def run_logged(
 
 def end_descendants() -> list[int]:
     """End every process this one started, directly or not; return the pids that were still there."""
-    found = list(descendants(os.getpid()))
+    found = [pid for pid in descendants(os.getpid()) if _alive(pid)]
     end(found)
     return found
+
+
+def end_all(is_over: Callable[[], bool]) -> None:
+    """End the processes that this one started, and those that are started until ``is_over``; none is left."""
+    while True:
+        nothing_follows = is_over()
+        if not end_descendants() and nothing_follows:
+            return
+        time.sleep(0.1)
 
 
 def marked(directory: Path) -> list[int]:

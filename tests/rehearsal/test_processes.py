@@ -70,35 +70,42 @@ def test_a_program_that_does_not_end_is_killed(tmp_path: Path) -> None:
 ORPHANS = """
 import subprocess, sys
 from podwright_rehearsal import processes
+def orphan():
+    command = ["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 & echo $!"]
+    return int(subprocess.run(command, capture_output=True, text=True).stdout)
 processes.adopt_orphans()
-pid = subprocess.run(["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True).stdout
-print(int(pid) in processes.end_descendants(), pid)
+"""
+LAST_ONE = """
+last = []
+def is_over():
+    if not last:
+        last.append(orphan())
+    return True
+processes.end_all(is_over)
+print(last[0])
 """
 
 
-def test_orphans_are_ended() -> None:
-    """A grandchild whose parent is gone is found and ended."""
+def run(script: str) -> list[str]:
+    """Run a Python script and return the words that it prints."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    answer = subprocess.run(
-        [sys.executable, "-c", ORPHANS],
+    return subprocess.run(
+        [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": path},
-    )
-    found, pid = answer.stdout.split()
+    ).stdout.split()
+
+
+def test_orphans_are_ended() -> None:
+    """A grandchild whose parent is gone is found and ended."""
+    found, pid = run(f"{ORPHANS}pid = orphan()\nprint(pid in processes.end_descendants(), pid)")
     assert found == "True"
     assert gone(int(pid))
 
 
-def test_the_marker_finds_what_a_killed_rehearsal_left(tmp_path: Path) -> None:
-    """Processes are found by the directory in their environment, and only those."""
-    mine = subprocess.Popen(["sleep", "3600"], env={**os.environ, processes.MARKER: str(tmp_path)})
-    other = subprocess.Popen(["sleep", "3600"], env={**os.environ, processes.MARKER: str(tmp_path / "other")})
-    try:
-        assert processes.marked(tmp_path) == [mine.pid]
-    finally:
-        for process in (mine, other):
-            process.kill()
-            process.wait()
-    assert processes.marked(tmp_path) == []
+def test_a_process_that_starts_last_is_ended_too() -> None:
+    """What a program starts just before it is over does not stay."""
+    (pid,) = run(ORPHANS + LAST_ONE)
+    assert gone(int(pid))

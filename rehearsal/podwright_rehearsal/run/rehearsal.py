@@ -294,11 +294,8 @@ class Rehearsal:
             self.summary.preparation["not rehearsed"] = "\n".join(lines)
 
     def _end_everything(self) -> None:
-        """End every process; a plan that still runs may start another until it has failed."""
-        processes.end_descendants()
-        while not self.plan.done():
-            time.sleep(0.1)
-            processes.end_descendants()
+        """End every process, also those that a plan starts until it has failed."""
+        processes.end_all(self.plan.done)
 
     def _run_step(self, name: str, step: Step, stack: ExitStack) -> None:
         with self.progress.step(name) as record:
