@@ -112,7 +112,9 @@ def _unwritten(error: OSError) -> int:
     """Return the status of a command that could not write; raise errors that the user cannot solve."""
     if not isinstance(error, BrokenPipeError) and error.errno not in STORAGE:
         raise error
-    if error.filename is None:  # stdout, which Python would flush once more at the end
+    try:
+        sys.stdout.flush()
+    except OSError:  # Python would try once more at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):  # `podwright explain | head`
         return UNREAD

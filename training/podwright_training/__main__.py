@@ -126,7 +126,10 @@ def _unwritten(error: OSError) -> int:
         raise error
     if not is_unread:
         report(UserError(f"{error.filename or 'cannot write'}: {error.strerror}"))
-    if error.filename is None and sys.stdout is not None:  # else Python tries to write the rest once more
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # Python would try once more at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return UNREAD_STATUS if is_unread else UNWRITTEN_STATUS
 
