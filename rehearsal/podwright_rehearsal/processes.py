@@ -78,7 +78,7 @@ def end_descendants() -> list[int]:
 
 
 def end_all(is_over: Callable[[], bool]) -> None:
-    """End the processes that this one started, and those that are started until ``is_over``; none is left."""
+    """End the processes that this one started, also those that are started until ``is_over``."""
     while True:
         nothing_follows = is_over()
         if not end_descendants() and nothing_follows:
