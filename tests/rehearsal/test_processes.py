@@ -106,6 +106,6 @@ def test_orphans_are_ended() -> None:
 
 
 def test_a_process_that_starts_last_is_ended_too() -> None:
-    """What a program starts just before its end is found by one more search."""
+    """A process that a program starts just before its end is ended too."""
     (pid,) = run(ORPHANS + LAST_ONE)
     assert gone(int(pid))
