@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 import torch
 
 from podwright_training.__main__ import main
@@ -18,6 +19,7 @@ from podwright_training.loop.trainer import Trainer
 STEP_TIMEOUT_S = 10  # a busy machine keeps a healthy rank for seconds
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_in_a_save_ends_the_job(tmp_path, tiny_flags, fork_server):
     """Training fails after the limit of a step, and waits for the save of the rank that hangs no longer than that."""
     flags = tiny_flags(tmp_path, checkpoint_freq=1, step_timeout_s=STEP_TIMEOUT_S)
@@ -30,6 +32,7 @@ def test_a_rank_that_hangs_in_a_save_ends_the_job(tmp_path, tiny_flags, fork_ser
     assert (tmp_path / "stacks" / "rank-00000.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_rank_without_memory_says_so_before_it_abandons_a_save(tmp_path, tiny_flags, fork_server):
     """The line with what to do is there at once; it waits for the save as long as for a step."""
     flags = tiny_flags(tmp_path, checkpoint_freq=1, step_timeout_s=STEP_TIMEOUT_S)
