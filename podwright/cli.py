@@ -45,6 +45,7 @@ PLAIN_BARS = {
     "▨": "~",
     "·": "_",
 }
+DEFAULT_HOSTS = "debian-13"
 SHELL = "shell"  # `podwright rehearse shell`
 GROUPS = {"nodes"}  # commands that have commands of their own: alone, they show their help
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
@@ -527,7 +528,7 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
         "--hosts",
         choices=["debian-13", "debian-12", "flat"],
         help="host type: debian-13 or debian-12 (each host boots systemd on its own Debian root, with Slurm 24.11 or "
-        "22.05; needs root), or flat (plain processes, without root). Default: debian-13",
+        f"22.05; needs root), or flat (plain processes, without root). Default: {DEFAULT_HOSTS}",
     )
     parser.add_argument("--flat", action="store_true", help="the same as --hosts flat")
     parser.add_argument(
@@ -568,7 +569,7 @@ def _rehearse(options: argparse.Namespace) -> int:
         options.file or command.file_to_rehearse(),
         as_json=options.json,
         keep=options.keep,
-        kind="flat" if options.flat else options.hosts or "debian-13",
+        kind="flat" if options.flat else options.hosts or DEFAULT_HOSTS,
         compute_nodes=options.compute_nodes,
     )
 

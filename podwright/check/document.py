@@ -281,22 +281,20 @@ def _refused_features(text: str) -> Iterator[Finding]:
             hint = "a file describes one cluster: write the other one into a separate file"
             yield _finding("yaml-feature", (), _start(event), "a second document starts here", hint)
             return
-        feature = _feature(event)
-        if feature:
-            hint = "write the plain value: podwright converts it to the setting's type"
-            if not feature.startswith("the tag"):
-                hint = "delete it, and write the value wherever you need it"
+        if (found := _feature(event)) is not None:
+            feature, hint = found
             yield _finding("yaml-feature", (), _start(event), f"{feature} is not allowed here", hint)
 
 
-def _feature(event: yaml.Event) -> str | None:
-    """Name the anchor, alias or tag of an event."""
+def _feature(event: yaml.Event) -> tuple[str, str] | None:
+    """Name the anchor, alias or tag of an event, and say what to write in its place."""
+    repeat = "delete it, and write the value wherever you need it"
     if isinstance(event, yaml.AliasEvent):
-        return f"the alias *{event.anchor}"
+        return f"the alias *{event.anchor}", repeat
     if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
-        return f"the anchor &{event.anchor}"
+        return f"the anchor &{event.anchor}", repeat
     if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag not in {None, "!"}:
-        return f"the tag {event.tag}"
+        return f"the tag {event.tag}", "write the plain value: podwright converts it to the setting's type"
     return None
 
 

@@ -25,7 +25,7 @@ def run_all(pool: ProcessPoolExecutor, function: Callable[..., T], calls: Iterab
         for process in active_children():
             process.kill()
         raise
-    except BaseException:
+    except BaseException:  # of a call, or of this process: its error is worth no further calls
         pool.shutdown(cancel_futures=True)
         raise
 
