@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from podwright_rehearsal.hosts.waiting import wait_for
 
 JOB = Job(id="1", uid=0x7FFF_0001, node="here")  # of a user whom this machine does not have
 USER = User(JOB.uid)
+GAMES = User(pwd.getpwnam("games").pw_uid, "games")  # whom every Debian has; no program runs as that user
 ADA = User(2001, "ada")
 LOGIN = b"0::/user.slice/user-2001.slice/session-3.scope\n"
 OWN_SERVICE = b"0::/user.slice/user-2001.slice/user@2001.service/app.slice/session-3.scope\n"
@@ -79,6 +83,34 @@ def test_a_login_does_not_stand_still():
         for number in (signal.SIGSTOP, signal.SIGCONT):
             epilog._signal_all([JOB.uid], number)
         wait_for(lambda: was_stopped(login), timeout_s=60, what=lambda: "the kernel to say that it was stopped")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_login_that_begins_while_programs_stand_still_goes_on(depth, monkeypatch):
+    """Root's su(1), which stops itself when its command is stopped, is continued, and so is the su around it."""
+    signal_all, logins = epilog._signal_all, []
+    command = ["su", "--shell", "/bin/sh", "games", "--command", "read -r line; echo $line"]
+    for _ in range(depth - 1):
+        command = ["su", "--shell", "/bin/sh", "root", "--command", "exec " + shlex.join(command)]
+
+    def begin_a_login_first(owners: set[int], number: signal.Signals) -> None:
+        if number == signal.SIGSTOP:
+            # In a session of its own, as on a node: SIGCONT reaches all processes of the sender's.
+            pipe = subprocess.PIPE
+            logins.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True))
+            wait_for(lambda: list(epilog._programs(GAMES)), timeout_s=60, what=lambda: "the login's program")
+        signal_all(owners, number)
+        if number == signal.SIGSTOP:
+            wait_for(lambda: is_stopped(logins[0]), timeout_s=60, what=lambda: "a stopped su")
+
+    monkeypatch.setattr(epilog, "_signal_all", begin_a_login_first)
+    try:
+        epilog._end_the_swift(replace(JOB, uid=GAMES.uid), GAMES)
+        assert logins[0].communicate("done\n", timeout=60)[0] == "done\n"
+    finally:
+        for pid in [*(each.pid for each in epilog._programs(GAMES)), *(login.pid for login in logins)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_memory_that_outlives_programs_goes():

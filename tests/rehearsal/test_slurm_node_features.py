@@ -189,7 +189,7 @@ def test_a_job_is_noted_at_its_gpus_while_it_runs(cluster: NamespacedCluster) ->
         *("==>", f"{noted}/0", "<==", str(job_id), "==>", f"{noted}/1", "<==", str(job_id), "id", str(job_id))
     ]
     wait_for(
-        lambda: cluster.run(f"ls {noted}", host=SECOND).stdout.split() == [],
+        lambda: not cluster.run(f"ls {noted}", host=SECOND, user="root").stdout,
         timeout_s=600,
         what=lambda: "the epilog to forget the job",
     )

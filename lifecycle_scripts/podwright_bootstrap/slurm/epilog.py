@@ -5,14 +5,16 @@ It never fails, because that would drain the node: what it fails to clear away i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, List, Set
+from typing import Callable, Iterable, Iterator, List, Set, Tuple
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
@@ -31,6 +33,7 @@ NOBODYS_IDS = 0xF000_0000  # and above; users' end far below: https://systemd.io
 READ_LIMIT_S = 10
 SWEEP_LIMIT_S = 60
 REMOVE_LIMIT_S = 200
+CONTINUE_S = 1.0  # in which a su(1) that has seen its shell stop stops too
 # Control groups: slurmd.service, slurmstepd.scope, or /slurm of version 1.
 SLURMS = rb"/slurm"
 # systemd's services that start programs of users: cron's, at's, and those of a user who lingers.
@@ -107,7 +110,8 @@ def _end_lingering(user: User) -> None:
 def _end_the_swift(job: Job, user: User) -> None:
     """Kill programs that fork faster than we can list them: stop all of the user's programs first.
 
-    Not beside a login, whose shell, or root's su(1) or sudo(8), takes the stop for the user's and stays stopped.
+    Not beside a login, whose shell, or root's su(1) or sudo(8), takes the stop for the user's and stays stopped. A
+    login may still begin between the look and the stop: its su(1) or sudo(8) is continued.
     """
     programs = list(_programs(user))
     if _started(user, programs) != {program.pid for program in programs}:
@@ -115,11 +119,45 @@ def _end_the_swift(job: Job, user: User) -> None:
     owners = {user.uid, *(program.uid for program in programs)}
     _signal_all(owners, signal.SIGSTOP)
     try:
-        left = _started(user, list(_programs(user)))
+        stopped = list(_programs(user))
+        callers = _callers(stopped)
+        left = _started(user, stopped)
         if left and _is_last(job):
             _kill(left)
     finally:
         _signal_all(owners, signal.SIGCONT)
+    _continue(callers)
+
+
+def _callers(programs: List[Program]) -> Set[int]:
+    """Return the processes of others that wait for these programs, up to the first process of the node."""
+    found: Set[int] = set()
+    for program in programs:
+        pid = program.pid
+        while pid > 1 and pid not in found:
+            found.add(pid)
+            pid = _state_and_parent(pid)[1]
+    return found - {program.pid for program in programs}
+
+
+def _continue(pids: Set[int]) -> None:
+    """Continue those of these processes that stop, for as long as they may take to do so."""
+    until = time.monotonic() + CONTINUE_S
+    while pids and time.monotonic() < until:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                if _state_and_parent(pid)[0] == "T":
+                    os.kill(pid, signal.SIGCONT)
+        time.sleep(CONTINUE_S / 10)
+
+
+def _state_and_parent(pid: int) -> Tuple[str, int]:
+    """Return a process's state and its parent's id, as in proc_pid_stat(5); of one that has ended, X and 0."""
+    try:
+        state, parent, *_ = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "X", 0
+    return state, int(parent)
 
 
 def _signal_all(owners: Iterable[int], number: signal.Signals) -> None:
