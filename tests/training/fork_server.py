@@ -122,6 +122,8 @@ def fork(job, rank, port, output):
         return pid
     os.dup2(output, 1)
     os.dup2(output, 2)
+    torch._C._set_print_stack_traces_on_fatal_signal(True)  # of threads without Python, as gloo's
+    faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     resource.setrlimit(resource.RLIMIT_CPU, (RANK_CPU_S, resource.RLIM_INFINITY))
     ranks, on_host = job["ranks"], job.get("ranks_per_host", job["ranks"])

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -398,6 +399,22 @@ def test_a_host_that_slurm_does_not_queue_again_says_so(tmp_path):
             "=== host 1 does not queue again: Slurm refused it for five minutes, as above; when it answers: "
             "scontrol requeue 12_1"
         )
+
+
+def test_a_rank_that_crashes_in_native_code_shows_its_stack(tmp_path):
+    """The log of the job has Python's lines, and the job ends with the rank's status."""
+    commands = f"""
+        srun() {{ {sys.executable} -c 'import os; os.kill(os.getpid(), {signal.SIGSEGV:d})'; }}
+        scontrol() {{ echo a; }}
+        squeue() {{ echo RUNNING; }}
+    """
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a", "SLURM_JOB_NUM_NODES": "1"}
+    done = subprocess.run(
+        ["bash", "-c", commands + render(job(run=RunFolder(tmp_path / "run")))],
+        env=os.environ | slurm, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 128 + signal.SIGSEGV, done.stderr
+    assert 'File "<string>", line 1 in <module>' in done.stderr
 
 
 @pytest.mark.parametrize("changes", [{}, {"elastic": Elastic(min_nodes=1)}], ids=["fixed", "elastic"])
