@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import shell, units
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import own_part, slurm_conf, take_over
+from podwright_bootstrap.slurm import heartbeat, own_part, slurm_conf, take_over
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage.lock import locked
 
@@ -36,23 +36,28 @@ class Controllers(Step):
         return node.role == CONTROLLER and node.parameters.multi_head is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Share the first controller's files with the others; each keeps its own as .bak."""
+        """Share the first controller's files with the others, each of which keeps its own as .bak; start the timer."""
         slurm_conf.wait()
         _require_all(node)
         yield from take_over.install(node.parameters)
         yield from own_part.write_file(node.parameters)  # before this host reads another's slurm.conf
         root = _root(node)
         pending = [path for path in _shared_paths() if not _is_shared(path, root)]
-        if not pending:
-            return
-        shell.run("systemctl", "stop", "slurmctld", timeout_s=120)  # the image may start one; the last step does too
-        with locked(root / ".podwright.lock", limit_s=LOCK_LIMIT_S, every_s=node.poll_s):
-            for path in pending:
-                _share(path, root)
-                yield f"linked {path} to {root}"
+        if pending:
+            shell.run("systemctl", "stop", "slurmctld", timeout_s=120)  # of the image; the last step starts ours
+            with locked(root / ".podwright.lock", limit_s=LOCK_LIMIT_S, every_s=node.poll_s):
+                for path in pending:
+                    _share(path, root)
+                    yield f"linked {path} to {root}"
+        yield from heartbeat.keep()
+
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the timer; what is shared stays shared."""
+        yield from heartbeat.remove()
 
     def verify(self, node: Node) -> None:
-        """Every link leads to the shared file system."""
+        """Every link leads to the shared file system, and the timer runs."""
+        units.require_active(f"{heartbeat.UNIT}.timer")
         left = [str(path) for path in _shared_paths() if not _is_shared(path, _root(node))]
         if left:
             raise BootstrapError(f"{', '.join(left)} is not shared with the other controllers")
