@@ -8,6 +8,7 @@ import pwd
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap import contract
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.slurm import epilog, user
 from podwright_bootstrap.slurm.epilog import Program
 from podwright_bootstrap.slurm.job import Job
@@ -26,13 +28,13 @@ from podwright_rehearsal.hosts.waiting import wait_for
 
 JOB = Job(id="1", uid=0x7FFF_0001, node="here")  # of a user whom this machine does not have
 USER = User(JOB.uid)
-GAMES = User(pwd.getpwnam("games").pw_uid, "games")  # whom every Debian has; no program runs as that user
 ADA = User(2001, "ada")
 LOGIN = b"0::/user.slice/user-2001.slice/session-3.scope\n"
 OWN_SERVICE = b"0::/user.slice/user-2001.slice/user@2001.service/app.slice/session-3.scope\n"
 JOBS = b"4:memory:/slurm/uid_2001/job_7/step_0\n0::/system.slice/slurmd.service\n"
 CRON = b"0::/system.slice/cron.service\n"
 BY_ROOT = b"0::/user.slice/user-0.slice/session-9.scope\n"  # root's sudo -u ada
+EXIT = {"x86_64": 60, "aarch64": 93}  # numbers of _exit(2), which ends one thread
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act for a user")
 
 
@@ -85,32 +87,76 @@ def test_a_login_does_not_stand_still():
         wait_for(lambda: was_stopped(login), timeout_s=60, what=lambda: "the kernel to say that it was stopped")
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_login_that_begins_while_programs_stand_still_goes_on(depth, monkeypatch):
-    """Root's su(1), which stops itself when its command is stopped, is continued, and so is the su around it."""
+GAMES = "games"  # a user of every Debian, as whom no program runs
+READ = "read -r line; echo $line"
+SU = ("su", "--shell", "/bin/sh", GAMES, "--command", READ)
+SU_IN_SU = ("su", "--shell", "/bin/sh", "root", "--command", "exec " + shlex.join(SU))
+# As sudo(8) with a terminal of its own: when its command is stopped, it stops its process group.
+SUDO = f"""
+import os, pwd, signal
+child = os.fork()
+if not child:
+    os.setsid()
+    os.setuid(pwd.getpwnam({GAMES!r}).pw_uid)
+    os.execv("/bin/sh", ["sh", "-c", {READ!r}])
+while os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1]):
+    os.killpg(0, signal.SIGSTOP)
+"""
+SUDO_INTO_TEE = ("bash", "-c", f"{shlex.join((sys.executable, '-c', SUDO))} | tee")
+
+
+@pytest.mark.parametrize("command", [SU, SU_IN_SU, SUDO_INTO_TEE], ids=["su", "su in su", "sudo | tee"])
+@pytest.mark.parametrize("fails", [False, True], ids=["", "squeue fails"])
+def test_a_login_that_begins_while_programs_stand_still_goes_on(command, fails, monkeypatch):
+    """Programs of root's that stop when their command is stopped are continued, also where the rest fails."""
+    games = User(pwd.getpwnam(GAMES).pw_uid, GAMES)
     signal_all, logins = epilog._signal_all, []
-    command = ["su", "--shell", "/bin/sh", "games", "--command", "read -r line; echo $line"]
-    for _ in range(depth - 1):
-        command = ["su", "--shell", "/bin/sh", "root", "--command", "exec " + shlex.join(command)]
+
+    def fail(*_: object) -> None:
+        raise BootstrapError("squeue did not end within 20 s")
 
     def begin_a_login_first(owners: set[int], number: signal.Signals) -> None:
         if number == signal.SIGSTOP:
-            # In a session of its own, as on a node: SIGCONT reaches all processes of the sender's.
+            # In a session of its own, as on a node: SIGCONT reaches all processes of the sender's session.
             pipe = subprocess.PIPE
             logins.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True))
-            wait_for(lambda: list(epilog._programs(GAMES)), timeout_s=60, what=lambda: "the login's program")
+            wait_for(lambda: list(epilog._programs(games)), timeout_s=60, what=lambda: "the login's program")
         signal_all(owners, number)
         if number == signal.SIGSTOP:
-            wait_for(lambda: is_stopped(logins[0]), timeout_s=60, what=lambda: "a stopped su")
+            wait_for(lambda: is_stopped(logins[0]), timeout_s=60, what=lambda: "a stopped caller")
+            if fails:
+                monkeypatch.setattr(epilog, "_started", fail)
 
     monkeypatch.setattr(epilog, "_signal_all", begin_a_login_first)
     try:
-        epilog._end_the_swift(replace(JOB, uid=GAMES.uid), GAMES)
+        with pytest.raises(BootstrapError) if fails else contextlib.nullcontext():
+            epilog._end_the_swift(replace(JOB, uid=games.uid), games)
         assert logins[0].communicate("done\n", timeout=60)[0] == "done\n"
     finally:
-        for pid in [*(each.pid for each in epilog._programs(GAMES)), *(login.pid for login in logins)]:
+        for pid in (each.pid for each in epilog._programs(games)):
+            os.kill(pid, signal.SIGKILL)
+        for login in logins:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.killpg(login.pid, signal.SIGKILL)
+
+
+def test_a_program_whose_main_thread_has_ended_is_seen():
+    """The kernel calls it a zombie, but its other threads run."""
+    uid = JOB.uid + 6
+    code = f"""
+import ctypes, os, threading, time
+os.setuid({uid})
+threading.Thread(target=time.sleep, args=[600]).start()
+ctypes.CDLL(None).syscall({EXIT[os.uname().machine]}, 0)
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        try:
+            status = Path(f"/proc/{process.pid}/status")
+            wait_for(lambda: "Z (zombie)" in status.read_text(), timeout_s=60, what=status.read_text)
+            assert [found.pid for found in epilog._programs(User(uid))] == [process.pid]
+        finally:
+            process.kill()
+        wait_for(lambda: not list(epilog._programs(User(uid))), timeout_s=60, what=status.read_text)
 
 
 def test_memory_that_outlives_programs_goes():

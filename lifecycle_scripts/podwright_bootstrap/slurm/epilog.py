@@ -33,7 +33,7 @@ NOBODYS_IDS = 0xF000_0000  # and above; users' end far below: https://systemd.io
 READ_LIMIT_S = 10
 SWEEP_LIMIT_S = 60
 REMOVE_LIMIT_S = 200
-CONTINUE_S = 1.0  # in which a su(1) that has seen its shell stop stops too
+CONTINUE_S = 1.0  # in which a su(1) may still stop after its shell did
 # Control groups: slurmd.service, slurmstepd.scope, or /slurm of version 1.
 SLURMS = rb"/slurm"
 # systemd's services that start programs of users: cron's, at's, and those of a user who lingers.
@@ -111,12 +111,14 @@ def _end_the_swift(job: Job, user: User) -> None:
     """Kill programs that fork faster than we can list them: stop all of the user's programs first.
 
     Not beside a login, whose shell, or root's su(1) or sudo(8), takes the stop for the user's and stays stopped. A
-    login may still begin between the look and the stop: its su(1) or sudo(8) is continued.
+    login may still begin between the look and the stop: its su(1) or sudo(8) is continued. A shell of root's has sent
+    it to the background then.
     """
     programs = list(_programs(user))
     if _started(user, programs) != {program.pid for program in programs}:
         return
     owners = {user.uid, *(program.uid for program in programs)}
+    callers: Set[int] = set()
     _signal_all(owners, signal.SIGSTOP)
     try:
         stopped = list(_programs(user))
@@ -126,11 +128,11 @@ def _end_the_swift(job: Job, user: User) -> None:
             _kill(left)
     finally:
         _signal_all(owners, signal.SIGCONT)
-    _continue(callers)
+        _continue(callers)
 
 
 def _callers(programs: List[Program]) -> Set[int]:
-    """Return the processes of others that wait for these programs, up to the first process of the node."""
+    """Return the programs' ancestors that are others', without the first process of the node."""
     found: Set[int] = set()
     for program in programs:
         pid = program.pid
@@ -141,13 +143,16 @@ def _callers(programs: List[Program]) -> Set[int]:
 
 
 def _continue(pids: Set[int]) -> None:
-    """Continue those of these processes that stop, for as long as they may take to do so."""
+    """Continue each of these processes that is stopped, again and again for ``CONTINUE_S``.
+
+    With its process group, which sudo(8) stops with itself.
+    """
     until = time.monotonic() + CONTINUE_S
     while pids and time.monotonic() < until:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 if _state_and_parent(pid)[0] == "T":
-                    os.kill(pid, signal.SIGCONT)
+                    os.killpg(os.getpgid(pid), signal.SIGCONT)
         time.sleep(CONTINUE_S / 10)
 
 
@@ -202,10 +207,15 @@ def _programs(user: User) -> Iterator[Program]:
         try:
             status = (folder / "status").read_bytes()  # proc_pid_status(5), where a name has no line end
             uid = int(status.partition(b"\nUid:\t")[2].split()[0])
-            if user.owns(uid) and b"\nState:\tZ" not in status:  # nothing is left of it but its exit status
+            if user.owns(uid) and not _has_ended(status):
                 yield Program(int(folder.name), uid, (folder / "cgroup").read_bytes())
         except (FileNotFoundError, ProcessLookupError):
             continue
+
+
+def _has_ended(status: bytes) -> bool:
+    """Return whether nothing is left of a process but its exit status; its main thread may have ended before others."""
+    return b"\nState:\tZ" in status and b"\nThreads:\t1\n" in status
 
 
 def _of_job(job: Job, programs: List[Program]) -> Set[int]:

@@ -1,8 +1,8 @@
 """The heartbeat of the slurmctld in control: a file in Slurm's state, without which no other controller takes over.
 
-slurmctld writes ``heartbeat.new``, unlinks ``heartbeat`` and links the new one in its place. A controller that loses
-power between the two leaves no ``heartbeat``, and its backup waits for one for ever: "Not taking control. Primary
-slurmctld is unresponsive, but heartbeat file could not be read."
+Before Slurm 25.11, slurmctld writes ``heartbeat.new``, unlinks ``heartbeat`` and links the new file in its place. A
+controller that loses power between the two leaves no ``heartbeat``, and its backup waits for one without end: "Not
+taking control. Primary slurmctld is unresponsive, but heartbeat file could not be read."
 https://github.com/SchedMD/slurm/blob/slurm-24-11-5-1/src/slurmctld/heartbeat.c
 """
 
@@ -14,13 +14,15 @@ from podwright_bootstrap.host import units
 from podwright_bootstrap.slurm import slurm_conf
 
 UNIT = "podwright-heartbeat"
-# ln(1) replaces nothing: while the controller in control lives, it makes the link that this one would make next.
+# Replaces nothing, and does what a slurmctld in control, if it lives, is about to do. With ln(1) the two would be one
+# file, which the rename(2) of Slurm 25.11 leaves as it is: each later heartbeat would empty the one that is read.
 SERVICE = """[Unit]
-Description=Link the heartbeat of a slurmctld that was lost while it wrote it
+Description=Put the heartbeat of a slurmctld in place that was lost while it replaced it
 [Service]
 Type=oneshot
+TimeoutStartSec=60
 WorkingDirectory=-{state}
-ExecStart=-/bin/sh -c '[ -e heartbeat ] || [ ! -e heartbeat.new ] || ln heartbeat.new heartbeat'
+ExecStart=-/bin/sh -c '[ -e heartbeat ] || [ ! -e heartbeat.new ] || mv -nT heartbeat.new heartbeat'
 """
 TIMER = """[Unit]
 Description=Look for the heartbeat of slurmctld every half minute
@@ -36,7 +38,7 @@ WantedBy=timers.target
 def keep() -> Iterator[str]:
     """Write and start the timer."""
     state = slurm_conf.value("StateSaveLocation", "/var/spool/slurmctld")
-    yield from units.run_by_timer(UNIT, service=SERVICE.format(state=state), timer=TIMER)
+    yield from units.run_by_timer(UNIT, service=SERVICE.format(state=state.replace("%", "%%")), timer=TIMER)
 
 
 def remove() -> Iterator[str]:

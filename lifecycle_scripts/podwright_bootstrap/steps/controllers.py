@@ -44,7 +44,7 @@ class Controllers(Step):
         root = _root(node)
         pending = [path for path in _shared_paths() if not _is_shared(path, root)]
         if pending:
-            shell.run("systemctl", "stop", "slurmctld", timeout_s=120)  # of the image; the last step starts ours
+            shell.run("systemctl", "stop", "slurmctld", timeout_s=120)  # the last step starts it
             with locked(root / ".podwright.lock", limit_s=LOCK_LIMIT_S, every_s=node.poll_s):
                 for path in pending:
                     _share(path, root)
