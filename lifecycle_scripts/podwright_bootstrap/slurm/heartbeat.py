@@ -14,10 +14,10 @@ from podwright_bootstrap.host import units
 from podwright_bootstrap.slurm import slurm_conf
 
 UNIT = "podwright-heartbeat"
-# Replaces nothing, and does what a slurmctld in control, if it lives, is about to do. With ln(1) the two would be one
-# file, which the rename(2) of Slurm 25.11 leaves as it is: each later heartbeat would empty the one that is read.
+# mv -n replaces no heartbeat. A slurmctld that lives is about to do the same, and goes on if the file has moved.
+# Not ln: rename(2) in Slurm 25.11 does nothing with two names of one file, so later heartbeats would empty both.
 SERVICE = """[Unit]
-Description=Put the heartbeat of a slurmctld in place that was lost while it replaced it
+Description=Restore the heartbeat file of a slurmctld that lost power
 [Service]
 Type=oneshot
 TimeoutStartSec=60
@@ -25,7 +25,7 @@ WorkingDirectory=-{state}
 ExecStart=-/bin/sh -c '[ -e heartbeat ] || [ ! -e heartbeat.new ] || mv -nT heartbeat.new heartbeat'
 """
 TIMER = """[Unit]
-Description=Look for the heartbeat of slurmctld every half minute
+Description=Restore the heartbeat file of a slurmctld that lost power, every 30 seconds
 [Timer]
 OnBootSec=30s
 OnUnitActiveSec=30s
