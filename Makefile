@@ -23,8 +23,8 @@ test: setup-test ## run everything CI checks
 collect: # writes the tests' bytecode, which else each worker compiles
 	@$(BIN)/pytest --collect-only --quiet > .cache/collected.txt || { tail -40 .cache/collected.txt; exit 1; }
 
-tests:
-	$(BIN)/pytest $(SIDE_BY_SIDE) --slowest 20
+tests: # what fails is tried once more, alone
+	$(BIN)/python tools/run_tests.py $(SIDE_BY_SIDE) --slowest 20
 
 quick: setup lint types ## run the tests that take milliseconds: no hosts, no Terraform, no AWS stand-in
 	$(BIN)/pytest --numprocesses=$$(nproc) --maxprocesses=6 --dist=loadfile -m "not hosts and not terraform and not rehearsal and not slow"

@@ -23,7 +23,9 @@ from podwright.deploy.terraform import find_mirror, terraform_environment
 if TYPE_CHECKING:
     from cdktf import TerraformStack
 
-pytest_plugins = ["podwright_testing.slowest", "podwright_testing.running", "podwright_testing.time_limit"]
+pytest_plugins = [
+    f"podwright_testing.{name}" for name in ("slowest", "running", "time_limit", "report_file", "failure_state")
+]
 
 # Before cdktf is imported: its Node process reads them once.
 for warning in ("DEPRECATED", "END_OF_LIFE"):
