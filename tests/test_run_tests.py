@@ -1,4 +1,4 @@
-"""What decides of a run of all tests: ``tools/run_tests.py``, on small test files of its own."""
+"""Verdicts of ``tools/run_tests.py`` on small test files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return this environment with the plugins on the path, and without what xdist tells its workers."""
+    """Return this environment with the plugins on the path, and without the variables of a worker of xdist."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return {**inherited, "PYTHONPATH": str(CHECKOUT / "tests" / "support")}
 
@@ -112,7 +112,7 @@ def test_a_run_that_does_not_get_as_far_as_its_tests_fails(tmp_path: Path, tests
 
 
 def test_sigterm_ends_pytest_too(tmp_path: Path) -> None:
-    """Who ends the tool ends the run, which says what it was at."""
+    """SIGTERM to the tool ends pytest, which names the tests that ran."""
     write(
         tmp_path, "import pathlib, time\n\ndef test_long():\n    pathlib.Path('began').touch()\n    time.sleep(300)\n"
     )

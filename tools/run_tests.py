@@ -1,4 +1,4 @@
-"""Run the tests, and those that failed once more, alone: tell a broken product from a busy machine.
+"""Run the tests, and those that failed once more, alone, which separates a broken product from a busy machine.
 
     python tools/run_tests.py [PYTEST'S OPTIONS]
 
