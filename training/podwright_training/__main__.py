@@ -182,9 +182,9 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help="show the version and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
+        from podwright_training.code_version import package_version
 
-        print(f"{parser.prog} {version('podwright-training')}")
+        print(f"{parser.prog} {package_version()}")
         parser.exit()
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+DISTRIBUTION = "podwright-training"
+SOURCE = Path(__file__).parents[1] / "pyproject.toml"  # in a checkout; an installed package has none there
 TIMEOUT_S = 10
 
 
@@ -16,7 +19,17 @@ def code_version(file: Path = Path(__file__)) -> str:
     """
     tracked = _git(file.parent, "ls-files", "--error-unmatch", file.name)
     commit = _git(file.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") if tracked else ""
-    return f"git {commit}" if commit else f"podwright-training {version('podwright-training')}"
+    return f"git {commit}" if commit else f"{DISTRIBUTION} {package_version()}"
+
+
+def package_version() -> str:
+    """Return the package's version; of a source folder that is on ``PYTHONPATH`` but not installed, its project's."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        lines = SOURCE.read_text(encoding="utf-8") if SOURCE.is_file() else ""
+        match = re.search(r'^version = "(.+)"$', lines, re.MULTILINE)
+        return match[1] if match else "of unknown version"
 
 
 def _git(folder: Path, *arguments: str) -> str:

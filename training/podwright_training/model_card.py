@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from podwright_training.checkpoint import step_folder
+from podwright_training.code_version import package_version
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.run_folder import RunFolder
 
@@ -36,7 +36,7 @@ def model_card(folder: RunFolder, path: Path, options: TrainConfig, *, averaged_
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     return (
         "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n"
-        f"# {folder.root.absolute().name}\n\nPre-trained by podwright-training {version('podwright-training')}, "
+        f"# {folder.root.absolute().name}\n\nPre-trained by podwright-training {package_version()}, "
         f"configuration {options.digest}.\n\n| | |\n|---|---|\n{table}\n"
     )
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import httpx2
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from podwright_training.data.faults import DataError, first_line
+from podwright_training.data.hub_client import HubConnectionError
 from podwright_training.data.tokenizer import FirstRank
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 FILES = ["config.json", "model.safetensors.index.json", "*.safetensors"]
-ERRORS = (OSError, ValueError, HfHubHTTPError, httpx2.HTTPError)
+ERRORS = (OSError, ValueError, HfHubHTTPError, HubConnectionError)
 
 
 def is_identifier(name: str) -> bool:

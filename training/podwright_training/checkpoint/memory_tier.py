@@ -38,8 +38,8 @@ from podwright_training.checkpoint.index import INDEX
 from podwright_training.checkpoint.memory_folder import Held, MemoryFolder
 from podwright_training.checkpoint.memory_reader import MemoryReader, RemoteFiles
 from podwright_training.checkpoint.memory_server import Address, MemoryServer
-from podwright_training.checkpoint.saver import stager
 from podwright_training.checkpoint.saving_thread import SavingThread
+from podwright_training.checkpoint.stager import Stager
 from podwright_training.checkpoint.step_folder import TRAINER, Snapshot, TrainerState
 from podwright_training.config.sections.checkpoint import AUTO
 from podwright_training.config.train_config import TrainConfig
@@ -99,7 +99,7 @@ class MemoryTier:
         self.folder = MemoryFolder(Path(options.memory_checkpoint_dir), run=run, host=hosts.own)
         self._as_leader(self.folder.open)
         self._thread = SavingThread("checkpoint in memory")
-        self._stager = stager()
+        self._stager = Stager()
         self._planner = _planner()
         self._secret = b""
         self._server: MemoryServer | None = None
@@ -140,7 +140,7 @@ class MemoryTier:
         begin = perf_counter()
         self.wait()
         snapshot = Snapshot.of(state, weights=weights, optimizers=optimizers)
-        snapshot = replace(snapshot, tensors=cast("dict[str, Any]", self._stager.stage(snapshot.tensors)))
+        snapshot = replace(snapshot, tensors=self._stager.stage(snapshot.tensors))
         step_s = (begin - self._last[1]) / (state.step - self._last[0]) if self._last else 0.0
         self._last = state.step, perf_counter()
         self.paused_s = perf_counter() - begin

@@ -18,17 +18,16 @@ from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.checkpoint.saving_thread import SavingThread
+from podwright_training.checkpoint.stager import Stager
 from podwright_training.checkpoint.step_folder import Snapshot, TrainerState
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.optim import Optimizers
@@ -69,7 +68,7 @@ class Saver:
         self._mirror = Mirror(options.remote_checkpoints, options.checkpoints) if options.remote_checkpoints else None
         self.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._thread = SavingThread("checkpoint")
-        self._stager = stager()
+        self._stager = Stager()
         self._failures: list[CheckpointError] = []  # since the last success
 
     def __enter__(self) -> Self:
@@ -102,7 +101,7 @@ class Saver:
         self.wait()
         snapshot = Snapshot.of(state, weights=weights, optimizers=optimizers)
         if self._options.async_checkpoints:
-            snapshot = replace(snapshot, tensors=cast("dict[str, Any]", self._stager.stage(snapshot.tensors)))
+            snapshot = replace(snapshot, tensors=self._stager.stage(snapshot.tensors))
         paused_s = perf_counter() - begin
         self._thread.start(self._write, snapshot, begin, paused_s)
         if not self._options.async_checkpoints:
@@ -148,13 +147,3 @@ class Saver:
                 logger.warning(
                     "%s; training continues, the previous checkpoint is valid, the next save tries again", error
                 )
-
-
-def stager() -> DefaultStager:
-    """Return a stager that copies to the CPU, into memory reused by every save; pinned if there is a GPU."""
-    gpu = torch.cuda.is_available()
-    return DefaultStager(
-        StagingOptions(
-            use_pinned_memory=gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=gpu
-        )
-    )

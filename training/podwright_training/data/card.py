@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-import httpx2
 import yaml
 
 from podwright_training.data.faults import DataError, first_line
+from podwright_training.data.hub_client import HubConnectionError
 from podwright_training.data.schemes import HUB, S3
 
 CARD = "README.md"
@@ -37,7 +37,7 @@ def configured_files(dataset: str, name: str) -> dict[str, dict[str, str]]:
     place = str(Path(dataset).resolve()) if Path(dataset).is_dir() else dataset
     try:
         found = datasets.load_dataset_builder(place, name).config.data_files or {}
-    except (OSError, ValueError, RuntimeError, yaml.YAMLError, httpx2.HTTPError) as error:  # RuntimeError: a script
+    except (OSError, ValueError, RuntimeError, yaml.YAMLError, HubConnectionError) as error:  # RuntimeError: a script
         raise DataError(
             f"dataset {dataset!r}: {name!r} (dataset_config_name) is neither a folder in it nor a configuration in its "
             f"card ({first_line(error)})"

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import BinaryIO, TypeVar
 
-import httpx2
 from huggingface_hub import HfFileSystem
 from huggingface_hub.errors import EntryNotFoundError
 from pyarrow import fs
 
 from podwright_training.data.faults import DataError, first_line
+from podwright_training.data.hub_client import HubConnectionError
 from podwright_training.data.schemes import HUB, S3
 
 logger = logging.getLogger(__name__)
 
 RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before the 2nd … 6th try, each times 0.5 to 1.5 by chance
 BUFFER_BYTES = 4 << 20  # one request to a store
-NETWORK_ERRORS = (OSError, httpx2.HTTPError)  # the hub's client raises the latter for lost connections
+NETWORK_ERRORS = (OSError, HubConnectionError)
 PERMANENT_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 _Result = TypeVar("_Result")

@@ -19,7 +19,6 @@ from podwright_training.data.faults import DataError, first_line
 if TYPE_CHECKING:  # it takes seconds to import; worker processes do without
     from transformers import PreTrainedTokenizerBase
 
-HUB_TIMEOUT_S = 10.0
 FirstRank = Callable[[str, Callable[[], Any]], Any]  # runs an action of a name there, returns its result on all
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
@@ -37,8 +36,10 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
     """
     from transformers import AutoTokenizer
 
+    from podwright_training.data import hub_client
+
     try:
-        local = cached or Path(name).is_dir() or not _hub_answers()
+        local = cached or Path(name).is_dir() or not hub_client.answers()
         of_revision = {"revision": revision} if revision else {}
         return AutoTokenizer.from_pretrained(name, local_files_only=local, **of_revision)
     except (OSError, ValueError) as error:
@@ -90,18 +91,6 @@ def _digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a digest of how a tokenizer splits texts; a constant for one without a fast implementation."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return hashlib.sha256(backend.to_str().encode() if backend else b"").hexdigest()
-
-
-def _hub_answers() -> bool:
-    """Return whether the hub can be reached: its client tries for a minute before it takes what the cache has."""
-    import httpx2
-    from huggingface_hub import constants
-
-    try:
-        httpx2.head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)
-    except httpx2.HTTPError:
-        return False
-    return True
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.int64] | None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.distributed._functional_collectives import all_gather_single, all_reduce, reduce_scatter_single
+from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
@@ -23,6 +23,12 @@ from podwright_training.model import Embedding, Head
 from podwright_training.model.compilation import fused
 from podwright_training.model.loss import chunk_tokens_of
 from podwright_training.parallel.tensor import TOKENS
+
+try:
+    from torch.distributed._functional_collectives import all_gather_single, reduce_scatter_single
+except ImportError:  # before PyTorch 2.13, whose names warn from then on
+    from torch.distributed._functional_collectives import all_gather_tensor as all_gather_single
+    from torch.distributed._functional_collectives import reduce_scatter_tensor as reduce_scatter_single
 
 
 def divide_embedding(embedding: Embedding, tensor: DeviceMesh) -> None:
