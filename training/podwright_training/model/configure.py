@@ -75,6 +75,8 @@ def kept_in_bf16(options: TrainConfig) -> str | None:
 
 def float8_problem(device: torch.device) -> str | None:
     """Return why float8 is not available here, or ``None``."""
+    if device.type == "cpu" and not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", "CPU"):  # noqa: SLF001 - not public
+        return f"float8 on a CPU needs PyTorch 2.13 or newer; this is {torch.__version__}"
     if device.type == "cpu" or (device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)):
         return None
     return f"float8 needs an H100 or newer GPU, or a CPU to try it on; device is {device.type}"
