@@ -509,7 +509,8 @@ def _attention(
     generator = torch.Generator().manual_seed(0)
     shapes = ((sequences, length, heads, head_dim), *[(sequences, length, groups, head_dim)] * 2)
     drawn = [torch.randn(shape, generator=generator).bfloat16().to(device) for shape in shapes]
-    inputs = [(item.double() if exact else item).requires_grad_() for item in drawn]
+    learns = setting.is_gpu or not mask.get("flex")  # flex attention has no backward on a CPU
+    inputs = [(item.double() if exact else item).requires_grad_(learns) for item in drawn]
     slope = torch.randn(shapes[0], generator=generator).bfloat16().to(device)
     starts = None
     if mask.get("documents"):
@@ -528,12 +529,9 @@ def _attention(
             block_mask = None
             if mask.get("flex"):
                 block_mask = attention.block_mask(length, starts_BT=starts, window=window, device=device)
-            hides = torch.no_grad() if mask.get("flex") and not setting.is_gpu else nullcontext()
-            with sdpa_kernel(backend) if backend is not None else nullcontext(), hides:
+            with sdpa_kernel(backend) if backend is not None else nullcontext():
                 y = attention.attend(*inputs, block_mask)
-        if mask.get("flex") and not setting.is_gpu:
-            return (y,)  # it has no backward on a CPU
-        return (y, *torch.autograd.grad(y, inputs, slope.to(y.dtype)))
+        return (y, *torch.autograd.grad(y, inputs, slope.to(y.dtype))) if learns else (y,)
 
     return run
 
@@ -1379,24 +1377,42 @@ def run_parts(names: Sequence[str], setting: Setting, budget_s: float) -> Result
 # Report
 
 
+MOST_CHARACTERS = 11_000  # of the table: what a terminal or a log still shows
+
+
 def print_table(results: Results, expectations: Mapping[str, Any]) -> None:
-    """Print all results, the speeds of 1B last, and keep them as a file."""
-    lines = list(_short_lines(results.lines)) + list(_speed_lines(results.lines, expectations))
+    """Print all results, what matters most last, and keep them as a file."""
+    ceilings = [line for line in results.lines if line["part"] == "ceilings" and line["case"] != "part"]
+    others = [line for line in results.lines if line["part"] != "ceilings" and line["case"] != "part"]
+    ends = [
+        f"{line['part']} {line['outcome']} {line.get('seconds', '')}".strip()
+        for line in results.lines
+        if line["case"] == "part"
+    ]
+    wrong = [line for line in others if line.get("ok") is False]
+    lines = [
+        *(row for line in others for row in _rows(line)),
+        "",
+        *(row for line in ceilings for row in _rows(line)),
+        "",
+        f"parts: {', '.join(ends)}",
+        f"wrong: {'; '.join(line['case'] for line in wrong) or 'nothing'}",
+        *_speed_lines(results.lines, expectations),
+    ]
     text = "\n".join(lines)
     (results.folder / "table.txt").write_text(f"{text}\n", encoding="utf-8")
-    print(f"\n{text[-11000:]}", flush=True)
+    print(f"\n{text[-MOST_CHARACTERS:]}", flush=True)
 
 
-def _short_lines(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    hidden = {"case", "part", "framework", "longest_ms"}
-    for line in lines:
-        if line["case"].startswith("1B "):
-            continue
-        values = ", ".join(f"{name} {_brief(value)}" for name, value in line.items() if name not in hidden)
-        mark = "" if line.get("ok", True) else "  <-- WRONG"
-        yield f"{line['part']:10} {line['case'][:44]:44} {values[:230]}{mark}"
-        for name, ms in list(line.get("longest_ms", {}).items())[:10]:
-            yield f"{'':14}{ms:8.2f} ms  {name}"
+def _rows(line: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a result as a row, and each of a profile's longest kernels."""
+    if line["case"].startswith("1B "):
+        return
+    hidden = {"case", "part", "framework", "longest_ms", "ok"}
+    values = ", ".join(f"{name} {_brief(value)}" for name, value in line.items() if name not in hidden)
+    yield f"{'WRONG ' if line.get('ok') is False else ''}{line['case'][:46]}: {values[:170]}"
+    for name, ms in list(line.get("longest_ms", {}).items())[:8]:
+        yield f"{ms:10.2f} ms  {name}"
 
 
 def _speed_lines(lines: Sequence[Mapping[str, Any]], expectations: Mapping[str, Any]) -> Iterator[str]:
