@@ -40,9 +40,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import torch
@@ -208,14 +209,22 @@ def sequences(options: Mapping[str, Any]) -> Iterator[Tensor]:
 # Tools of parts
 
 
+def gpu_events() -> tuple[Any, Any]:
+    """Return two events that take the time."""
+    import torch
+
+    event: Any = torch.cuda.Event
+    return event(enable_timing=True), event(enable_timing=True)
+
+
 def spent_ms(action: Callable[[], object], setting: Setting, *, repeats: int = 10, warm_up: int = 3) -> float:
     """Return the median time of an action, by events of the GPU, or by the clock."""
     import torch
 
-    times = []
+    times: list[float] = []
     for number in range(warm_up + repeats if setting.is_gpu else 2):
         if setting.is_gpu:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin, end = gpu_events()
             begin.record()
             action()
             end.record()
@@ -362,17 +371,15 @@ def _describe_machine(setting: Setting) -> None:
         "device": platform.processor() or "CPU",
     }
     if setting.is_gpu:
-        import triton
-
-        properties = torch.cuda.get_device_properties(0)
+        properties, nccl = torch.cuda.get_device_properties(0), cast("Any", torch.cuda.nccl)
         values |= {
             "device": properties.name,
             "memory_gib": round(properties.total_memory / 2**30, 2),
             "multiprocessors": properties.multi_processor_count,
-            "triton": triton.__version__,
+            "triton": version("triton"),
             "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(),
-            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+            "cudnn": cast("Any", torch.backends.cudnn).version(),
+            "nccl": nccl.version(),
         }
     emit("machine", **values, **smi("driver_version,clocks.sm,clocks.mem,power.limit,temperature.gpu"))
 
@@ -407,7 +414,7 @@ def compare_with_hugging_face(setting: Setting) -> None:
         logits = model(input_ids=batch.tokens_BT).logits
         logits = logits if logits.dtype == torch.float64 else logits.float()
         loss = F.cross_entropy(logits.flatten(0, 1), batch.labels_BT.flatten())
-        loss.backward()
+        torch.autograd.backward(loss)
         return loss.detach(), gradients(model)
 
     def ours(model: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -455,7 +462,11 @@ def _attention_kernels(setting: Setting) -> dict[str, tuple[Any, dict[str, Any]]
     from torch.nn.attention import SDPBackend
 
     backends = {name: getattr(SDPBackend, kernel) for name, kernel in (BACKENDS if setting.is_gpu else {}).items()}
-    masks = {"flex causal": {"window": None}, "flex documents": {"documents": True}, "flex window": {"window": 512}}
+    masks: dict[str, dict[str, Any]] = {
+        "flex causal": {"window": None},
+        "flex documents": {"documents": True},
+        "flex window": {"window": 512},
+    }
     return {
         "default": (None, {}),
         **{name: (backend, {}) for name, backend in backends.items()},
@@ -530,7 +541,8 @@ def _attention(
             if mask.get("flex"):
                 block_mask = attention.block_mask(length, starts_BT=starts, window=window, device=device)
             with sdpa_kernel(backend) if backend is not None else nullcontext():
-                y = attention.attend(*inputs, block_mask)
+                q, k, v = inputs
+                y = attention.attend(q, k, v, block_mask)
         return (y, *torch.autograd.grad(y, inputs, slope.to(y.dtype))) if learns else (y,)
 
     return run
@@ -550,7 +562,7 @@ def compare_variants(setting: Setting) -> None:
         "vocab_size": 128256 if setting.is_gpu else 2048,
         "max_context_width": 1024 if setting.is_gpu else 32,
     }
-    base = {**setting.middle, **small, "train_batch_size": 2, "activation_checkpointing": False}
+    base: dict[str, Any] = {**setting.middle, **small, "train_batch_size": 2, "activation_checkpointing": False}
     base["precision"] = "bf16" if setting.is_gpu else "fp32"
     again = {"activation_checkpointing": True}
     variants: dict[str, dict[str, Any]] = {
@@ -919,6 +931,7 @@ def train_hugging_face(setting: Setting) -> None:
 def _train_peer(setting: Setting, name: str, steps: Callable[..., list[float]]) -> None:
     """Measure a peer with as many sequences per step as ours, or with half if memory is not enough."""
     import torch
+    from torch._dynamo.utils import counters
 
     for size in (2, 1):
         options = {**setting.large, "train_batch_size": size}
@@ -943,6 +956,7 @@ def _train_peer(setting: Setting, name: str, steps: Callable[..., list[float]]) 
             compile=True,
             recompute="none",
             framework=name,
+            **_graphs(counters),
             **_work_of(options),
         )
         return
@@ -960,15 +974,16 @@ def _plain_fsdp2_steps(setting: Setting, options: Mapping[str, Any], config: Any
         return F.cross_entropy(F.linear(hidden, head).float().flatten(0, 1), labels.flatten())
 
     class Task(nn.Module):
-        def __init__(self, model: nn.Module) -> None:
+        def __init__(self, model: Any) -> None:
             super().__init__()
-            self.model = model
+            self.model: Any = model
 
         def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
             hidden = self.model.model(input_ids=tokens).last_hidden_state
             result: Tensor = loss_of(hidden, self.model.lm_head.weight, labels)
             return result
 
+    torch._dynamo.config.recompile_limit = 64  # noqa: SLF001 - layers that differ in their number
     with one_rank(setting) as device:
         torch.manual_seed(0)
         with device:
@@ -1008,7 +1023,7 @@ def _times_of_five(step: Callable[[], None], setting: Setting) -> list[float]:
     seconds = []
     for _ in range(groups):
         if setting.is_gpu:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin, end = gpu_events()
             begin.record()
         start = time.perf_counter()
         for _ in range(every):
@@ -1036,7 +1051,7 @@ def _hugging_face_steps(setting: Setting, options: Mapping[str, Any], config: An
 
     ends: list[float] = []
 
-    class Clock(TrainerCallback):
+    class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, *_: Any, **__: Any) -> None:
             if setting.is_gpu:
                 torch.cuda.synchronize()
@@ -1091,7 +1106,7 @@ def _question_of_batches(setting: Setting) -> None:
     sliced = Batch(rows[:, :-1], rows[:, 1:])
     whole = Batch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
     values = {
-        name: _host_ms(lambda batch=batch: batch.to(device), setting)
+        name: _host_ms(partial(batch.to, device), setting)
         for name, batch in (("slices", sliced), ("contiguous", whole))
     }
     emit("batch to the device behind 20 ms of work: host's ms", **values)
@@ -1105,7 +1120,7 @@ def _host_ms(action: Callable[[], object], setting: Setting) -> float:
     for _ in range(6):
         if setting.is_gpu:
             torch.cuda.synchronize()
-            torch.cuda._sleep(40_000_000)  # noqa: SLF001 - about 20 ms
+            cast("Any", torch.cuda)._sleep(40_000_000)  # noqa: SLF001 - about 20 ms
         begin = time.perf_counter()
         action()
         times.append(1e3 * (time.perf_counter() - begin))
@@ -1522,8 +1537,8 @@ def write_expectations() -> None:
         config = load_options(**options)
         recompute = config.activation_checkpointing_mode if config.activation_checkpointing else "none"
         flags = [as_flag(name, value) for name, value in options.items()]
-        dry_run = [programs / "podwright-train", "dry-run", "--world-size=1", *flags, "--json"]
-        plan = [programs / "podwright", "plan", "--json", "--model=llama3_2_1b", "--instance=ml.p5.4xlarge"]
+        dry_run = [str(programs / "podwright-train"), "dry-run", "--world-size=1", *flags, "--json"]
+        plan = [str(programs / "podwright"), "plan", "--json", "--model=llama3_2_1b", "--instance=ml.p5.4xlarge"]
         plan += [f"--seq-len={length}", f"--micro-batch={size}", "--accumulate=1", f"--recompute={recompute}"]
         plan += ["--precision=fp8"] if config.float8 else []
         answers = [

@@ -19,7 +19,7 @@ class Stager:
 
     def __init__(self) -> None:
         self._has_gpu = torch.cuda.is_available()
-        self._copies = StateDictStager(pin_memory=self._has_gpu)
+        self._copies: Any = StateDictStager(pin_memory=self._has_gpu)
 
     def stage(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return a copy whose tensors are on the CPU; the next stage of the same tensors overwrites them."""

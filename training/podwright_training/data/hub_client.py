@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from huggingface_hub import constants
+from huggingface_hub import constants, get_session
 from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import get_session
 
 TIMEOUT_S = 10.0
 
