@@ -75,11 +75,11 @@ ON_CPU = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 @dataclass(frozen=True)
 class Setting:
-    """What a part is told.
+    """Device of a benchmark, and folders that its parts share.
 
     Attributes:
         device: ``cuda`` or ``cpu``.
-        work: folder for data, runs and caches, which all parts share.
+        work: folder for data, runs and caches.
         output: folder for files to keep.
     """
 
