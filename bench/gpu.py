@@ -174,6 +174,8 @@ def make_data(setting: Setting) -> None:
     encoder = Encoder(load_tokenizer(str(tokenizer)))
     for vocab_size in (32000, 128256) if setting.is_gpu else (2048,):
         folder = setting.work / f"tokens-{vocab_size}"
+        if folder.exists():  # of an earlier run with the same --work
+            continue
         folder.mkdir()
         generator = np.random.default_rng(vocab_size)
         chance = 1 / np.arange(10, vocab_size + 10)
