@@ -955,7 +955,7 @@ def _train_peer(setting: Setting, name: str, steps: Callable[..., list[float]]) 
             model_tflop_s=tokens_per_s * config.model.flops_per_token(config.max_context_width) / 1e12,
             peak_gb=peak_gb(setting),
             reserved_gb=torch.cuda.max_memory_reserved() / GB if setting.is_gpu else None,
-            compile=True,
+            compile=setting.is_gpu,
             recompute="none",
             framework=name,
             **_graphs(counters),
