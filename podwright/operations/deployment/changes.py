@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podwright.deploy.deployed import DeployedStack
-from podwright_constructs import facts
+from podwright_constructs.cluster_properties import create_only
 
 CREATE, UPDATE, REPLACE, DESTROY = "create", "update", "replace", "destroy"
 DESIRED_STATE = "desired_state"  # Cloud Control's argument with all properties of a cluster
@@ -86,8 +86,8 @@ def _replacing(change: dict[str, Any]) -> Iterator[str]:
     for key in keys or _differences(change):
         before, after = ((change[side] or {}).get(key) for side in ("before", "after"))
         if key == DESIRED_STATE and before and after:
-            was, now = json.loads(before), json.loads(after)
-            yield from (name for name in facts.CLUSTER_CREATE_ONLY if was.get(name) != now.get(name))
+            planned = create_only(json.loads(after))
+            yield from (path for path, value in create_only(json.loads(before)).items() if value != planned[path])
         else:
             yield key
 
