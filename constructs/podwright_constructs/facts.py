@@ -25,8 +25,8 @@ ANYWHERE = "0.0.0.0/0"
 
 # ---- clusters and instance groups ---------------------------------------------------------------
 
-# Properties of a cluster that only a new one can have: createOnlyProperties of its CloudFormation schema. The Slurm part
-# of Orchestrator is updated without interruption.
+# Properties of a cluster that only a new one can have: createOnlyProperties of its CloudFormation schema. The
+# Slurm part of Orchestrator is updated without interruption.
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-resource-sagemaker-cluster.html
 CLUSTER_CREATE_ONLY = ("ClusterName", "VpcConfig", "Orchestrator/Eks")
 

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podwright.deploy import state_lock
+from podwright.deploy.supervised import supervised
 from podwright.deploy.terraform import TerraformError, find_terraform
 from podwright.errors import PodwrightError
 from podwright.settings import names
+from podwright_bootstrap.host.shell import write_file
 
 GUARD = "terraform_data"
+SYNTHESIZED = "cdk.tf.json"
+INITIALIZED = Path(".terraform", "podwright.initialized")  # for which requirements and backend an init succeeded
 STACKS = Path("cdktf.out", "stacks")  # where cdktf runs Terraform, below the folder of cdktf.json
 
 
@@ -50,17 +55,56 @@ class DeployedStack:
             )
 
     def terraform(self, *arguments: str, text: str | None = None) -> str:
-        """Run Terraform in the folder, with this text as its input; return its output.
+        """Run Terraform in the folder, which is initialized first; return its output.
+
+        Args:
+            arguments: the command and its options.
+            text: what it reads from its standard input.
 
         Raises:
             TerraformError: there is none, or it failed; the message ends with what it printed.
+            StateLockedError: another Terraform has the stack's state.
+            KeyboardInterrupt: the user stopped it; it has finished what it had begun.
         """
-        command = [str(find_terraform()), *arguments]
-        answer = subprocess.run(command, cwd=self.folder, input=text, capture_output=True, text=True, check=False)
-        if answer.returncode:
-            printed = (answer.stderr or answer.stdout).strip()
-            raise TerraformError(f"`terraform {arguments[0]}` failed in {self.folder}: {printed}")
-        return answer.stdout
+        self._initialize()
+        return self._run(*arguments, text=text)
+
+    def _initialize(self) -> None:
+        """Run ``terraform init``, unless it succeeded with the same requirements and backend.
+
+        That the folder ``.terraform`` is there says nothing: an init that failed leaves it behind.
+        """
+        stack = json.loads((self.folder / SYNTHESIZED).read_text(encoding="utf-8"))
+        requirements = json.dumps(stack.get("terraform", {}), sort_keys=True)
+        note = self.folder / INITIALIZED
+        if note.is_file() and note.read_text(encoding="utf-8") == requirements:
+            return
+        self._run("init", "-input=false", "-no-color")
+        note.parent.mkdir(exist_ok=True)
+        write_file(note, requirements)
+
+    def _run(self, *arguments: str, text: str | None = None) -> str:
+        program = str(find_terraform())
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,  # not pipes, which could break
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+        ):
+            with supervised(
+                [program, *arguments],
+                folder=self.folder,
+                stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+            ) as process:
+                process.communicate(text)
+            output.seek(0)
+            errors.seek(0)
+            if process.returncode:
+                printed = (errors.read() or output.read()).strip()
+                if locked := state_lock.explain(printed, stacks=self.folder.parent, terraform=program):
+                    raise locked
+                raise TerraformError(f"`terraform {arguments[0]}` failed in {self.folder}: {printed}")
+            return output.read()
 
     def plan(self, *, refresh: bool = False) -> dict[str, Any]:
         """Return the state and the planned changes in Terraform's JSON, also where a replacement guard refuses them.
@@ -121,7 +165,7 @@ class DeployedStack:
 
     def _resources(self) -> dict[str, dict[str, Any]]:
         """Return the resources of the synthesized stack by type and name."""
-        return dict(json.loads((self.folder / "cdk.tf.json").read_text(encoding="utf-8")).get("resource", {}))
+        return dict(json.loads((self.folder / SYNTHESIZED).read_text(encoding="utf-8")).get("resource", {}))
 
 
 def stacks(name: str, *, folder: Path) -> dict[str, DeployedStack]:

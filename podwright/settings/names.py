@@ -124,6 +124,11 @@ def state_key(name: str, stack: str) -> str:
     return f"{name}/{stack}.tfstate"
 
 
+def stack_of_state(path: str) -> str:
+    """Return the name of the stack whose state has this path or key; names of stacks have no dot."""
+    return path.rpartition("/")[2].removeprefix("terraform.").partition(".")[0]
+
+
 def session_target(cluster_id: str) -> str:
     """Return the target of ``aws ssm start-session --target``, with placeholders for the node."""
     return f"sagemaker-cluster:{cluster_id}_GROUP-INSTANCE_ID"

@@ -51,8 +51,6 @@ def planned(stack: DeployedStack) -> list[Change]:
         TerraformError: Terraform cannot plan.
     """
     paths = {address: path for path, address in stack.addresses().items()}
-    if not stack.is_there:
-        stack.terraform("init", "-input=false", "-no-color")
     if "values" not in json.loads(stack.terraform("show", "-json", "-no-color")):
         return [Change(stack.name, CREATE, _short(path), address.partition(".")[0]) for address, path in paths.items()]
     return list(_changes(stack.name, stack.plan(), paths))

@@ -93,6 +93,11 @@ def run(options: argparse.Namespace) -> int:
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
     find_program()  # before anybody waits
+    with kit.locked("deploy"):
+        return _deploy(options, settings, kit, session)
+
+
+def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: Session) -> int:
     kit.synthesize()
     preview = Preview.of(settings, kit, options.only)
     if not options.json:

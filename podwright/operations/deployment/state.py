@@ -13,6 +13,7 @@ from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.deploy.deployed import stacks
 from podwright.operations.account.session import Session
+from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import ArgumentError, AwsError, OperationError
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import add_examples, add_profile
@@ -20,6 +21,7 @@ from podwright.settings import names
 
 if TYPE_CHECKING:
     from podwright.settings.operations import S3State
+    from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.state/1"
@@ -53,6 +55,11 @@ def run(options: argparse.Namespace) -> int:
     if state.source != "s3":
         hint = f"add `state: {{source: s3, bucket: …}}` to {options.file}: the bucket is created if there is none"
         raise ArgumentError("state: got source local, need s3", hint)
+    with Kit(options.file, folder).locked("state"):  # a deployment would write the state that is moved
+        return _move(options, settings, state, folder)
+
+
+def _move(options: argparse.Namespace, settings: Settings, state: S3State, folder: Path) -> int:
     store = Store(state, Session(region=state.region or settings.region, profile=options.profile))
     found = [(stack, local_file(folder, stack.name)) for stack in stacks(settings.name, folder=folder).values()]
     local = {stack: file for stack, file in found if file.is_file()}

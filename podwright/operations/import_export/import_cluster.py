@@ -208,13 +208,12 @@ def _import(file: Path, source: ClusterDescription) -> None:
         reasons = "; ".join(dict.fromkeys(finding.message for finding in error.findings))
         raise OperationError(f"a settings file cannot describe {name}: {reasons}") from error
     kit = Kit(file, Path.cwd())
-    kit.synthesize()
-    deployed = stacks(settings.name, folder=kit.folder)
-    for stack in deployed.values():
-        stack.terraform("init", "-input=false", "-no-color")
-    _enter(deployed["cluster"], source)
-    for stack in deployed.values():
-        stack.record_outputs()
+    with kit.locked("import"):
+        kit.synthesize()
+        deployed = stacks(settings.name, folder=kit.folder)
+        _enter(deployed["cluster"], source)
+        for stack in deployed.values():
+            stack.record_outputs()
 
 
 def _enter(stack: DeployedStack, source: ClusterDescription) -> None:

@@ -290,7 +290,7 @@ def _sha256(path: Path) -> str:
 def _git(folder: Path, *arguments: str) -> str:
     """Return git's description of a folder, empty outside of a repository."""
     # A file system monitor that git starts would keep the pipes open.
-    command = ["git", "-c", "core.fsmonitor=false", "-C", folder, *arguments]
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
     with contextlib.suppress(FileNotFoundError, subprocess.TimeoutExpired):
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=GIT_LIMIT_S)
         return done.stdout.strip() if done.returncode == 0 else ""

@@ -52,7 +52,7 @@ def test_submit_does_not_wait_for_a_program_in_the_background(
 
 def test_the_last_line_of_much_is_the_reason(node: Remote, tmp_path: Path) -> None:
     """Of endless errors the end is kept."""
-    with pytest.raises(RemoteError, match="^node: disk full$"):
+    with pytest.raises(RemoteError, match=r"^node: disk full$"):
         send(node, str(tmp_path / "run"), {"a": b""}, f"yes | head -c {3 * KEPT_BYTES} >&2; echo disk full >&2; exit 4")
 
 
