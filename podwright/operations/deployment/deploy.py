@@ -99,6 +99,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: Session) -> int:
     kit.synthesize()
+    for stack in stacks(settings.name, folder=kit.folder).values():
+        stack.check_owner(account_id=session.account_id, region=settings.region)
     preview = Preview.of(settings, kit, options.only)
     if not options.json:
         print(preview.text())
@@ -110,7 +112,8 @@ def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: 
         _finish(preview, settings, kit, json=options.json, seconds=0.0)
         return OK
     refuse_losses(preview.changes, allowed=options.replace)
-    if not confirm(f"Deploy {settings.name}?", yes=options.yes):
+    place = f"{settings.name} in {settings.region} of account {session.account_id}"
+    if not confirm(f"Deploy {place}?", yes=options.yes):
         return FAILED
     started = time.monotonic()
     say = speaker(quiet=options.json)

@@ -65,10 +65,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session: Session) -> int:
     kit.synthesize()
+    for stack in stacks(settings.name, folder=kit.folder).values():
+        stack.check_owner(account_id=session.account_id, region=settings.region)
     going = Going.of(settings, kit, session, only=options.only, empty_bucket=options.empty_bucket)
     say = speaker(quiet=options.json)
     say(going.text())
-    if not confirm(f"Destroy {settings.name}?", yes=options.yes):
+    place = f"{settings.name} in {settings.region} of account {session.account_id}"
+    if not confirm(f"Destroy {place}?", yes=options.yes):
         return FAILED
     follow = resource_lines(going.stacks.values(), say)
     if going.resources["cluster"]:

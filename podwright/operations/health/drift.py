@@ -45,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     with kit.locked("drift"):
         kit.synthesize()
         for part, stack in stacks(settings.name, folder=kit.folder).items():
+            stack.check_owner(account_id=session.account_id, region=settings.region)
             plans = Plans.of(part, stack)
             found += [*findings_of_stack(plans, session), *findings_of_cluster(settings, plans, session)]
     document = Document.read(options.file)

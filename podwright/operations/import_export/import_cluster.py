@@ -213,6 +213,7 @@ def _import(file: Path, source: ClusterDescription) -> None:
         deployed = stacks(settings.name, folder=kit.folder)
         _enter(deployed["cluster"], source)
         for stack in deployed.values():
+            _enter_guards(stack)
             stack.record_outputs()
 
 
@@ -230,10 +231,15 @@ def _enter(stack: DeployedStack, source: ClusterDescription) -> None:
         lines = [f"{'.'.join(path)}: AWS has {made}, the file can only say {said}" for path, said, made in differences]
         raise OperationError(f"a settings file cannot describe {source.cluster.name}: {'; '.join(lines)}")
     properties = {"id": source.cluster.arn, "properties": json.dumps(source.model)}
-    for guard in (item for item in changes if item["type"] == GUARD):
+    enter(stack, change, {**properties, "desired_state": planned["desired_state"]})
+
+
+def _enter_guards(stack: DeployedStack) -> None:
+    """Write into the state what the guards would record, because nothing is to be created."""
+    changes = stack.plan()["resource_changes"]
+    for guard in (item for item in changes if item["type"] == GUARD and item["change"]["actions"] == ["create"]):
         values = {"value": guard["change"]["after"]["input"], "type": "string"}
         enter(stack, guard, {"id": str(uuid.uuid4()), "input": values, "output": values})
-    enter(stack, change, {**properties, "desired_state": planned["desired_state"]})
 
 
 def _write(file: Path, text: str) -> None:

@@ -83,7 +83,7 @@ def test_a_folder_is_deployed_by_one_command_at_a_time(place: Path) -> None:
 
     def beside(_: str) -> None:
         if not refused:
-            with pytest.raises(FolderBusyError, match=r"another podwright command runs in .*: `podwright deploy` of .*@"):
+            with pytest.raises(FolderBusyError, match=r"another podwright command runs in .*: `podwright deploy` of"):
                 other.synthesize()
             refused.append(True)
 

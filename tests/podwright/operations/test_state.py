@@ -27,7 +27,7 @@ def local(folder: Path, aws: AwsStandIn) -> Path:
     text = (ROOT / "examples" / "minimal" / "cluster.yaml").read_text(encoding="utf-8")
     text = text.replace("us-east-2", aws.region).replace("use2-", "usw2-")
     (folder / "cluster.yaml").write_text(f"{text}\nstate: {{source: s3, bucket: {BUCKET}}}\n", encoding="utf-8")
-    file = folder / f"terraform.{STACK}.tfstate"
+    file = folder / names.state_file(STACK, aws.region)
     file.write_text(json.dumps(STATE), encoding="utf-8")
     return file
 
@@ -38,7 +38,7 @@ def test_the_state_moves_to_a_bucket_of_its_own(
 ) -> None:
     """The bucket is made, versioned, private and over TLS alone; Terraform reads the state there, whole."""
     assert main(["state", "--yes"]) == 0
-    s3, key = aws.client("s3"), names.state_key("minimal", STACK)
+    s3, key = aws.client("s3"), names.state_key("minimal", aws.region, STACK)
     assert f"move {local.name} to s3://{BUCKET}/{key}" in capsys.readouterr().out
     assert s3.get_bucket_versioning(Bucket=BUCKET)["Status"] == "Enabled"
     private = s3.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
