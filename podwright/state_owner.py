@@ -12,6 +12,9 @@ from podwright.errors import PodwrightError
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
 
+BUCKET = "aws_s3_bucket"
+ARN_COLONS = 5  # arn:PARTITION:SERVICE:REGION:ACCOUNT:RESOURCE
+
 
 class StateOwnerError(PodwrightError):
     """A state belongs to another account or region; the message has both, the hint what to do."""
@@ -26,9 +29,12 @@ class StateOwner:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> StateOwner:
-        """Read Terraform's state; global resources have no region in their ARN."""
-        arns = [arn.split(":", 5) for arn in _arns(state)]
-        return cls(frozenset(arn[4] for arn in arns if arn[4].isdecimal()), frozenset(arn[3] for arn in arns if arn[3]))
+        """Read Terraform's state. ARNs of global resources have no region; a bucket has it as an attribute."""
+        resources = list(_resources(state))
+        arns = [arn.split(":", 5) for kind, attributes in resources if (arn := _arn(kind, attributes))]
+        buckets = [str(attributes.get("region") or "") for kind, attributes in resources if kind == BUCKET]
+        regions = [*(arn[3] for arn in arns), *buckets]
+        return cls(frozenset(arn[4] for arn in arns if arn[4].isdecimal()), frozenset(filter(None, regions)))
 
     def check(self, stack: str, *, account_id: str, region: str) -> None:
         """Check that the state is that of an account and a region.
@@ -77,12 +83,15 @@ def read(file: Path) -> dict[str, Any]:
         raise StateOwnerError(f"{file} is not a state of Terraform: {error}", "restore it from its .backup") from error
 
 
-def _arns(state: Mapping[str, Any]) -> Iterator[str]:
+def _resources(state: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield type and attributes of each resource that Terraform manages."""
     for resource in state.get("resources", ()):
-        if resource.get("mode") != "managed":
-            continue
-        key = "id" if resource["type"] == CLUSTER else "arn"
-        for instance in resource.get("instances", ()):
-            arn = str((instance.get("attributes") or {}).get(key) or "")
-            if arn.startswith("arn:") and arn.count(":") >= 5:  # noqa: PLR2004 -- an ARN has six parts
-                yield arn
+        if resource.get("mode") == "managed":
+            for instance in resource.get("instances", ()):
+                yield resource["type"], instance.get("attributes") or {}
+
+
+def _arn(kind: str, attributes: Mapping[str, Any]) -> str:
+    """Return the ARN of a resource, empty if it has none; Cloud Control identifies a cluster by its ARN."""
+    arn = str(attributes.get("id" if kind == CLUSTER else "arn") or "")
+    return arn if arn.startswith("arn:") and arn.count(":") >= ARN_COLONS else ""
