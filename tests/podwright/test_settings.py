@@ -97,7 +97,8 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
             "endpoints": (),
             "flow_logs": "cloudwatch",
         },
-        "key": {"source": "none"},
+        "account_id": None,
+            "key": {"source": "none"},
         "openzfs": {"source": "none"},
         "bucket": {
             "source": "create",

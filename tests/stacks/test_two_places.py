@@ -150,7 +150,7 @@ def test_a_state_of_an_older_version_is_of_its_region_alone(project: Path) -> No
 
 @pytest.mark.usefixtures("one_provider")
 def test_another_account_is_refused(project: Path) -> None:
-    """What the state recorded is compared by every plan, and account_id refuses to destroy, too."""
+    """Every plan compares the account that the state recorded, and account_id refuses also to destroy."""
     stack = foundation(project, HERE)
     stack.check_owner(account_id=ACCOUNT_ID, region=HERE)
     with pytest.raises(StateOwnerError, match=f"is of account {ACCOUNT_ID}, and this would be account 210987654321"):

@@ -68,6 +68,6 @@ def test_fetch_reads_what_tar_complains_about(node: Remote, tmp_path: Path) -> N
 
 
 def test_a_follower_shows_lines_while_errors_come(node: Remote, capfd: pytest.CaptureFixture[str]) -> None:
-    """What a node prints goes to the terminal, whatever it writes to stderr."""
+    """Output goes to the terminal while more errors come than a pipe holds."""
     node.show(f"{NOISE}; {quoted('echo', 'line')}")
     assert capfd.readouterr().out == "line\n"
