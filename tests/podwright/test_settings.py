@@ -98,7 +98,7 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
             "flow_logs": "cloudwatch",
         },
         "account_id": None,
-            "key": {"source": "none"},
+        "key": {"source": "none"},
         "openzfs": {"source": "none"},
         "bucket": {
             "source": "create",

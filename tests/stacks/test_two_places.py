@@ -153,7 +153,7 @@ def test_another_account_is_refused(project: Path) -> None:
     """Every plan compares the account that the state recorded, and account_id refuses also to destroy."""
     stack = foundation(project, HERE)
     stack.check_owner(account_id=ACCOUNT_ID, region=HERE)
-    with pytest.raises(StateOwnerError, match=f"is of account {ACCOUNT_ID}, and this would be account 210987654321"):
+    with pytest.raises(StateOwnerError, match=f"is of account {ACCOUNT_ID} in {HERE}, and this would be account 2109"):
         stack.check_owner(account_id="210987654321", region=HERE)
     file = project / f"terraform.twin-foundation.{HERE}.tfstate"
     before = shutil.copy(file, project / "kept")
