@@ -8,10 +8,11 @@ from typing import Any, Literal
 from constructs import Construct
 
 from podwright_bootstrap.contract import CLUSTER_DIMENSION, METRICS_NAMESPACE, RUNNING_JOBS_METRIC
-from podwright_constructs import checks, facts
+from podwright_constructs import checks
 from podwright_constructs.arguments import passed
 from podwright_constructs.aws.cloudcontrolapi_resource import CloudcontrolapiResource
 from podwright_constructs.bindings import given
+from podwright_constructs.cluster_properties import create_only
 from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate, in_order
 from podwright_constructs.kit import Fn
 from podwright_constructs.lifecycle import LifecycleBundle, LifecycleScripts
@@ -111,7 +112,7 @@ class HyperPodCluster(Construct):
             self,
             "replacement_guard",
             resource=cluster,
-            properties={name: desired_state[name] for name in facts.CLUSTER_CREATE_ONLY},
+            properties=create_only(desired_state),
             consequence="ends all jobs",
         )
         self.cluster, self.name = cluster, cluster_name

@@ -25,8 +25,10 @@ ANYWHERE = "0.0.0.0/0"
 
 # ---- clusters and instance groups ---------------------------------------------------------------
 
-# Properties of a cluster that only a new one can have: createOnlyProperties of its CloudFormation schema.
-CLUSTER_CREATE_ONLY = ("ClusterName", "VpcConfig", "Orchestrator")
+# Properties of a cluster that only a new one can have: createOnlyProperties of its CloudFormation schema. The
+# Slurm part of Orchestrator is updated without interruption.
+# https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-resource-sagemaker-cluster.html
+CLUSTER_CREATE_ONLY = ("ClusterName", "VpcConfig", "Orchestrator/Eks")
 
 # Each cluster has the log group LOG_GROUPS/NAME/ID, and its nodes write metrics into the namespace of the same name.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-troubleshooting-slurm.html

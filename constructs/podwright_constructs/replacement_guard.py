@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,8 +46,13 @@ class ReplacementGuard(TerraformResource):
         consequence: str,
     ) -> None:
         now = TerraformLocal(scope, f"{id_}_values", Fn.jsonencode(given(properties)))
+        # An older version of the construct may have recorded more properties than are compared today.
+        unchanged = (
+            f"[for name in {json.dumps(list(properties))} : jsonencode(try(jsondecode(self.output)[name], null)) "
+            f"== jsonencode(try(jsondecode(local.{now.friendly_unique_id})[name], null))]"
+        )
         refusal = Postcondition(
-            condition=f"${{self.output == null || self.output == local.{now.friendly_unique_id}}}",
+            condition=f"${{self.output == null || alltrue({unchanged})}}",
             error_message=(
                 f"An edit of {', '.join(properties)} needs a new resource, which {consequence}. It was made with "
                 "${self.output}. Undo the edit, or destroy the stack and deploy it again."

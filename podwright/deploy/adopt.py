@@ -64,6 +64,9 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> Iterator[Outcome]
     from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes 0.2 s to import
 
     account = Account(region=settings.region)
+    for stack in parts.values():
+        if stack.is_there:
+            stack.check_owner(account_id=account.account_id(), region=settings.region)
     tagged = account.tagged(names.CLUSTER_TAG, settings.name)
     for stack in parts.values():
         if not stack.is_there:

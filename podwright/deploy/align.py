@@ -38,7 +38,9 @@ def align(settings: Settings, *, folder: Path) -> bool:
     stack.check()
     from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes 0.2 s to import
 
-    return align_stack(stack, Account(region=settings.region))
+    account = Account(region=settings.region)
+    stack.check_owner(account_id=account.account_id(), region=settings.region)
+    return align_stack(stack, account)
 
 
 def align_stack(stack: DeployedStack, account: Account) -> bool:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podwright.deploy import state_lock
+from podwright.deploy.supervised import supervised
 from podwright.deploy.terraform import TerraformError, find_terraform
 from podwright.errors import PodwrightError
 from podwright.settings import names
+from podwright.state_owner import StateOwner
+from podwright_bootstrap.host.shell import write_file
 
 GUARD = "terraform_data"
+STATE_OWNER = "state_owner"  # construct of the record of account and region, which no plan may replace
+SYNTHESIZED = "cdk.tf.json"
+BACKEND_CACHE = Path(".terraform", "terraform.tfstate")  # in which Terraform remembers where the state was
+INITIALIZED = Path(".terraform", "podwright.initialized")  # for which requirements and backend an init succeeded
 STACKS = Path("cdktf.out", "stacks")  # where cdktf runs Terraform, below the folder of cdktf.json
 
 
@@ -50,17 +59,72 @@ class DeployedStack:
             )
 
     def terraform(self, *arguments: str, text: str | None = None) -> str:
-        """Run Terraform in the folder, with this text as its input; return its output.
+        """Run Terraform in the folder, which is initialized first; return its output.
+
+        Args:
+            arguments: the command and its options.
+            text: what it reads from its standard input.
 
         Raises:
             TerraformError: there is none, or it failed; the message ends with what it printed.
+            StateLockedError: another Terraform has the stack's state.
+            KeyboardInterrupt: the user stopped it; it has finished what it had begun.
         """
-        command = [str(find_terraform()), *arguments]
-        answer = subprocess.run(command, cwd=self.folder, input=text, capture_output=True, text=True, check=False)
-        if answer.returncode:
-            printed = (answer.stderr or answer.stdout).strip()
-            raise TerraformError(f"`terraform {arguments[0]}` failed in {self.folder}: {printed}")
-        return answer.stdout
+        self._initialize()
+        return self._run(*arguments, text=text)
+
+    def _initialize(self) -> None:
+        """Run ``terraform init``, unless it succeeded with the same requirements and backend.
+
+        That the folder ``.terraform`` is there says nothing: an init that failed leaves it behind.
+        """
+        stack = json.loads((self.folder / SYNTHESIZED).read_text(encoding="utf-8"))
+        requirements = json.dumps(stack.get("terraform", {}), sort_keys=True)
+        note = self.folder / INITIALIZED
+        if note.is_file() and note.read_text(encoding="utf-8") == requirements:
+            return
+        self._run("init", "-input=false", "-no-color", *self._reconfigured(stack))
+        note.parent.mkdir(exist_ok=True)
+        write_file(note, requirements)
+
+    def _reconfigured(self, stack: Mapping[str, Any]) -> list[str]:
+        """Return the option that lets Terraform forget the state of another region; none if the state has not moved.
+
+        Raises:
+            TerraformError: the settings keep states elsewhere, so this one would be empty.
+        """
+        cache = self.folder / BACKEND_CACHE
+        content = json.loads(cache.read_text(encoding="utf-8") or "{}") if cache.is_file() else {}
+        before = content.get("backend") or {}
+        ((kind, after),) = (stack.get("terraform", {}).get("backend") or {"local": {}}).items()
+        if not before or _place(before["type"], before["config"]) == _place(kind, after):
+            return ["-reconfigure"] if before else []
+        hint = "undo that change, or move the state: `podwright state` brings a local one to S3"
+        was, now = (":".join(_place(*backend)) for backend in ((before["type"], before["config"]), (kind, after)))
+        raise TerraformError(f"the state of {self.name} is in {was}, and the settings keep it in {now}", hint)
+
+    def _run(self, *arguments: str, text: str | None = None) -> str:
+        program = str(find_terraform())
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,  # not pipes, which could break
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+        ):
+            with supervised(
+                [program, *arguments],
+                folder=self.folder,
+                stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+            ) as process:
+                process.communicate(text)
+            output.seek(0)
+            errors.seek(0)
+            if process.returncode:
+                printed = (errors.read() or output.read()).strip()
+                if locked := state_lock.explain(printed, stacks=self.folder.parent, terraform=program):
+                    raise locked
+                raise TerraformError(f"`terraform {arguments[0]}` failed in {self.folder}: {printed}")
+            return output.read()
 
     def plan(self, *, refresh: bool = False) -> dict[str, Any]:
         """Return the state and the planned changes in Terraform's JSON, also where a replacement guard refuses them.
@@ -84,7 +148,21 @@ class DeployedStack:
 
     def guards(self) -> list[str]:
         """Return the addresses of the replacement guards; a guard that Terraform replaces has no effect."""
-        return [f"{GUARD}.{name}" for name in self._resources().get(GUARD, {})]
+        return [
+            address
+            for path, address in self.addresses().items()
+            if address.startswith(f"{GUARD}.") and path != f"{self.name}/{STATE_OWNER}"
+        ]
+
+    def check_owner(self, *, account_id: str, region: str) -> None:
+        """Check that the stack's state belongs to an account and a region.
+
+        Raises:
+            StateOwnerError: it is of another.
+            TerraformError: Terraform cannot read it.
+        """
+        owner = StateOwner.of(json.loads(self.terraform("state", "pull") or "{}"))
+        owner.check(self.name, account_id=account_id, region=region)
 
     def forget_guards(self) -> None:
         """Remove the replacement guards from the state; older deployments have no guards."""
@@ -121,7 +199,12 @@ class DeployedStack:
 
     def _resources(self) -> dict[str, dict[str, Any]]:
         """Return the resources of the synthesized stack by type and name."""
-        return dict(json.loads((self.folder / "cdk.tf.json").read_text(encoding="utf-8")).get("resource", {}))
+        return dict(json.loads((self.folder / SYNTHESIZED).read_text(encoding="utf-8")).get("resource", {}))
+
+
+def _place(kind: str, backend: Mapping[str, Any]) -> tuple[str, str]:
+    """Return where a backend keeps states: the kind, and the bucket or folder."""
+    return kind, str(backend.get("bucket") or Path(backend.get("path") or "").parent)
 
 
 def stacks(name: str, *, folder: Path) -> dict[str, DeployedStack]:

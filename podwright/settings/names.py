@@ -85,8 +85,13 @@ def database_name(name: str) -> str:
 
 
 def operations_name(name: str) -> str:
-    """Return the name of budget, dashboard, session document and workspace."""
+    """Return the name of session document and workspace, and the beginning of those of budget and dashboard."""
     return f"{OPERATIONS_PREFIX}{name}"
+
+
+def dashboard_name(name: str, region: str) -> str:
+    """Return the dashboard's name; it contains the region, because dashboards are global in an account."""
+    return f"{operations_name(name)}-{region}"
 
 
 def notices_name(name: str) -> str:
@@ -119,9 +124,29 @@ def writable_prefixes(name: str) -> tuple[str, ...]:
     return f"{name}/runs", f"{name}/logs"
 
 
-def state_key(name: str, stack: str) -> str:
-    """Return the key of a stack's state in the bucket of the states."""
+def state_key(name: str, region: str, stack: str) -> str:
+    """Return the key of a stack's state in the bucket of the states; a name may be in several regions."""
+    return f"{name}/{region}/{stack}.tfstate"
+
+
+def former_state_key(name: str, stack: str) -> str:
+    """Return the key of a stack's state until version 0.1.0."""
     return f"{name}/{stack}.tfstate"
+
+
+def state_file(stack: str, region: str) -> str:
+    """Return the name of a stack's local state."""
+    return f"terraform.{stack}.{region}.tfstate"
+
+
+def former_state_file(stack: str) -> str:
+    """Return the name of a stack's local state until version 0.1.0."""
+    return f"terraform.{stack}.tfstate"
+
+
+def stack_of_state(path: str) -> str:
+    """Return the name of the stack whose state has this path or key; names of stacks have no dot."""
+    return path.rpartition("/")[2].removeprefix("terraform.").partition(".")[0]
 
 
 def session_target(cluster_id: str) -> str:

@@ -112,7 +112,7 @@ class LocalState(Section):
     """Terraform's state beside the settings: for one person."""
 
     source: Literal["local"] = Field(
-        description="terraform.STACK.tfstate in the working directory; it is lost with this machine."
+        description="terraform.STACK.REGION.tfstate in the working directory; it is lost with this machine."
     )
 
 

@@ -47,6 +47,11 @@ class Settings(Section):
 
     name: str = Field(description="Name of the cluster, and the prefix of every other name.")
     region: str = Field(description="AWS region, such as us-west-2.")
+    account_id: str | None = Field(
+        None,
+        description="AWS account to deploy to: Terraform refuses the credentials of another, also to destroy. "
+        "Default: the account of the first deployment, which only deployments and podwright's commands check.",
+    )
     tags: Mapping[str, str] = Field({}, description="Tags on all created resources.")
     network: Annotated[CreatedNetwork | CreatedSubnet | ExistingNetwork, Field(discriminator="source")] = Field(
         description="VPC, subnets and security group."

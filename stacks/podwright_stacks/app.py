@@ -9,6 +9,7 @@ from pathlib import Path
 from podwright.errors import PodwrightError
 from podwright.settings.root import Settings
 from podwright_constructs.kit import App
+from podwright_stacks.backend import remember_here
 from podwright_stacks.cluster import ClusterStack
 from podwright_stacks.foundation import FoundationStack
 from podwright_stacks.provider_lock import write_provider_lock
@@ -44,6 +45,8 @@ def synthesize(settings: Settings, folder: Path | None = None, *, add_own: AddOw
     cluster = ClusterStack(app, settings=settings, foundation=foundation)
     if add_own:
         add_own(foundation, cluster)
+    for stack in (foundation, cluster):
+        remember_here(stack, settings)
     app.synth()
     write_provider_lock(output)
 

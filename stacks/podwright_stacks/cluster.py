@@ -27,6 +27,7 @@ from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.slurm import ApiSlurm, InitScript
 from podwright_stacks.backend import remember
 from podwright_stacks.foundation import FoundationStack
+from podwright_stacks.owner import StateOwner
 from podwright_stacks.provider import aws_provider
 from podwright_stacks.tags import tag_construct_paths
 from podwright_stacks.wheel import build_wheel
@@ -39,6 +40,7 @@ class ClusterStack(TerraformStack):
         super().__init__(scope, names.cluster_stack(settings.name))
         aws_provider(self, settings)
         remember(self, settings)
+        StateOwner(self, settings=settings)
         wanted = settings.cluster
         instance_groups = [group_arguments(group) for group in wanted.instance_groups]
         bundle = _bundle(self, settings, foundation, instance_groups)
@@ -158,7 +160,7 @@ def _watch(stack: ClusterStack, settings: Settings, foundation: FoundationStack,
         dashboard = ClusterDashboard(
             stack,
             "dashboard",
-            name=names.operations_name(settings.name),
+            name=names.dashboard_name(settings.name, settings.region),
             log_group=log_group_name(cluster.name, cluster.id),
             file_system_id=file_system_id(foundation.lustre.dns_name),
         )

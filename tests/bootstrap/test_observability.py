@@ -435,3 +435,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", 9999), Handler).serve_forever()
 PYTHON
 """
+
+
+@pytest.mark.parametrize("printed", ["half a line", ""])
+def test_a_monitor_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str) -> None:
+    """neuron-monitor that stops in the middle of its report ends with the time limit."""
+    write_program(tmp_path / "neuron-monitor", f"#!/bin/bash\nprintf '{printed}'\nexec sleep 3600\n")
+    monkeypatch.setattr(neuron, "MONITOR", (str(tmp_path / "neuron-monitor"),))
+    monkeypatch.setattr(neuron, "COMMAND_LIMIT_S", 0.5)
+    with pytest.raises(subprocess.TimeoutExpired):
+        neuron.collect()

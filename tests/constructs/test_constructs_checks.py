@@ -23,6 +23,7 @@ from podwright_constructs.bucket import ExistingBucket, TrainingBucket
 from podwright_constructs.budget import ClusterBudget
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError, cluster_instance_types
 from podwright_constructs.cluster import HyperPodCluster
+from podwright_constructs.cluster_properties import create_only
 from podwright_constructs.endpoints import InterfaceEndpoints
 from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate, in_order
 from podwright_constructs.key import EncryptionKey, ExistingKey
@@ -38,6 +39,7 @@ from podwright_constructs.prometheus import ExistingPrometheus, PrometheusWorksp
 from podwright_constructs.role import ExecutionRole, ExistingRole
 from podwright_constructs.session import SessionDocument
 from podwright_constructs.slurm import ApiSlurm, InitScript
+from podwright_rehearsal.aws import cluster_schema
 
 NETWORK = ExistingNetwork(vpc_id="vpc-00000001", subnet_ids=["subnet-00000001"], security_group_id="sg-00000001")
 BUCKET = ExistingBucket(name="sagemaker-mine")
@@ -512,3 +514,19 @@ def test_terraform_references_pass() -> None:
     assert checks.existing_lustre(ExistingLustreArguments(dns_name=reference, mount_name=reference)) == []
     assert checks.existing_bucket(name=reference) == []
     assert checks.existing_role(arn=reference) == []
+
+
+def test_what_replaces_a_cluster_is_what_its_schema_says() -> None:
+    """The properties that only a new cluster can have are those that AWS's schema of the cluster calls createOnly."""
+    paths = cluster_schema.schema("us-west-2")["createOnlyProperties"]
+    assert sorted(facts.CLUSTER_CREATE_ONLY) == sorted(path.removeprefix("/properties/") for path in paths)
+
+
+def test_another_slurm_configuration_replaces_no_cluster() -> None:
+    """Properties are compared by path: the Slurm part of the orchestrator is not the EKS cluster."""
+    network = {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}
+    model = {"ClusterName": "a", "VpcConfig": network}
+    for orchestrator in ({}, {"Slurm": {}}, {"Slurm": {"SlurmConfigStrategy": "Merge"}}):
+        assert create_only({**model, "Orchestrator": orchestrator}) == create_only(model)
+    eks = {"Eks": {"ClusterArn": "arn:aws:eks:us-west-2:123456789012:cluster/a"}}
+    assert create_only({**model, "Orchestrator": eks}) != create_only(model)

@@ -357,6 +357,9 @@ BROKEN = [
     ("existing-bucket", {"bucket": {"source": "existing", "name": "sagemaker-x", "key_arn": "k"}}, "bucket.key_arn"),
     ("existing-bucket", {"bucket": {"source": "existing", "name": "scripts"}}, "bucket.name"),
     ("existing-role", {"role": {"source": "existing", "arn": "arn:aws:iam::1:user/me"}}, "role.arn"),
+    ("account-of-deployment", {"account_id": "2109876543210"}, "account_id"),
+    ("account-of-deployment", {"account_id": ""}, "account_id"),
+    ("arns-of-one-account", {"role": EXISTING_ROLE, "account_id": "333344445555"}, "role.arn"),
     (
         "arns-of-one-account",
         {"role": {**EXISTING_ROLE, "login_arn": "arn:aws:iam::333344445555:role/login"}},
@@ -944,11 +947,17 @@ def test_physical_names_are_allowed(name: str):
 
 @given(NAMES, NAMES)
 def test_names_differ_where_clusters_do(one: str, other: str):
-    """Two clusters share no stack, no database, no role, and no role with a namesake in another region."""
+    """Two clusters share no stack, database or role, and nothing global with a namesake in another region."""
     made = (names.foundation_stack, names.cluster_stack, names.database_name, names.notices_name, names.scripts_prefix)
     for make in made:
         assert (make(one) == make(other)) == (one == other)
-    for make_in in (names.role_name, names.controller_role_name, names.login_role_name, names.log_retention_name):
+    for make_in in (
+        names.role_name,
+        names.controller_role_name,
+        names.login_role_name,
+        names.log_retention_name,
+        names.dashboard_name,
+    ):
         assert (make_in(one, "us-west-2") == make_in(other, "us-west-2")) == (one == other)
         assert make_in(one, "us-west-2") != make_in(one, "us-east-1")
 

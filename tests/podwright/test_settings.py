@@ -97,6 +97,7 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
             "endpoints": (),
             "flow_logs": "cloudwatch",
         },
+        "account_id": None,
         "key": {"source": "none"},
         "openzfs": {"source": "none"},
         "bucket": {

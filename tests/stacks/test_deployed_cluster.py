@@ -259,6 +259,34 @@ def test_logs_notices_and_budget_are_as_asked(deployment: Deployment, aws: AwsSt
     }
 
 
+def test_slurm_moves_to_the_api_in_place(deployment: Deployment, aws: AwsStandIn) -> None:
+    """AWS's migration from lifecycle scripts to the API and another strategy are updates, also with an older guard."""
+    before = aws.client("sagemaker").list_clusters()["ClusterSummaries"]
+    by_api = CLUSTER | {"slurm": {"source": "api", "strategy": "managed"}}
+    deployment.synthesize(cluster=by_api)
+    deployment.apply("foundation")
+    deployment.apply("cluster")
+    record_orchestrator(deployment, {"Slurm": {"SlurmConfigStrategy": "Managed"}})
+    deployment.synthesize(cluster=by_api | {"slurm": {"source": "api", "strategy": "merge"}})
+    deployment.apply("cluster")
+    after = aws.client("sagemaker").list_clusters()["ClusterSummaries"]
+    assert [item["ClusterArn"] for item in after] == [item["ClusterArn"] for item in before]
+    described = aws.client("sagemaker").describe_cluster(ClusterName="demo")
+    assert described["Orchestrator"] == {"Slurm": {"SlurmConfigStrategy": "Merge"}}
+
+
+def record_orchestrator(deployment: Deployment, orchestrator: Mapping[str, Any]) -> None:
+    """Write into the state what the guard of version 0.1.0 recorded: all of the orchestrator."""
+    state = json.loads(deployment.terraform("cluster", "state", "pull"))
+    (guard,) = (item for item in state["resources"] if item["type"] == "terraform_data")
+    output = guard["instances"][0]["attributes"]["output"]
+    output["value"] = json.dumps(json.loads(output["value"]) | {"Orchestrator": orchestrator})
+    state["serial"] += 1
+    file = deployment.folder / "edited.tfstate"
+    file.write_text(json.dumps(state), encoding="utf-8")
+    deployment.terraform("cluster", "state", "push", str(file))
+
+
 def test_the_cluster_goes_alone_and_comes_back_by_the_api(deployment: Deployment, aws: AwsStandIn) -> None:
     """The foundation outlives the cluster; on it another is deployed whose Slurm the API sets up; then all is gone."""
     deployment.synthesize()
@@ -267,10 +295,16 @@ def test_the_cluster_goes_alone_and_comes_back_by_the_api(deployment: Deployment
 
     groups = [CONTROLLER, LOGIN, WORKERS | {"key_arn": VOLUME_KEY}]
     by_api = {"instance_groups": groups, "slurm": {"source": "api"}, "node_provisioning": "continuous"}
-    deployment.synthesize(cluster=by_api, accounting=ACCOUNTING)
-    changes = deployment.apply("foundation")  # controllers may read the secret, and workers use the volumes' key
-    assert "0 added, 2 changed, 0 destroyed" in changes
+    deployment.synthesize(cluster=by_api)
+    deployment.apply("foundation")
     deployment.apply("cluster")
+    (made,) = aws.client("sagemaker").list_clusters()["ClusterSummaries"]
+    deployment.synthesize(cluster=by_api, accounting=ACCOUNTING)
+    deployment.apply("foundation")  # controllers may read the secret, and workers use the volumes' key
+    deployment.apply("cluster")
+    assert [item["ClusterArn"] for item in aws.client("sagemaker").list_clusters()["ClusterSummaries"]] == [
+        made["ClusterArn"]  # a database is added in place
+    ]
     assert "No changes." in deployment.plan()
     described = aws.client("sagemaker").describe_cluster(ClusterName="demo")
     database = described["Orchestrator"]["Slurm"]["AccountingDatabase"]

@@ -24,6 +24,7 @@ class AwsProvider(Provider):
         scope: Construct,
         id_: str,
         *,
+        allowed_account_ids: Sequence[str] | None = None,
         region: str | None = None,
         s3_use_path_style: bool | None = None,
         skip_metadata_api_check: str | None = None,
@@ -35,6 +36,7 @@ class AwsProvider(Provider):
             scope,
             id_,
             {
+                "allowed_account_ids": allowed_account_ids,
                 "region": region,
                 "s3_use_path_style": s3_use_path_style,
                 "skip_metadata_api_check": skip_metadata_api_check,

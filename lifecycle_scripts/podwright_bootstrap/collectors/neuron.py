@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
+import threading
 from typing import Any, Dict, List
 
 from podwright_bootstrap.collectors.family import COMMAND_LIMIT_S, Family
@@ -70,9 +70,13 @@ def _first_report() -> str:
     """neuron-monitor prints a line every five seconds and never ends by itself."""
     program = next((path for path in MONITOR if os.access(path, os.X_OK)), MONITOR[0])
     with subprocess.Popen([program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        alarm = threading.Timer(COMMAND_LIMIT_S, process.kill)  # it may hang in the middle of a line too
+        alarm.start()
         try:
-            if process.stdout and select.select([process.stdout], [], [], COMMAND_LIMIT_S)[0]:
-                return process.stdout.readline()
-            raise subprocess.TimeoutExpired(program, COMMAND_LIMIT_S)
+            line = process.stdout.readline() if process.stdout else ""
         finally:
+            alarm.cancel()
             process.kill()
+    if not line.endswith("\n"):
+        raise subprocess.TimeoutExpired(program, COMMAND_LIMIT_S)
+    return line

@@ -60,6 +60,7 @@ RULES: tuple[Rule, ...] = (
     region.arns_in_region,
     resources.created_role,
     resources.existing_role,
+    resources.account_of_deployment,
     resources.arns_of_one_account,
     groups.instance_group,
     groups.compute_partition,

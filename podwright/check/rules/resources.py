@@ -188,7 +188,7 @@ def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
         given |= {("role", "policy_arns", index): arn for index, arn in enumerate(role.policy_arns)}
     accounts = {path: match[1] for path, arn in given.items() if (match := _ACCOUNT.match(arn))}
     for path, account in accounts.items():
-        if account != (first := next(iter(accounts.values()))):
+        if account != (first := settings.account_id or next(iter(accounts.values()))):
             word = next(str(key) for key in reversed(path) if isinstance(key, str))
             yield error(
                 path, f"{word}: got an ARN of account {account}, need one of {first}", "a cluster has one account"
@@ -196,6 +196,17 @@ def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
 
 
 _ACCOUNT = re.compile(r"arn:aws[a-z-]*:iam::(\d{12}):")
+
+
+def account_of_deployment(settings: Settings) -> Iterator[Finding]:
+    """``account_id`` is not the number of an AWS account: 12 digits, in quotes because some begin with 0."""
+    given = settings.account_id
+    if given is not None and not _ACCOUNT_ID.fullmatch(given):
+        hint = "`aws sts get-caller-identity` prints that of your credentials"
+        yield error(("account_id",), f"account_id: got {given!r}, need 12 digits", hint)
+
+
+_ACCOUNT_ID = re.compile(r"\d{12}")
 
 
 def existing_role(settings: Settings) -> Iterator[Finding]:

@@ -8,16 +8,20 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from podwright.operations.access import session_plugin, ssh
+from podwright.operations.access.drain import Drain
 from podwright.operations.account.cluster import Cluster, Node
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.target import NODE_HELP, Target
 from podwright_bootstrap.contract import CONTROLLER, JOB_USER, LOGIN, SLURM_ROOT
 
+CONNECT_LIMIT_S = 60  # until sshd has answered through the session; a node may hang
 SSH_FAILED = 255  # ssh's own exit status; others are the command's
 RUNNING = "Running"
 USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]*\$?")  # useradd's
@@ -76,17 +80,25 @@ class Remote:
             RemoteError: as ``run``.
         """
         sys.stdout.flush()
-        with self.start(line, stdout=None) as process:
-            errors = process.stderr.read().decode(errors="replace") if process.stderr else ""
+        with self.started(line, stdout=None) as process:
             process.wait()
-        if process.returncode:
-            raise self.failure(process.returncode, errors)
 
-    def start(
+    @contextmanager
+    def started(
         self, line: str, *, stdin: int = subprocess.PIPE, stdout: int | None = subprocess.PIPE
-    ) -> subprocess.Popen[bytes]:
-        """Start a line of shell. Default: with pipes."""
-        return subprocess.Popen(self._words(line), stdin=stdin, stdout=stdout, stderr=subprocess.PIPE)
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a line of shell while the block writes and reads its pipes; its errors are read meanwhile.
+
+        Raises:
+            RemoteError: as ``run``, at the end of the block.
+        """
+        with subprocess.Popen(self._words(line), stdin=stdin, stdout=stdout, stderr=subprocess.PIPE) as process:
+            if process.stderr is None:
+                raise OperationError("ssh was started without pipes")
+            errors = Drain(process.stderr)
+            yield process
+        if process.returncode:
+            raise self.failure(process.returncode, errors.text())
 
     def failure(self, status: int, errors: str) -> RemoteError:
         """Return the error for a line that ended with this status and wrote these lines to stderr."""
@@ -143,7 +155,8 @@ def connection(wanted: Target, cluster: Cluster, node: Node, options: argparse.N
     ssh.make_folder()
     flags = [f"-o{keyword}={value}" for keyword, value in given.items()]
     # Nobody answers a prompt; messages about new host keys are no output of the command.
-    return Remote(cluster, node, ("ssh", *flags, "-oBatchMode=yes", "-oLogLevel=ERROR", "-T"))
+    quiet = ("-oBatchMode=yes", "-oLogLevel=ERROR", f"-oConnectTimeout={CONNECT_LIMIT_S}")
+    return Remote(cluster, node, ("ssh", *flags, *quiet, "-T"))
 
 
 def pick(wanted: Target, cluster: Cluster, word: str | None) -> Node:

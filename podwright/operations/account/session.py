@@ -52,7 +52,16 @@ class Session:
         Raises:
             OperationError: as ``call``.
         """
-        self.call("sts", "get_caller_identity")
+        _ = self.account_id
+
+    @cached_property
+    def account_id(self) -> str:
+        """The account of the credentials.
+
+        Raises:
+            OperationError: as ``call``.
+        """
+        return str(self.call("sts", "get_caller_identity")["Account"])
 
     def call(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """Call an operation by boto3's name and return its answer, the first page of a list.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podwright.deploy.deployed import DeployedStack
-from podwright_constructs import facts
+from podwright_constructs.cluster_properties import create_only
 
 CREATE, UPDATE, REPLACE, DESTROY = "create", "update", "replace", "destroy"
 DESIRED_STATE = "desired_state"  # Cloud Control's argument with all properties of a cluster
@@ -51,8 +51,6 @@ def planned(stack: DeployedStack) -> list[Change]:
         TerraformError: Terraform cannot plan.
     """
     paths = {address: path for path, address in stack.addresses().items()}
-    if not stack.is_there:
-        stack.terraform("init", "-input=false", "-no-color")
     if "values" not in json.loads(stack.terraform("show", "-json", "-no-color")):
         return [Change(stack.name, CREATE, _short(path), address.partition(".")[0]) for address, path in paths.items()]
     return list(_changes(stack.name, stack.plan(), paths))
@@ -86,8 +84,8 @@ def _replacing(change: dict[str, Any]) -> Iterator[str]:
     for key in keys or _differences(change):
         before, after = ((change[side] or {}).get(key) for side in ("before", "after"))
         if key == DESIRED_STATE and before and after:
-            was, now = json.loads(before), json.loads(after)
-            yield from (name for name in facts.CLUSTER_CREATE_ONLY if was.get(name) != now.get(name))
+            planned = create_only(json.loads(after))
+            yield from (path for path, value in create_only(json.loads(before)).items() if value != planned[path])
         else:
             yield key
 

@@ -93,7 +93,14 @@ def run(options: argparse.Namespace) -> int:
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
     find_program()  # before anybody waits
+    with kit.locked("deploy"):
+        return _deploy(options, settings, kit, session)
+
+
+def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: Session) -> int:
     kit.synthesize()
+    for stack in stacks(settings.name, folder=kit.folder).values():
+        stack.check_owner(account_id=session.account_id, region=settings.region)
     preview = Preview.of(settings, kit, options.only)
     if not options.json:
         print(preview.text())
@@ -105,7 +112,8 @@ def run(options: argparse.Namespace) -> int:
         _finish(preview, settings, kit, json=options.json, seconds=0.0)
         return OK
     refuse_losses(preview.changes, allowed=options.replace)
-    if not confirm(f"Deploy {settings.name}?", yes=options.yes):
+    place = f"{settings.name} in {settings.region} of account {session.account_id}"
+    if not confirm(f"Deploy {place}?", yes=options.yes):
         return FAILED
     started = time.monotonic()
     say = speaker(quiet=options.json)

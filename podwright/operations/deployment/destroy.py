@@ -59,11 +59,19 @@ def run(options: argparse.Namespace) -> int:
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
+    with kit.locked("destroy"):
+        return _destroy(options, settings, kit, session)
+
+
+def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session: Session) -> int:
     kit.synthesize()
+    for stack in stacks(settings.name, folder=kit.folder).values():
+        stack.check_owner(account_id=session.account_id, region=settings.region)
     going = Going.of(settings, kit, session, only=options.only, empty_bucket=options.empty_bucket)
     say = speaker(quiet=options.json)
     say(going.text())
-    if not confirm(f"Destroy {settings.name}?", yes=options.yes):
+    place = f"{settings.name} in {settings.region} of account {session.account_id}"
+    if not confirm(f"Destroy {place}?", yes=options.yes):
         return FAILED
     follow = resource_lines(going.stacks.values(), say)
     if going.resources["cluster"]:
@@ -158,7 +166,12 @@ class Going:
 
 
 def _settle_bucket(going: Going, session: Session) -> None:
-    """Remove a kept bucket from the state, or empty a bucket that is to be deleted."""
+    """Remove a kept bucket from the state, or empty a bucket that is to be deleted.
+
+    Objects are deleted only after Terraform had the state's lock and planned to destroy: what it refuses stays whole.
+    """
+    if going.kept_bucket or going.others is not None:
+        going.stacks["foundation"].terraform("plan", "-destroy", "-refresh=false", "-input=false", "-no-color")
     if going.kept_bucket:
         going.stacks["foundation"].terraform("state", "rm", *going.kept_addresses())
     elif going.others is not None:
@@ -171,8 +184,6 @@ def _is_retained(settings: Settings, key: str) -> bool:
 
 def _state(stack: DeployedStack) -> dict[str, dict[str, Any]]:
     """Return the managed resources of a stack's state by address, each with its type."""
-    if not stack.is_there:
-        stack.terraform("init", "-input=false", "-no-color")
     root = json.loads(stack.terraform("show", "-json", "-no-color")).get("values", {}).get("root_module", {})
     managed = (item for item in root.get("resources", ()) if item["mode"] == "managed")
     return {item["address"]: {**item["values"], "type": item["type"]} for item in managed}

@@ -5,23 +5,24 @@ CDK Terrain has the same commands as cdktf, and reads the same ``cdktf.json``.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from podwright import checkout
 from podwright.config_file import CONFIG_VARIABLE
+from podwright.deploy import state_lock
+from podwright.deploy.deployed import STACKS
+from podwright.deploy.folder_lock import FolderLock
+from podwright.deploy.supervised import supervised
 from podwright.deploy.terraform import find_terraform
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright_constructs import kit_choice
@@ -29,12 +30,11 @@ from podwright_constructs import kit_choice
 PROJECT_FILE, OUTPUT = "cdktf.json", "cdktf.out"
 CONTEXT_VARIABLE = "CDKTF_CONTEXT_JSON"  # how a kit's command gives its app what is not in cdktf.json
 SHOWN_LINES = 12
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # cdktf asks Terraform for them even where there is no terminal
 _ERROR = re.compile(r"\bError: |[│╷╵]")  # how Terraform frames its errors
 
 
-@dataclass(frozen=True)
+@dataclass
 class Kit:
     """The kit in the folder of ``cdktf.json``.
 
@@ -45,13 +45,30 @@ class Kit:
 
     config: Path
     folder: Path
+    _lock: FolderLock = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._lock = FolderLock(self.folder / OUTPUT / "podwright.lock")
+
+    def locked(self, command: str) -> AbstractContextManager[None]:
+        """Hold the folder's lock during a block: another synthesis there would change what is being deployed.
+
+        Args:
+            command: that holds it, for others to see.
+
+        Raises:
+            FolderBusyError: another command has it.
+        """
+        return self._lock.of(command)
 
     def run(self, verb: str, *arguments: str, on_line: Callable[[str], None] = lambda _: None) -> None:
         """Run one command to its end and pass its lines on.
 
         Raises:
-            ArgumentError: the folder has no ``cdktf.json``, or another process runs the kit there.
+            ArgumentError: the folder has no ``cdktf.json``.
+            FolderBusyError: another process runs the kit there.
             OperationError: the kit is not installed, or the command failed; the message ends with its error.
+            StateLockedError: another Terraform has a stack's state.
             KeyboardInterrupt: the user stopped it; Terraform has finished what it had begun and written its state.
             OSError: the lines could not be passed on; the command has come to its end all the same.
         """
@@ -62,7 +79,8 @@ class Kit:
         """Run the app that ``cdktf.json`` names: what ``cdktf synth`` does, without the seconds that it takes to start.
 
         Raises:
-            ArgumentError: the folder has no ``cdktf.json``, it names no app, or another process runs the kit there.
+            ArgumentError: the folder has no ``cdktf.json``, or it names no app.
+            FolderBusyError: another process runs the kit there.
             OperationError: the app failed; the message ends with its error.
             KeyboardInterrupt: the user stopped it.
         """
@@ -114,9 +132,14 @@ class Kit:
         kept: list[str] = []
         trouble: OSError | None = None
         with (
-            _alone(log.parent),
+            self._lock.of(verb),
             log.open("w", encoding="utf-8") as file,
-            _started(command, self.folder, {**self._environment(), **own}) as process,
+            supervised(
+                command,
+                folder=self.folder,
+                environment={**self._environment(), **own},
+                keep_open=self._lock.descriptors,
+            ) as process,
         ):
             for line in process.stdout or ():
                 plain = _COLOURS.sub("", line).rstrip()
@@ -131,6 +154,9 @@ class Kit:
         if trouble:
             raise trouble
         if status:
+            stacks, terraform = self.folder / STACKS, str(find_terraform())
+            if locked := state_lock.explain("\n".join(kept), stacks=stacks, terraform=terraform):
+                raise locked
             errors = [line for line in kept if _ERROR.search(line)] or kept
             raise OperationError("\n".join([f"`{name}` failed; its log is {log}:", *errors[-SHOWN_LINES:]]))
 
@@ -191,55 +217,3 @@ def install_command() -> str:
     """Return the command that installs the kit's command."""
     setup = "podwright setup"
     return setup if kit_name() == kit_choice.CDKTF.name else f"{kit_choice.VARIABLE}={kit_name()} {setup}"
-
-
-@contextmanager
-def _alone(output: Path) -> Iterator[None]:
-    """Hold the lock of the kit's output: another synthesis there would change what is being deployed.
-
-    Raises:
-        ArgumentError: another process has it.
-    """
-    with (output / "podwright.lock").open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ArgumentError(f"another podwright command runs in {output.parent}", "wait for its end") from error
-        yield
-
-
-@contextmanager
-def _started(command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Start a program in a session of its own, and let Terraform end in order on Ctrl-C, SIGTERM and a lost terminal.
-
-    Raises:
-        KeyboardInterrupt: at the end of the block, if there was one of them.
-    """
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        interrupts = 0
-
-        def interrupt(*_: object) -> None:
-            nonlocal interrupts
-            interrupts += 1
-            os.killpg(process.pid, signal.SIGINT)
-            with suppress(OSError):  # the terminal may be gone
-                print("stopping: Terraform finishes its changes and writes its state", file=sys.stderr, flush=True)
-
-        before = {number: signal.signal(number, interrupt) for number in STOPS}
-        try:
-            yield process
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        if interrupts:
-            raise KeyboardInterrupt

@@ -11,26 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 from podwright.check.load import load
 from podwright.config_file import add_file
-from podwright.deploy.deployed import stacks
+from podwright.deploy.deployed import BACKEND_CACHE, DeployedStack, stacks
 from podwright.operations.account.session import Session
+from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import ArgumentError, AwsError, OperationError
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
+from podwright.state_owner import StateOwner, state_file
 
 if TYPE_CHECKING:
     from podwright.settings.operations import S3State
+    from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.state/1"
+LOCK = ".tflock"  # behind the key of a state that Terraform has locked
 MOVED = ".moved"  # behind the name of a local state that is in S3 now
-BACKEND_CACHE = Path(".terraform", "terraform.tfstate")  # in which Terraform remembers where the state was
 NO_CONSTRAINT = "us-east-1"  # the region whose name S3 refuses as a constraint
-
-
-def local_file(folder: Path, stack: str) -> Path:
-    """Return where the kit keeps the state of a stack without a backend of its own."""
-    return folder / f"terraform.{stack}.tfstate"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +51,25 @@ def run(options: argparse.Namespace) -> int:
     if state.source != "s3":
         hint = f"add `state: {{source: s3, bucket: …}}` to {options.file}: the bucket is created if there is none"
         raise ArgumentError("state: got source local, need s3", hint)
+    with Kit(options.file, folder).locked("state"):  # a deployment would write the state that is moved
+        return _move(options, settings, state, folder)
+
+
+def _move(options: argparse.Namespace, settings: Settings, state: S3State, folder: Path) -> int:
     store = Store(state, Session(region=state.region or settings.region, profile=options.profile))
-    found = [(stack, local_file(folder, stack.name)) for stack in stacks(settings.name, folder=folder).values()]
+    found = [
+        (stack, state_file(folder, stack.name, settings.region))
+        for stack in stacks(settings.name, folder=folder).values()
+    ]
     local = {stack: file for stack, file in found if file.is_file()}
     is_new = not store.exists()
     plan = [f"create the bucket {state.bucket} in {store.session.region}"] if is_new else []
-    keys = {stack: names.state_key(settings.name, stack.name) for stack in local}
+    keys = {
+        stack: names.state_key(settings.name, settings.region, stack.name)
+        for stack in stacks(settings.name, folder=folder).values()
+    }
+    former = {} if is_new else dict(_former(store, settings, keys))
+    plan += [f"move s3://{state.bucket}/{key} to s3://{state.bucket}/{keys[stack]}" for stack, key in former.items()]
     plan += [f"move {file.name} to s3://{state.bucket}/{keys[stack]}" for stack, file in local.items()]
     if not options.json:
         print("\n".join(plan) or f"nothing to do: {state.bucket} is there, and no state is in {folder}")
@@ -66,13 +77,37 @@ def run(options: argparse.Namespace) -> int:
         return FAILED
     if is_new:
         store.create()
+    for stack, key in former.items():
+        store.move(key, keys[stack])
     for stack, file in local.items():
         store.put(keys[stack], file)
         file.rename(file.with_name(file.name + MOVED))
         (stack.folder / BACKEND_CACHE).unlink(missing_ok=True)
     if options.json:
-        print_json(SCHEMA, {"bucket": state.bucket, "created": is_new, "moved": sorted(keys.values())})
+        print_json(
+            SCHEMA,
+            {"bucket": state.bucket, "created": is_new, "moved": sorted(keys[stack] for stack in {*local, *former})},
+        )
     return OK
+
+
+def _former(store: Store, settings: Settings, keys: Mapping[DeployedStack, str]) -> Iterator[tuple[DeployedStack, str]]:
+    """Yield the stacks whose state is in the bucket under the key without a region, with that key.
+
+    Raises:
+        StateOwnerError: it is another region's or account's, so that its own settings file has to move it.
+        OperationError: a deployment has its lock.
+    """
+    for stack in keys:
+        key = names.former_state_key(settings.name, stack.name)
+        content = store.content(key)
+        if content is None:
+            continue
+        owner = StateOwner.of(json.loads(content or b"{}"))
+        owner.check(stack.name, account_id=store.session.account_id, region=settings.region)
+        if store.content(f"{key}{LOCK}") is not None:
+            raise OperationError(f"s3://{store.state.bucket}/{key} is locked by a deployment", "wait for its end")
+        yield stack, key
 
 
 @dataclass(frozen=True)
@@ -115,7 +150,7 @@ class Store:
             OperationError: it is another one.
         """
         content = file.read_bytes()
-        there = self._content(key)
+        there = self.content(key)
         if there is None:
             self._call("put_object", Key=key, Body=content, IfNoneMatch="*")
         elif there != content:
@@ -124,7 +159,24 @@ class Store:
                 f"compare their serials and resources, and delete or rename {file.name} if S3 has the newer one",
             )
 
-    def _content(self, key: str) -> bytes | None:
+    def move(self, former: str, key: str) -> None:
+        """Give a state another key, unless there is one already.
+
+        Raises:
+            OperationError: there is another state.
+        """
+        content, existing = self.content(former), self.content(key)
+        if existing is None:
+            self._call("put_object", Key=key, Body=content, IfNoneMatch="*")
+        elif existing != content:
+            raise OperationError(
+                f"s3://{self.state.bucket}/{key} is another state than {former}",
+                f"compare their serials and resources, and delete {former} if the other is the newer one",
+            )
+        self._call("delete_object", Key=former)
+
+    def content(self, key: str) -> bytes | None:
+        """Return an object; None if there is none."""
         try:
             return bytes(self._call("get_object", Key=key)["Body"].read())
         except AwsError as error:

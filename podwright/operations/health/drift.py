@@ -41,11 +41,13 @@ def run(options: argparse.Namespace) -> int:
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
-    kit.synthesize()
     found: list[Finding] = []
-    for part, stack in stacks(settings.name, folder=kit.folder).items():
-        plans = Plans.of(part, stack)
-        found += [*findings_of_stack(plans, session), *findings_of_cluster(settings, plans, session)]
+    with kit.locked("drift"):
+        kit.synthesize()
+        for part, stack in stacks(settings.name, folder=kit.folder).items():
+            stack.check_owner(account_id=session.account_id, region=settings.region)
+            plans = Plans.of(part, stack)
+            found += [*findings_of_stack(plans, session), *findings_of_cluster(settings, plans, session)]
     document = Document.read(options.file)
     found = [_located(finding, document) for finding in found]
     if options.json:

@@ -46,12 +46,10 @@ def run(options: argparse.Namespace) -> int:
     """
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     Session(region=settings.region).require_answer()
-    kit.synthesize()
-    stack = stacks(settings.name, folder=kit.folder)["cluster"]
-    if not stack.is_there:
-        stack.terraform("init", "-input=false", "-no-color")
     try:
-        changes = stack.plan()["resource_changes"]
+        with kit.locked("export"):
+            kit.synthesize()
+            changes = stacks(settings.name, folder=kit.folder)["cluster"].plan()["resource_changes"]
     except TerraformError as error:
         raise OperationError(
             f"Terraform did not plan {settings.name}: {str(error).splitlines()[-1]}", FOUNDATION_FIRST

@@ -208,13 +208,13 @@ def _import(file: Path, source: ClusterDescription) -> None:
         reasons = "; ".join(dict.fromkeys(finding.message for finding in error.findings))
         raise OperationError(f"a settings file cannot describe {name}: {reasons}") from error
     kit = Kit(file, Path.cwd())
-    kit.synthesize()
-    deployed = stacks(settings.name, folder=kit.folder)
-    for stack in deployed.values():
-        stack.terraform("init", "-input=false", "-no-color")
-    _enter(deployed["cluster"], source)
-    for stack in deployed.values():
-        stack.record_outputs()
+    with kit.locked("import"):
+        kit.synthesize()
+        deployed = stacks(settings.name, folder=kit.folder)
+        _enter(deployed["cluster"], source)
+        for stack in deployed.values():
+            _enter_guards(stack)
+            stack.record_outputs()
 
 
 def _enter(stack: DeployedStack, source: ClusterDescription) -> None:
@@ -231,10 +231,15 @@ def _enter(stack: DeployedStack, source: ClusterDescription) -> None:
         lines = [f"{'.'.join(path)}: AWS has {made}, the file can only say {said}" for path, said, made in differences]
         raise OperationError(f"a settings file cannot describe {source.cluster.name}: {'; '.join(lines)}")
     properties = {"id": source.cluster.arn, "properties": json.dumps(source.model)}
-    for guard in (item for item in changes if item["type"] == GUARD):
+    enter(stack, change, {**properties, "desired_state": planned["desired_state"]})
+
+
+def _enter_guards(stack: DeployedStack) -> None:
+    """Write into the state what the guards would record, because nothing is to be created."""
+    changes = stack.plan()["resource_changes"]
+    for guard in (item for item in changes if item["type"] == GUARD and item["change"]["actions"] == ["create"]):
         values = {"value": guard["change"]["after"]["input"], "type": "string"}
         enter(stack, guard, {"id": str(uuid.uuid4()), "input": values, "output": values})
-    enter(stack, change, {**properties, "desired_state": planned["desired_state"]})
 
 
 def _write(file: Path, text: str) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -233,25 +234,24 @@ def _check_space(to: Path, wanted: list[RemoteFile]) -> None:
 def _bring(node: Remote, folder: str, wanted: list[RemoteFile], to: Path) -> Iterator[str]:
     """Unpack the files one by one, each under its name when it is whole; yield their paths."""
     with tempfile.TemporaryFile() as names, _started(node, folder, wanted, names) as process:
-        if process.stdout is None or process.stderr is None:
+        if process.stdout is None:
             raise OperationError("ssh was started without pipes")
         cut_short = False
         try:
             yield from _unpack(process.stdout, {file.path for file in wanted}, to)
         except (tarfile.TarError, EOFError):
             cut_short = True
-        errors = process.stderr.read().decode(errors="replace")
-    if process.returncode:
-        raise node.failure(process.returncode, errors)
     if cut_short:
         raise OperationError(f"{node.node.name}: the connection ended early", "run the command again: it continues")
 
 
-def _started(node: Remote, folder: str, wanted: list[RemoteFile], names: IO[bytes]) -> subprocess.Popen[bytes]:
+def _started(
+    node: Remote, folder: str, wanted: list[RemoteFile], names: IO[bytes]
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """Start tar with the names in a file: a pipe of them could wait for tar, and tar for us."""
     names.write("".join(f"{file.path}\0" for file in wanted).encode())
     names.seek(0)
-    return node.start(_PACK.format(folder=quoted(folder)), stdin=names.fileno())
+    return node.started(_PACK.format(folder=quoted(folder)), stdin=names.fileno())
 
 
 def _unpack(stream: IO[bytes], expected: set[str], to: Path) -> Iterator[str]:

@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
 
+from podwright.operations.access.drain import Drain
 from podwright.operations.access.remote import Remote, add_remote_arguments, quoted, remote
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.jobs import preflight, runs, slurm
@@ -28,6 +29,7 @@ from podwright.operations.target import add_examples, add_target_arguments, targ
 
 RECORD = "submission.json"  # in the run's folder: what was sent, by whom, from which commit
 RUN_SUFFIXES = {".yaml", ".yml"}
+GIT_LIMIT_S = 60  # a repository may be on a file server that hangs
 NODES = re.compile(r"[1-9]\d*(-[1-9]\d*)?")  # of sbatch and of podwright-train launch
 # Each file gets its name when all of them have arrived.
 UNPACK = """set -e
@@ -287,8 +289,10 @@ def _sha256(path: Path) -> str:
 
 def _git(folder: Path, *arguments: str) -> str:
     """Return git's description of a folder, empty outside of a repository."""
-    with contextlib.suppress(FileNotFoundError):
-        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=False)
+    # A file system monitor that git starts would keep the pipes open.
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
+    with contextlib.suppress(FileNotFoundError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=GIT_LIMIT_S)
         return done.stdout.strip() if done.returncode == 0 else ""
     return ""
 
@@ -296,15 +300,14 @@ def _git(folder: Path, *arguments: str) -> str:
 def send(node: Remote, folder: str, files: Mapping[str, Path | bytes], command: str) -> str:
     """Unpack the files in a folder of the node, then run a command there; return its output."""
     line = UNPACK.format(folder=quoted(folder), names=quoted(*files), command=command)
-    with node.start(line) as process:
-        if process.stdin is None or process.stdout is None or process.stderr is None:
+    with node.started(line) as process:
+        if process.stdin is None or process.stdout is None:
             raise OperationError("ssh was started without pipes")
+        output = Drain(process.stdout)
         with contextlib.suppress(BrokenPipeError), process.stdin:  # the node's own message says why
             _pack(process.stdin, files)
-        output, errors = process.stdout.read(), process.stderr.read()
-    if process.returncode:
-        raise node.failure(process.returncode, errors.decode(errors="replace"))
-    return output.decode(errors="replace")
+        process.wait()
+        return output.text()
 
 
 def _pack(stream: IO[bytes], files: Mapping[str, Path | bytes]) -> None:

@@ -100,6 +100,7 @@ def _begin(options: argparse.Namespace, path: Path) -> int:
         return OK
     if not confirm(f"Move {settings.name} to {name}?", yes=options.yes):
         return FAILED
+    _keep_finished(path)
     write_file(file, new.text)
     move.journal.write()
     return _go_on(move, options, preview)
@@ -202,12 +203,20 @@ def _status(journal: Journal | None, options: argparse.Namespace) -> int:
 
 
 def _unfinished(path: Path) -> Journal | None:
-    """Return the journal of a move that is under way; keep the journal of an earlier move under its id."""
-    found = Journal.read(path)
-    if found is not None and {BACK, DESTROYED} & found.done.keys():
-        path.rename(path.with_name(f"{path.stem}-{found.id}.json"))
-        return None
-    return found
+    """Return the journal of a move that is under way."""
+    journal = Journal.read(path)
+    return None if journal is None or _is_finished(journal) else journal
+
+
+def _keep_finished(path: Path) -> None:
+    """Keep the journal of an earlier move under its id."""
+    journal = Journal.read(path)
+    if journal is not None and _is_finished(journal):
+        path.rename(path.with_name(f"{path.stem}-{journal.id}.json"))
+
+
+def _is_finished(journal: Journal) -> bool:
+    return bool({BACK, DESTROYED} & journal.done.keys())
 
 
 def _meaning(name: str) -> str:

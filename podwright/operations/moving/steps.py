@@ -207,11 +207,12 @@ class Move:
     def _deploy(self, part: str) -> None:
         """Deploy one stack of the new settings file."""
         kit = Kit(self.journal.new.file, self.folder)
-        kit.synthesize()
-        follow = deploy.resource_lines(stacks(self.journal.new.name, folder=self.folder).values(), self.say)
-        stack = names.foundation_stack if part == "foundation" else names.cluster_stack
-        arguments = (stack(self.journal.new.name), deploy.SKIP_SYNTH, deploy.APPROVED, deploy.ALONE)
-        kit.run("deploy", *arguments, on_line=follow)
+        with kit.locked("move"):
+            kit.synthesize()
+            follow = deploy.resource_lines(stacks(self.journal.new.name, folder=self.folder).values(), self.say)
+            stack = names.foundation_stack if part == "foundation" else names.cluster_stack
+            arguments = (stack(self.journal.new.name), deploy.SKIP_SYNTH, deploy.APPROVED, deploy.ALONE)
+            kit.run("deploy", *arguments, on_line=follow)
 
 
 STEPS: Mapping[str, Callable[[Move], None]] = {

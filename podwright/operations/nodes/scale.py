@@ -65,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ArgumentError: there is no such group.
         InvalidSettingsError: the file with the new number has errors; it stays as it was.
-        TerraformError: the file is written, and Terraform cannot plan it.
+        FolderBusyError: another command deploys from this folder; the file stays as it was.
+        TerraformError: Terraform cannot plan the file with the new number; it stays as it was.
         AwsError: AWS refuses or does not answer.
     """
     wanted = target(options)
@@ -107,11 +108,8 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
         usd_per_hour_after=prices.nodes(after.instance_type, after.count, after.volume_gib, region=settings.region),
         prices=prices.label(settings.region, [after.instance_type]),
     )
-    path = file.resolve()  # a link stays a link
-    mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
-    write_file(path, mark + text.encode(), mode=path.stat().st_mode & 0o777)
     line = edited.position((*GROUPS, _index(edited, options.group), "count")).line
-    changes = _changes(settings, file)
+    changes = _write(settings, file, text)
     if options.json:
         document = {"changes": None if changes is None else [change.to_dict() for change in changes]}
         print_json(SCHEMA, {**vars(scaling), "file": file, "line": line, **document})
@@ -126,13 +124,33 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
     return OK
 
 
-def _changes(settings: Settings, file: Path) -> list[Change] | None:
-    """Return Terraform's plan of the cluster; None where it was not deployed from this folder."""
+def _write(settings: Settings, file: Path, text: str) -> list[Change] | None:
+    """Write the file once Terraform has planned it; return the plan, None where nothing was deployed from this folder.
+
+    A file beside it, from which the same paths begin, is planned: until then nothing else has changed.
+
+    Raises:
+        FolderBusyError: another command deploys from this folder.
+        PodwrightError: Terraform cannot plan it; the file is as it was.
+    """
+    path = file.resolve()  # a link stays a link
+    mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
+    content, mode = mark + text.encode(), path.stat().st_mode & 0o777
     stack = stacks(settings.name, folder=Path.cwd())["cluster"]
     if not stack.is_there:
+        write_file(path, content, mode=mode)
         return None
-    Kit(file, Path.cwd()).synthesize()
-    return planned(stack)
+    candidate = file.with_name(f".{file.name}.scale")
+    kit = Kit(candidate, Path.cwd())
+    with kit.locked("scale"):
+        try:
+            write_file(candidate, content, mode=mode)
+            kit.synthesize()
+            changes = planned(stack)
+        finally:
+            candidate.unlink(missing_ok=True)
+        write_file(path, content, mode=mode)
+    return changes
 
 
 def _checked(source: Document) -> Settings:

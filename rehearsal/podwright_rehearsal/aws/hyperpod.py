@@ -335,17 +335,19 @@ def _note_changes(cluster: EmulatedCluster, *, before: list[ClusterNode]) -> Non
 
 
 def _unchangeable(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """Yield changes that an update may not make: an instance group keeps its type and its role in Slurm."""
+    """Yield changes that an update may not make: an instance group keeps its type and its role in Slurm.
+
+    A group of a cluster that scripts set up has no role in the API; it gets one by the migration to the API.
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-slurm-api-config-migration.html
+    """
     before = {group["InstanceGroupName"]: _fixed(group) for group in old["InstanceGroups"]}
     for group in new.get("InstanceGroups") or []:
         name, after = group["InstanceGroupName"], _fixed(group)
         for key, was in before.get(name, after).items():
-            if was != after[key]:
-                yield f"{key} of {name} cannot change from {was} to {after[key]}: add a group of another name"
+            if was != after.get(key):
+                yield f"{key} of {name} cannot change from {was} to {after.get(key)}: add a group of another name"
 
 
 def _fixed(group: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "InstanceType": group.get("InstanceType"),
-        "SlurmConfig.NodeType": group.get("SlurmConfig", {}).get("NodeType"),
-    }
+    role = {"SlurmConfig.NodeType": group["SlurmConfig"].get("NodeType")} if "SlurmConfig" in group else {}
+    return {"InstanceType": group.get("InstanceType"), **role}

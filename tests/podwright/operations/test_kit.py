@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from podwright.checkout import ROOT
 from podwright.cli import main
+from podwright.deploy.folder_lock import FolderBusyError
 from podwright.errors import PodwrightError
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import ArgumentError, OperationError
@@ -34,6 +36,8 @@ open("state", "w").write("whole")
 os.makedirs("cdktf.out/stacks/demo", exist_ok=True)
 open("cdktf.out/manifest.json", "w").write('{{"stacks": {{"demo": {{}}}}}}')
 """
+# After an interrupt it prints on and on until the test lets it end: more than a pipe without a reader holds.
+SLOWLY = 'iter(lambda: time.sleep(0.0001) or os.path.exists("go"), True)'
 RUN = """\
 import sys
 from pathlib import Path
@@ -74,17 +78,21 @@ def test_lines_that_cannot_be_passed_on_do_not_end_terraform(place: Path) -> Non
 def test_a_folder_is_deployed_by_one_command_at_a_time(place: Path) -> None:
     """A dry run or drift beside a deployment would write other settings where the kit reads what it deploys."""
     write_kit(place, waits=False)
-    kit = Kit(place / "cluster.yaml", place)
+    kit, other = (Kit(place / "cluster.yaml", place) for _ in range(2))
     refused = []
 
     def beside(_: str) -> None:
         if not refused:
-            with pytest.raises(ArgumentError, match="another podwright command runs in"):
-                kit.synthesize()
+            with pytest.raises(FolderBusyError, match=r"another podwright command runs in .*: `podwright deploy` of"):
+                other.synthesize()
             refused.append(True)
 
     kit.run("deploy", on_line=beside)
-    kit.synthesize()
+    with kit.locked("deploy"):
+        kit.synthesize()  # the same command
+        with pytest.raises(FolderBusyError, match=r"since 20\d\d-.* UTC"):
+            other.synthesize()
+    other.synthesize()
     assert refused
 
 
@@ -138,6 +146,39 @@ def test_a_signal_lets_terraform_write_its_state(place: Path, number: signal.Sig
     assert "stopping: Terraform finishes" in errors
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
     assert (place / "state").read_text() == "whole"
+
+
+def test_a_killed_command_ends_terraform_gently(place: Path) -> None:
+    """After SIGKILL the kit is interrupted and writes its state; until then the next command says what still runs."""
+    (place / "kit").write_text(PROGRAM.format(python=sys.executable, waits=True).replace("range(5000)", SLOWLY))
+    (place / "kit").chmod(0o755)
+    code = (
+        f"import podwright.operations.deployment.kit as kit; kit.find_program = lambda: {str(place / 'kit')!r}\n{RUN}"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.kill()
+    with pytest.raises(FolderBusyError, match="it was killed, and Terraform finishes its changes"):
+        Kit(place / "cluster.yaml", place).run("deploy")
+    (place / "go").touch()
+    while not is_free(place):
+        time.sleep(0.05)
+    assert (place / "state").read_text() == "whole"
+
+
+def is_free(place: Path) -> bool:
+    """Return whether no command has the folder's lock."""
+    try:
+        with Kit(place / "cluster.yaml", place).locked("deploy"):
+            return True
+    except FolderBusyError:
+        return False
 
 
 def test_a_full_disk_is_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from podwright.checkout import ROOT
 from podwright.cli import main
+from podwright.deploy.folder_lock import FolderLock
 from podwright.operations.account import cluster
 from podwright.operations.account.session import Session
 from podwright.operations.first_file.documents import DOCUMENTS
@@ -62,6 +64,30 @@ def test_scaling_to_zero_and_back_restores_the_file(capsys):
     assert real.read_text(encoding="utf-8") == TEXT.replace(COUNT, COUNT.replace("2", "4"))
     assert (Path("cluster.yaml").is_symlink(), real.stat().st_mode & 0o777) == (True, 0o640)
     assert sorted(path.name for path in Path().iterdir()) == ["cluster.yaml", "shared.yaml"]
+
+
+@pytest.mark.terraform
+@pytest.mark.parametrize("obstacle", ["lock", "plan"])
+def test_a_number_that_may_not_be_deployed_leaves_the_file(capsys, obstacle):
+    """While another command works in the folder, or if Terraform cannot plan, the file stays; then it is written."""
+    file, app = Path("cluster.yaml"), Path("app.sh")
+    file.write_text(TEXT, encoding="utf-8")
+    stack = Path("cdktf.out/stacks/podwright-demo-cluster")
+    (stack / ".terraform").mkdir(parents=True)
+    Path("cdktf.out/manifest.json").write_text(json.dumps({"stacks": {stack.name: {}}}))
+    Path("cdktf.json").write_text(json.dumps({"app": "sh app.sh"}))
+    (stack / "cdk.tf.json").write_text(json.dumps({"terraform": {"backend": {"local": {"path": "state"}}}}))
+    app.write_text("exit 1" if obstacle == "plan" else "grep 'count: 16' $PODWRIGHT_CONFIG >seen")
+    other = FolderLock(Path("cdktf.out/podwright.lock").absolute())
+    with other.of("deploy") if obstacle == "lock" else nullcontext():
+        assert main(["scale", "workers", "16"]) != 0
+    said = "another podwright command runs in" if obstacle == "lock" else "`sh app.sh` failed"
+    assert said in capsys.readouterr().err
+    assert file.read_text(encoding="utf-8") == TEXT
+    app.write_text("grep 'count: 16' $PODWRIGHT_CONFIG >seen")
+    assert main(["scale", "workers", "16"]) == 0
+    assert file.read_text(encoding="utf-8") == TEXT.replace(COUNT, COUNT.replace("2", "16"))
+    assert not list(Path().glob(".*scale"))
 
 
 @pytest.mark.parametrize(

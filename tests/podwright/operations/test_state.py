@@ -27,7 +27,7 @@ def local(folder: Path, aws: AwsStandIn) -> Path:
     text = (ROOT / "examples" / "minimal" / "cluster.yaml").read_text(encoding="utf-8")
     text = text.replace("us-east-2", aws.region).replace("use2-", "usw2-")
     (folder / "cluster.yaml").write_text(f"{text}\nstate: {{source: s3, bucket: {BUCKET}}}\n", encoding="utf-8")
-    file = folder / f"terraform.{STACK}.tfstate"
+    file = folder / names.state_file(STACK, aws.region)
     file.write_text(json.dumps(STATE), encoding="utf-8")
     return file
 
@@ -38,7 +38,7 @@ def test_the_state_moves_to_a_bucket_of_its_own(
 ) -> None:
     """The bucket is made, versioned, private and over TLS alone; Terraform reads the state there, whole."""
     assert main(["state", "--yes"]) == 0
-    s3, key = aws.client("s3"), names.state_key("minimal", STACK)
+    s3, key = aws.client("s3"), names.state_key("minimal", aws.region, STACK)
     assert f"move {local.name} to s3://{BUCKET}/{key}" in capsys.readouterr().out
     assert s3.get_bucket_versioning(Bucket=BUCKET)["Status"] == "Enabled"
     private = s3.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
@@ -70,6 +70,30 @@ def test_the_state_moves_to_a_bucket_of_its_own(
     assert main(["state", "--yes"]) == 1
     assert "is another state than" in capsys.readouterr().err
     assert json.loads(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())["lineage"] == "one"
+
+
+def test_a_key_without_a_region_is_moved(local: Path, aws: AwsStandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    """The state of an older version gets its region's key, unless a deployment has its lock or it is another's."""
+    s3, former = aws.client("s3"), names.former_state_key("minimal", STACK)
+    local.unlink()
+    main(["state", "--yes"])  # makes the bucket, if no test has made it
+    s3.delete_object(Bucket=BUCKET, Key=names.state_key("minimal", aws.region, STACK))
+    vpc = {"mode": "managed", "type": "aws_vpc", "instances": [{"attributes": {"arn": "arn:aws:ec2:%s:%s:vpc/vpc-1"}}]}
+    content = json.dumps({**STATE, "resources": [vpc]})
+    s3.put_object(Bucket=BUCKET, Key=former, Body=content % ("eu-west-1", "123456789012"))
+    assert main(["state", "--yes"]) == 1
+    assert "is of account 123456789012 in eu-west-1, and this would be" in capsys.readouterr().err
+    s3.put_object(Bucket=BUCKET, Key=former, Body=content % (aws.region, "123456789012"))
+    s3.put_object(Bucket=BUCKET, Key=f"{former}.tflock", Body="{}")
+    assert main(["state", "--yes"]) == 1
+    assert "is locked by a deployment" in capsys.readouterr().err
+    s3.delete_object(Bucket=BUCKET, Key=f"{former}.tflock")
+    assert main(["state", "--yes", "--json"]) == 0
+    key = names.state_key("minimal", aws.region, STACK)
+    assert json.loads(capsys.readouterr().out)["moved"] == [key]
+    assert json.loads(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())["resources"]
+    listed = s3.list_objects_v2(Bucket=BUCKET, Prefix="minimal/")["Contents"]
+    assert [item["Key"] for item in listed] == [key]
 
 
 def test_a_local_state_stays_where_the_settings_keep_it(local: Path, capsys: pytest.CaptureFixture[str]) -> None:

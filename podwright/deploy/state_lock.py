@@ -1,0 +1,42 @@
+"""Explain Terraform's error about a locked state: who holds the lock, since when, and how to give it back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from podwright.errors import PodwrightError
+from podwright.settings import names
+
+REFUSAL = "Error acquiring the state lock"
+FRAMES = str.maketrans("│╷╵", "   ")  # which Terraform draws around an error
+_FIELD = re.compile(r"\b(ID|Path|Operation|Who|Created):[ \t]+(\S[^\n]*?)[ \t]*$", re.MULTILINE)
+_FRACTION = re.compile(r"\.\d+ \+0000")
+
+
+class StateLockedError(PodwrightError):
+    """Another Terraform has the lock of a stack's state; the message says whose, the hint what to do."""
+
+
+def explain(printed: str, *, stacks: Path, terraform: str) -> StateLockedError | None:
+    """Return the error for what Terraform printed; None if it is about something else.
+
+    Args:
+        printed: by Terraform, or by the kit around it.
+        stacks: the folder with the stacks' folders.
+        terraform: the program.
+    """
+    plain = printed.translate(FRAMES)
+    if REFUSAL not in plain:
+        return None
+    lock = dict(_FIELD.findall(plain))
+    if "ID" not in lock:  # the bucket refused the lock itself
+        return None
+    stack = names.stack_of_state(lock.get("Path", ""))
+    operation = lock.get("Operation", "").removeprefix("OperationType").lower() or "a command"
+    since = _FRACTION.sub("", lock.get("Created", "an unknown time"))
+    return StateLockedError(
+        f"the state of {stack} is locked by {lock.get('Who', 'an unknown user')} since {since}, for {operation}",
+        "wait for its end. Only if that Terraform crashed and runs nowhere any more, give its lock back: "
+        f"`{terraform} -chdir={stacks / stack} force-unlock {lock['ID']}`",
+    )

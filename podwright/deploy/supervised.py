@@ -1,0 +1,101 @@
+"""Start Terraform and the kit so that they end in order, whatever ends this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import IO
+
+from podwright.deploy import supervisor
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def supervised(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    stdin: int | IO[str] = subprocess.DEVNULL,
+    stdout: int | IO[str] = subprocess.PIPE,
+    stderr: int | IO[str] = subprocess.STDOUT,
+    keep_open: Sequence[int] = (),
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a program beside the block, in a session of its own, and wait for its end.
+
+    Ctrl-C, SIGTERM and a lost terminal are passed on as Ctrl-C, and waited for. If this process is killed, the
+    program is interrupted too, see ``supervisor``.
+
+    Args:
+        command: the program and its arguments.
+        folder: where it runs.
+        environment: its variables. Default: this process's.
+        stdin: what it reads.
+        stdout: where it writes.
+        stderr: where it writes errors; to ``stdout`` if that is a pipe.
+        keep_open: descriptors that stay open until it has ended, such as that of a lock.
+
+    Raises:
+        KeyboardInterrupt: at the end of the block, if there was one of the signals.
+    """
+    lifeline, owner_end = os.pipe()
+    launcher = [sys.executable, "-I", "-S", str(Path(supervisor.__file__)), str(lifeline)]
+    try:
+        process = subprocess.Popen(
+            [*launcher, *command],
+            cwd=folder,
+            env=environment,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            pass_fds=[lifeline, *keep_open],
+        )
+    except BaseException:
+        os.close(owner_end)
+        raise
+    finally:
+        os.close(lifeline)
+    try:
+        with process, _passing_on(process):
+            yield process
+    finally:
+        os.close(owner_end)
+
+
+@contextmanager
+def _passing_on(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Pass signals on to the program's group and wait for its end.
+
+    Raises:
+        KeyboardInterrupt: at the end of the block, if there was one.
+    """
+    interrupts = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        with suppress(OSError):  # the terminal may be gone
+            print("stopping: Terraform finishes its changes and writes its state", file=sys.stderr, flush=True)
+
+    numbers = STOPS if current_thread() is main_thread() else ()  # Python lets no other thread handle signals
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+        process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if interrupts:
+        raise KeyboardInterrupt

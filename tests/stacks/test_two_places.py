@@ -1,0 +1,198 @@
+"""One name in two regions, another account, and a first init that fails: by the real Terraform and AWS provider."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podwright import checkout
+from podwright.deploy.deployed import DeployedStack, stacks
+from podwright.deploy.state_lock import StateLockedError
+from podwright.deploy.terraform import TerraformError, terraform_environment
+from podwright.operations.deployment.kit import Kit
+from podwright.state_owner import StateOwnerError
+from podwright_rehearsal.aws import AwsStandIn
+from podwright_testing.provider import running_provider
+
+pytestmark = pytest.mark.terraform
+
+HERE, THERE = "us-west-2", "us-east-1"
+ZONES = {HERE: "usw2-az1", THERE: "use1-az1"}
+APPLY = ("apply", "-auto-approve", "-input=false", "-no-color")
+ACCOUNT_ID = "123456789012"
+
+
+def settings(region: str, **changes: Any) -> dict[str, Any]:
+    """Return settings whose foundation is a bucket and three roles."""
+    return {
+        "name": "twin",
+        "region": region,
+        "network": {
+            "source": "existing",
+            "vpc_id": "vpc-0123456789abcdef0",
+            "subnet_ids": ["subnet-0123456789abcdef0"],
+            "security_group_id": "sg-0123456789abcdef0",
+        },
+        "lustre": {
+            "source": "existing",
+            "dns_name": f"fs-0123456789abcdef0.fsx.{region}.amazonaws.com",
+            "mount_name": "abcdefgh",
+        },
+        "bucket": {"source": "create", "on_destroy": "destroy"},
+        "role": {"source": "create"},
+        "cluster": {
+            "instance_groups": [
+                {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1},
+                {
+                    "name": "workers",
+                    "role": "compute",
+                    "instance_type": "ml.g5.12xlarge",
+                    "count": 1,
+                    "partition": "gpu",
+                },
+            ]
+        },
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsStandIn]:
+    """An account that answers in both regions."""
+    with AwsStandIn(
+        directory=tmp_path_factory.mktemp("aws"), region=HERE, other_regions=[THERE], transition_s=0.1
+    ) as stand_in:
+        yield stand_in
+
+
+@pytest.fixture(scope="module")
+def project(aws: AwsStandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that both regions are deployed from."""
+    folder = tmp_path_factory.mktemp("project")
+    app = f"{sys.executable} {checkout.ROOT / 'main.py'}"
+    (folder / "cdktf.json").write_text(json.dumps({"language": "python", "app": app}), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**aws.environment(), **terraform_environment(folder / "terraform")}.items():
+            patch.setenv(name, value)
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        patch.chdir(folder)
+        yield folder
+
+
+def foundation(project: Path, region: str, **changes: Any) -> DeployedStack:
+    """Synthesize the settings; return the stack of the foundation."""
+    file = project / f"{region}.yaml"
+    file.write_text(json.dumps(settings(region, **changes)), encoding="utf-8")  # JSON is YAML
+    Kit(file, project).synthesize()
+    return stacks("twin", folder=project)["foundation"]
+
+
+def test_a_failed_init_is_repeated(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An init that did not find the provider leaves its folder behind; the next command begins anew."""
+    stack = foundation(project, HERE)
+    with monkeypatch.context() as patch:
+        empty = project / "empty.tfrc"
+        empty.write_text(f'provider_installation {{ filesystem_mirror {{ path = "{project}/none" }} }}')
+        patch.setenv("TF_CLI_CONFIG_FILE", str(empty))
+        with pytest.raises(TerraformError, match="`terraform init` failed"):
+            stack.terraform("show", "-json")
+    assert stack.is_there
+    assert "values" not in json.loads(stack.terraform("show", "-json"))
+
+
+@pytest.fixture(scope="module")
+def one_provider(project: Path) -> Iterator[None]:
+    """One provider for all Terraforms from here on; the stacks upload no file, so that its folder does not matter."""
+    stack = foundation(project, HERE)
+    stack.terraform("version")
+    with running_provider(stack.folder, os.environ) as variable, pytest.MonkeyPatch.context() as patch:
+        for name, value in variable.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.mark.usefixtures("one_provider")
+def test_one_name_in_two_regions(aws: AwsStandIn, project: Path) -> None:
+    """Deployed from one folder, each region has its state; one goes, and the other's plan is still empty."""
+    stack = foundation(project, HERE)
+    stack.terraform(*APPLY)
+    here = set(aws.inventory())
+    foundation(project, THERE)
+    stack.terraform(*APPLY)
+    assert here < set(aws.inventory())
+    stack.terraform("destroy", *APPLY[1:])
+    assert set(aws.inventory()) == here
+    foundation(project, HERE)
+    assert "No changes" in stack.terraform("plan", "-input=false", "-no-color")
+
+
+@pytest.mark.usefixtures("one_provider")
+def test_a_state_of_an_older_version_is_of_its_region_alone(project: Path) -> None:
+    """A file without the region in its name is used where it is, and not by another region."""
+    stack = foundation(project, HERE)
+    state = project / f"terraform.twin-foundation.{HERE}.tfstate"
+    former = state.rename(project / "terraform.twin-foundation.tfstate")
+    try:
+        foundation(project, HERE)
+        assert "No changes" in stack.terraform("plan", "-input=false", "-no-color")
+        foundation(project, THERE)
+        assert json.loads(stack.terraform("state", "pull") or "{}").get("resources", []) == []
+    finally:
+        former.rename(state)
+
+
+@pytest.mark.usefixtures("one_provider")
+def test_another_account_is_refused(project: Path) -> None:
+    """Every plan compares the account that the state recorded, and account_id refuses also to destroy."""
+    stack = foundation(project, HERE)
+    stack.check_owner(account_id=ACCOUNT_ID, region=HERE)
+    with pytest.raises(StateOwnerError, match=f"is of account {ACCOUNT_ID} in {HERE}, and this would be account 2109"):
+        stack.check_owner(account_id="210987654321", region=HERE)
+    file = project / f"terraform.twin-foundation.{HERE}.tfstate"
+    before = shutil.copy(file, project / "kept")
+    file.write_text(file.read_text().replace(f'\\"account\\":\\"{ACCOUNT_ID}', '\\"account\\":\\"210987654321'))
+    with pytest.raises(TerraformError, match=r"(?s)The state of twin is\s+of.*210987654321"):
+        stack.terraform("plan", "-input=false", "-no-color")
+    shutil.copy(before, file)
+    foundation(project, HERE, account_id="210987654321")
+    for verb in ("plan", "destroy"):
+        with pytest.raises(TerraformError, match="AWS account ID not allowed"):
+            stack.terraform(verb, *(APPLY[1:] if verb == "destroy" else ("-input=false", "-no-color")))
+    foundation(project, HERE, account_id=ACCOUNT_ID)
+    assert "No changes" in stack.terraform("plan", "-input=false", "-no-color")
+
+
+@pytest.mark.usefixtures("one_provider")
+def test_an_older_key_is_refused_until_it_is_moved(aws: AwsStandIn, project: Path) -> None:
+    """A state in S3 under a key without a region is never passed over for an empty one."""
+    bucket = "states-of-twins"
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": HERE})
+    state = project / f"terraform.twin-foundation.{HERE}.tfstate"
+    s3.put_object(Bucket=bucket, Key="twin/twin-foundation.tfstate", Body=state.read_bytes())
+    elsewhere = state.rename(project / "elsewhere")
+    try:
+        shutil.rmtree(project / "cdktf.out")
+        stack = foundation(project, HERE, state={"source": "s3", "bucket": bucket})
+        with pytest.raises(TerraformError, match=r"Run `podwright\s+state`"):
+            stack.terraform("plan", "-input=false", "-no-color")
+        lock = {"ID": "5ad20ae8", "Operation": "OperationTypeApply", "Who": "ada@laptop", "Version": "1.11.4"}
+        lock |= {"Path": f"{bucket}/twin/{HERE}/twin-foundation.tfstate", "Created": "2026-11-27T19:20:11.123456Z"}
+        s3.put_object(
+            Bucket=bucket, Key=f"twin/{HERE}/twin-foundation.tfstate.tflock", Body=json.dumps(lock), IfNoneMatch="*"
+        )
+        with pytest.raises(StateLockedError) as locked:
+            stack.terraform("plan", "-input=false", "-no-color")
+        assert "twin-foundation is locked by ada@laptop since 2026-11-27 19:20:11 UTC, for apply" in str(locked.value)
+        assert "force-unlock 5ad20ae8" in locked.value.hint
+        assert "-lock=false" not in locked.value.render()
+    finally:
+        shutil.rmtree(project / "cdktf.out")
+        elsewhere.rename(state)
