@@ -130,6 +130,7 @@ OF_GPUS = {
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_FR_DUMP_TEMP_FILE": "RUN/nccl/rank_",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "RUN/nccl/rank_",
 }
 
 
