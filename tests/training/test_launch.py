@@ -512,6 +512,15 @@ def test_all_problems_are_reported_at_once():
     ]
 
 
+def test_no_run_in_a_folder_that_everybody_may_change(tmp_path):
+    """Where all users may rename all names, another folder could take a run's place after it was checked."""
+    flags = parse("--nodes=1", "--nproc-per-node=1", f"--run-dir={tmp_path / 'run'}")
+    plan(flags, NodeFacts())
+    tmp_path.chmod(0o777)
+    with pytest.raises(LaunchError, match=rf"--run-dir: all users may rename what is in {tmp_path}; .* chmod \+t"):
+        plan(flags, NodeFacts())
+
+
 @pytest.mark.hosts  # needs root
 @pytest.mark.parametrize("planted", ["folder", "link"])
 def test_nobody_elses_run_folder(tmp_path, planted):

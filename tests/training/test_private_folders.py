@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,16 +43,13 @@ def as_user(uid: int, action: Callable[[], object]) -> str:
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder like /tmp, where temporary files of the test go."""
-    for folder in (tmp_path, *tmp_path.parents[:-1]):
-        if folder.stat().st_uid == os.geteuid() and folder not in map(Path, ("/tmp", "/var", "/var/tmp")):  # noqa: S108
-            folder.chmod(folder.stat().st_mode | 0o055)
-    folder = tmp_path / "shared"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    return folder
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield a folder like /tmp, where temporary files of the test go; pytest's own are closed to other users."""
+    with tempfile.TemporaryDirectory(prefix="podwright-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        monkeypatch.setattr("tempfile.tempdir", name)
+        yield folder
 
 
 def prepare(kind: str, path: Path) -> None:
