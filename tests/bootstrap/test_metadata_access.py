@@ -91,8 +91,8 @@ def test_everybody_has_the_role_if_cluster_yaml_says_so(make_host, nftables):
     assert [line for line in boot.output.splitlines() if line.startswith("nobody ")] == ["nobody out", "nobody in"]
 
 
-# A service that answers IMDSv2's requests, and an nft with which root is rejected too: as if an agent of the image, that
-# asks the service as another user, were what gives programs the role.
+# A service that answers IMDSv2's requests, and an nft with which root is rejected too: as if programs had the role from
+# an agent of the image, which asks the service as another user.
 ANSWER = """
 cat >/tmp/serve.py <<'PYTHON'
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -114,7 +114,7 @@ sed -i '2i case "$*" in *--file*) sed -i "s/{ 0, /{ /" /opt/podwright/metadata.n
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_rules_that_take_the_role_from_root_are_taken_back(make_host, cloud, nftables, asked):
-    """A node that loses its role by the rules lets everybody in: a warning, or an error if cluster.yaml asks for them."""
+    """A node that loses its role by the rules lets everybody in, and warns or, if cluster.yaml asks for them, fails."""
     if asked:
         cloud.contract["podwright"]["nodes"] = {"metadata_access": {"users": ["ubuntu"]}}
     host = make_host()

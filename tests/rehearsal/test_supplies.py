@@ -52,7 +52,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_wheels_are_the_locked_ones(index):
-    """What pip downloads and the lock names becomes the wheelhouse."""
+    """Wheels that the lock names become the wheelhouse."""
     folder = supplies._wheelhouse(sys.executable)
     assert {path.name for path in folder.glob("*.whl")} == {path.name for path in index.glob("*.whl")}
 

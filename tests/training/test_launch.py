@@ -513,7 +513,7 @@ def test_all_problems_are_reported_at_once():
 
 
 def test_no_run_in_a_folder_that_everybody_may_change(tmp_path):
-    """Where all users may rename all names, another folder could take a run's place after it was checked."""
+    """A run's folder is refused where all users may rename it: another could take its place after the check."""
     flags = parse("--nodes=1", "--nproc-per-node=1", f"--run-dir={tmp_path / 'run'}")
     plan(flags, NodeFacts())
     tmp_path.chmod(0o777)

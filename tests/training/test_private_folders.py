@@ -137,7 +137,7 @@ def test_a_cache_of_the_user_stays_unless_others_can_write_it(shared):
 
 
 def test_a_folder_whose_parent_lacks_the_sticky_bit_is_refused(shared):
-    """Where everybody may rename everything, a private folder could be exchanged after it was checked."""
+    """A private folder is refused where everybody may rename it: it could be exchanged after it was checked."""
     shared.chmod(0o777)
     assert "chmod +t" in as_user(VICTIM, lambda: make_private(shared / "podwright"))
     assert "chmod +t" in as_user(VICTIM, lambda: private_caches({}))

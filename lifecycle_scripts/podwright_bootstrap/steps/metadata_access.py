@@ -51,11 +51,7 @@ class MetadataAccess(Step):
         if rules:
             yield f"wrote {RULES}"
         try:
-            role = metadata.read(ROLE) if rules else None
-            yield from units.run_at_boot(UNIT, _unit(nft), rerun=rules)
-            if role and not metadata.read(ROLE):  # an agent of the image asks for it as a user that we do not know
-                yield from _let_everybody_in()
-                raise CommandError("with the rules root's programs have lost the node's role")
+            yield from _restrict(nft, changed=rules)
         except CommandError as error:
             if _is_asked_for(node):
                 raise
@@ -71,6 +67,19 @@ class MetadataAccess(Step):
             return
         if shell.run("nft", "list", "table", *TABLE, timeout_s=30, check=False).exit_code:
             raise CommandError(f"the kernel has no table {' '.join(TABLE)}")
+
+
+def _restrict(nft: str, *, changed: bool) -> Iterator[str]:
+    """Load the rules; take them back if they take the role from root, as by rejecting an agent that the image has.
+
+    Raises:
+        CommandError: the kernel refuses the rules, or they were taken back.
+    """
+    role = metadata.read(ROLE) if changed else None
+    yield from units.run_at_boot(UNIT, _unit(nft), rerun=changed)
+    if role and not metadata.read(ROLE):
+        yield from _let_everybody_in()
+        raise CommandError("with the rules root's programs have lost the node's role")
 
 
 def _let_everybody_in() -> Iterator[str]:
