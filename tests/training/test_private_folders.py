@@ -158,6 +158,8 @@ def test_a_shell_gets_the_variables(shared):
     free = {name: value for name, value in os.environ.items() if name not in SHARED_BY_DEFAULT}
     done = subprocess.run(command, env={**free, "TMPDIR": str(shared)}, capture_output=True, text=True, check=True)
     assert f"export TORCHINDUCTOR_CACHE_DIR={shared}/podwright-{os.geteuid()}/inductor\n" in done.stdout
+    held = f"{done.stdout}exec flock --exclusive --nonblock {shared}/podwright-{os.geteuid()} true"
+    assert subprocess.run(["bash", "-c", held], check=False).returncode == 1
     shared.chmod(0o777)
     done = subprocess.run(command, env={**free, "TMPDIR": str(shared)}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")

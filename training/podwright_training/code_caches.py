@@ -106,7 +106,11 @@ def main() -> int:
     except UserError as error:
         report(error)
         return 2
-    print("".join(f"export {name}={shlex.quote(place)}\n" for name, place in variables.items()), end="")
+    lines = [f"export {name}={shlex.quote(place)}" for name, place in variables.items()]
+    if variables:  # the shell and what it starts hold the lock, as this process ends
+        root = Path(next(iter(variables.values()))).parent
+        lines.append(f"exec {{caches}}<{shlex.quote(str(root))}; flock --shared $caches || true")
+    print(*lines, sep="\n")
     return 0
 
 
