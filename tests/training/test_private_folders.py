@@ -14,7 +14,7 @@ import pytest
 from podwright_training import code_caches
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.memory_folder import MemoryFolder
-from podwright_training.code_caches import SHARED_BY_DEFAULT, private_caches
+from podwright_training.code_caches import SHARED_BY_DEFAULT, TEMPORARY, private_caches
 from podwright_training.errors import UserError
 from podwright_training.memory_place import host_folder
 from podwright_training.private_folder import make_private
@@ -110,8 +110,28 @@ def test_caches_are_found_again(shared):
     """The folders of a user are private, and the same at each start, so that nothing is compiled twice."""
     first = private_caches({})
     assert first == private_caches({})
-    assert set(first) == set(SHARED_BY_DEFAULT)
+    assert set(first) == {*SHARED_BY_DEFAULT, TEMPORARY}
     assert {Path(place).parent for place in first.values()} == {shared / f"podwright-{os.geteuid()}"}
+
+
+@pytest.mark.slow
+def test_torch_compiles_into_private_folders_alone(shared):
+    """Nothing that PyTorch compiles is in a folder whose name another user could take, whatever variable it goes by."""
+    code = "from podwright_training.code_caches import use_private_caches; use_private_caches(); import torch; "
+    code += "torch.compile(lambda x: (x * 2 + 1).sum())(torch.ones(100))"
+    free = {name: value for name, value in os.environ.items() if name not in SHARED_BY_DEFAULT}
+    subprocess.run([sys.executable, "-c", code], env={**free, "TMPDIR": str(shared)}, check=True)
+    (private,) = shared.iterdir()
+    assert private.name == f"podwright-{os.geteuid()}"
+    assert list(private.rglob("*.so"))
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_private_folder_for_temporary_files_stays(monkeypatch):
+    """A second program that the first one starts has the same folders, not others below them."""
+    first = private_caches({})
+    monkeypatch.setattr("tempfile.tempdir", first[TEMPORARY])
+    assert private_caches(first) == {}
 
 
 def test_a_cache_of_the_user_stays_unless_others_can_write_it(shared):

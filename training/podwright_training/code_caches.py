@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from podwright_training.errors import UserError, report
-from podwright_training.private_folder import make_private, why_not_trusted
+from podwright_training.private_folder import make_private, why_not_private, why_not_trusted
 
 # Variables of caches that are in /tmp or /var/tmp by default, and what we name their folders.
 # https://docs.pytorch.org/docs/stable/torch.compiler_inductor_profiling.html,
@@ -29,6 +29,7 @@ SHARED_BY_DEFAULT = {
     "TORCH_NEURONX_HLO_CACHE_DIR": "hlo",
     "TORCH_NEURONX_DEBUG_DIR": "neuron-debug",
 }
+TEMPORARY = "TMPDIR"  # below it PyTorch keeps compiled headers and more, whatever TORCHINDUCTOR_CACHE_DIR says
 IN_HOME_BY_DEFAULT = ("TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "NUMBA_CACHE_DIR", "CUDA_CACHE_PATH")
 
 _LOCK_DESCRIPTORS: list[int] = []  # open until this process ends
@@ -52,6 +53,8 @@ def private_caches(variables: Mapping[str, str]) -> dict[str, str]:
     if problems:
         raise UserError("\n".join(problems))
     missing = {name: folder for name, folder in SHARED_BY_DEFAULT.items() if not variables.get(name)}
+    if why_not_private(Path(tempfile.gettempdir())):
+        missing[TEMPORARY] = "tmp"
     if not missing:
         return {}
     root = _root()
@@ -67,6 +70,7 @@ def use_private_caches() -> None:
         UserError: As ``private_caches``.
     """
     os.environ |= private_caches(os.environ)
+    tempfile.tempdir = None  # Python has looked it up before
 
 
 def _why_not_usable(place: Path) -> str:
