@@ -111,7 +111,7 @@ def _copy(path: Path, target: Path) -> None:
 
 def _as_guides(path: Path, target: Path) -> None:
     config = step_folder.model_config(path).to_hf()
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), trust_remote_code=False)
     state = {"model": model.state_dict()}
     load(state, checkpoint_id=path, no_dist=True)
     model.load_state_dict(state["model"])

@@ -153,10 +153,12 @@ def _datasets(folder: Path) -> Callable[[], None]:
     from datasets import load_dataset
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(dataset() / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(dataset() / "tokenizer", trust_remote_code=False)
 
     def work() -> None:
-        read = load_dataset("parquet", data_files=str(folder / "raw" / "*.parquet"), split="train")
+        read = load_dataset(
+            "parquet", data_files=str(folder / "raw" / "*.parquet"), split="train", trust_remote_code=False
+        )
         mapped = read.map(
             lambda batch: {"input_ids": tokenizer(batch["text"], add_special_tokens=False)["input_ids"]},
             batched=True,

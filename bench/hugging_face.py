@@ -82,7 +82,7 @@ def _there_and_back(folder: Path, family: str, variant: dict[str, Any], steps: i
     theirs.save_pretrained(folder / "from", max_shard_size="500KB")
     run = RunFolder(folder / "run")
     _train(run, folder / "from", options, steps)
-    back = AutoModelForCausalLM.from_pretrained(run.hf)
+    back = AutoModelForCausalLM.from_pretrained(run.hf, trust_remote_code=False)
     trained = _ours(config)
     step_folder.load_weights(trained, step_folder.find(run.checkpoints, steps))
     imported = _ours(config)
@@ -112,7 +112,7 @@ def _config(folder: Path, options: dict[str, Any]) -> ModelConfig:
 
 def _random_model(config: ModelConfig) -> Any:
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config.to_hf()))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config.to_hf()), trust_remote_code=False)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):  # ones hide a norm that is not loaded
             parameter.data.uniform_(0.5, 1.5)

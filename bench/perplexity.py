@@ -99,7 +99,7 @@ def _rows(folder: RunFolder, tokens: int) -> Iterator[list[int]]:
 
 
 def _by_transformers(folder: Path, rows: list[list[int]]) -> float:
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False).eval()
     total = 0.0
     with torch.no_grad():
         for row in rows:

@@ -11,7 +11,7 @@ from lm_eval.models.huggingface import HFLM
 
 model, rows = sys.argv[1:]
 sequences = json.loads(Path(rows).read_text())
-judge = HFLM(pretrained=model, dtype="float32", device="cpu", batch_size=4)
+judge = HFLM(pretrained=model, dtype="float32", device="cpu", batch_size=4, trust_remote_code=False)
 requests = [(("", ""), row[:1], row[1:]) for row in sequences]
 total = sum(likelihood for likelihood, _ in judge._loglikelihood_tokens(requests, disable_tqdm=True))  # noqa: SLF001 - takes token ids
 print("RESULT", json.dumps({"loss": -total / sum(len(row) - 1 for row in sequences)}))

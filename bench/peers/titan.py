@@ -103,7 +103,11 @@ if task.device == "cpu":
 text_datasets.DATASETS["bench"] = DatasetConfig(
     path=task.data,
     loader=lambda _path: load_dataset(
-        "json", data_files=[str(path) for path in task.shards], split="train", streaming=True
+        "json",
+        data_files=[str(path) for path in task.shards],
+        split="train",
+        streaming=True,
+        trust_remote_code=False,
     ),
     sample_processor=lambda sample: sample["text"],
 )

@@ -353,7 +353,9 @@ class ExecutionRole(Construct):
     ) -> list[DataIamPolicyDocumentStatement]:
         """Nodes live in AWS's account and reach the VPC through interfaces that this role makes there.
 
-        Conditions name the subnets where EC2 knows them: not of a tag that comes with a new interface.
+        Conditions name the subnets where EC2 knows them: not of a tag that comes with a new interface, which has the
+        action that makes it instead. Whose instances an interface may be attached to is not narrowed: no page names the
+        accounts of HyperPod's nodes.
         https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
         """
         interfaces = self._arn("ec2", "network-interface/*")
@@ -372,11 +374,17 @@ class ExecutionRole(Construct):
                 "actions": ["ec2:CreateNetworkInterface"],
                 "resources": [interfaces, *groups, *subnets],
             },
-            {"sid": "TagInterfaces", "actions": ["ec2:CreateTags"], "resources": [interfaces]},
+            {
+                "sid": "TagNewInterfaces",
+                "actions": ["ec2:CreateTags"],
+                "resources": [interfaces],
+                "condition": [self._equals("ec2:CreateAction", "CreateNetworkInterface")],
+            },
             {
                 "sid": "ManageInterfaces",
                 "actions": [
                     "ec2:CreateNetworkInterfacePermission",
+                    "ec2:CreateTags",
                     "ec2:DeleteNetworkInterface",
                     "ec2:DeleteNetworkInterfacePermission",
                     "ec2:DetachNetworkInterface",

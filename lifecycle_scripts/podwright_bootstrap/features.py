@@ -177,6 +177,7 @@ class MetadataAccess:
     """The users who may reach the instance's metadata service, in addition to root."""
 
     users: Tuple[str, ...] = ()
+    everybody: bool = False  # on nodes that are no controllers
 
 
 @dataclass(frozen=True)

@@ -217,12 +217,15 @@ class PamSlurmAdopt(Section):
 
 
 class MetadataAccess(Section):
-    """Block the instance's metadata service, and so the node's role, for every user but root; needs nftables.
+    """Block the instance's metadata service, and so the node's role, for other users; needs nftables.
 
-    Controllers block it in any case. Jobs that read or write S3 with the node's role need their user here.
+    Jobs that read or write S3 with the node's role need their user here.
     """
 
-    users: tuple[str, ...] = Field((), description="Users whose programs may use the node's role.")
+    users: tuple[str, ...] = Field((), description="Users whose programs may use the node's role, besides root's.")
+    everybody: bool = Field(
+        default=False, description="Allow the node's role to every user, but on controllers only to `users`."
+    )
 
 
 class ControllerLogins(Section):
@@ -390,8 +393,8 @@ class Nodes(Section):
     )
     metadata_access: MetadataAccess | None = Field(
         default=None,
-        description="Restrict the node's role to root and these users; `{}` for root alone. Default: all users, on "
-        "controllers root alone.",
+        description="Restrict the node's role to root and these users; `{}` for root alone. Default: root and "
+        "ubuntu, on controllers root alone.",
     )
     controller_logins: ControllerLogins | None = Field(
         default=None,

@@ -541,6 +541,18 @@ def test_role_may_make_interfaces_wherever_a_group_is(synthesize) -> None:
     assert [subnet.rpartition("/")[2] for subnet in condition["values"]] == named[3:]
 
 
+def test_role_tags_no_interface_outside_of_its_subnets(synthesize) -> None:
+    """Each statement that allows ec2:CreateTags is for new interfaces, or for those of the cluster's subnets."""
+    stack = synthesize(lambda stack: ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK))
+    allowed = [item for item in role_permissions(stack)["statement"] if "ec2:CreateTags" in item["actions"]]
+    conditions = [(condition["variable"], condition["values"]) for item in allowed for condition in item["condition"]]
+    assert len(conditions) == len(allowed) == 2
+    (_, action), (_, subnets) = sorted(conditions)
+    assert action == ["CreateNetworkInterface"]
+    assert [subnet.rpartition("/")[2] for subnet in subnets] == list(NETWORK.subnet_ids)
+    assert [variable for variable, _ in sorted(conditions)] == ["ec2:CreateAction", "ec2:Subnet"]
+
+
 def test_role_may_write_the_logs_of_its_cluster_alone(synthesize) -> None:
     """With a cluster's name the role makes and writes no log group of another cluster."""
     stack = synthesize(

@@ -376,8 +376,11 @@ BROKEN = [
         {"nodes": {"pam_slurm_adopt": {"slurm_source_sha256": "24.11.5"}}},
         "nodes.pam_slurm_adopt.slurm_source_sha256",
     ),
-    ("role-of-login-nodes", {**groups(CONTROLLER, LOGIN, WORKERS), **users({})}, "nodes.users"),
-    ("role-of-login-nodes", {**groups(CONTROLLER, LOGIN, WORKERS), **ldap()}, "nodes.ldap"),
+    (
+        "role-of-login-nodes",
+        {**groups(CONTROLLER, LOGIN, WORKERS), **users({}, metadata_access={"everybody": True})},
+        "nodes.metadata_access.everybody",
+    ),
     (
         "controller-logins",
         users({}, controller_logins={"everybody": False}),

@@ -519,7 +519,7 @@ def test_a_job_has_the_variables_of_its_nodes_and_its_own_before_them(tmp_path):
     """The batch script sets those for EFA that our trainer gets; what job.yaml or the submitter sets is stronger."""
     run, programs = RunFolder(tmp_path / "run"), tmp_path / "bin"
     programs.mkdir()
-    for name, text in STAND_INS.items():
+    for name, text in {**STAND_INS, "python": f'exec {sys.executable} "$@"'}.items():
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
     spec = JobSpec(command=("env",), launcher="srun", env={"NCCL_SOCKET_IFNAME": "eth0", "MINE": "{ranks}"})
@@ -531,12 +531,27 @@ def test_a_job_has_the_variables_of_its_nodes_and_its_own_before_them(tmp_path):
     launch._write_job(job, spec)
     run.sbatch.write_text(launch.render(job))
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node-1", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
-    given = {**slurm, "PATH": f"{programs}:{os.environ['PATH']}", "FI_EFA_USE_HUGE_PAGE": "1"}
+    given = {**slurm, "PATH": f"{programs}:{os.environ['PATH']}", "FI_EFA_USE_HUGE_PAGE": "1", "TMPDIR": str(tmp_path)}
     printed = subprocess.run(["bash", run.sbatch], env=given, check=True, capture_output=True, text=True).stdout
     found = dict(line.split("=", 1) for line in printed.splitlines() if re.match(r"\w+=", line))
     wanted = {"FI_PROVIDER": "efa", "FI_EFA_SET_CUDA_SYNC_MEMOPS": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     theirs = {"NCCL_SOCKET_IFNAME": "eth0", "FI_EFA_USE_HUGE_PAGE": "1", "MINE": "1"}
-    assert (wanted | theirs).items() <= found.items()
+    caches = {"TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/podwright-{os.geteuid()}/inductor"}
+    assert (wanted | theirs | caches).items() <= found.items()
+
+
+def test_a_job_does_not_start_with_a_cache_that_others_can_write(tmp_path):
+    """A job.yaml whose variables name such a folder ends with one line before its program runs."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    spec = JobSpec(command=("echo", "started"), launcher="srun", env={"TRITON_CACHE_DIR": str(theirs)})
+    text = start_script(spec, {**PLACES, "run_dir": tmp_path}, environment=Path(sys.prefix))
+    slurm = {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NTASKS": "2", "PATH": os.environ["PATH"]}
+    answer = subprocess.run(["bash", "-c", text], check=False, capture_output=True, text=True, env=slurm)
+    assert answer.returncode == 2
+    (line,) = answer.stdout.splitlines()
+    assert line.startswith(f"error: TRITON_CACHE_DIR: {theirs}: got owner uid")
 
 
 def parsed(*words):

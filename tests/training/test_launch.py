@@ -130,6 +130,7 @@ OF_GPUS = {
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_FR_DUMP_TEMP_FILE": "RUN/nccl/rank_",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "RUN/nccl/rank_",
 }
 
 
@@ -509,6 +510,15 @@ def test_all_problems_are_reported_at_once():
         "write --run-dir before --",
         "--time-limit",
     ]
+
+
+def test_no_run_in_a_folder_that_everybody_may_change(tmp_path):
+    """A run's folder is refused where all users may rename it: another could take its place after the check."""
+    flags = parse("--nodes=1", "--nproc-per-node=1", f"--run-dir={tmp_path / 'run'}")
+    plan(flags, NodeFacts())
+    tmp_path.chmod(0o777)
+    with pytest.raises(LaunchError, match=rf"--run-dir: all users may rename what is in {tmp_path}; .* chmod \+t"):
+        plan(flags, NodeFacts())
 
 
 @pytest.mark.hosts  # needs root

@@ -17,8 +17,9 @@ from podwright.planning import nxdt as planner
 from podwright_training.__main__ import main
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import PRESETS
+from podwright_training.errors import UserError
 from podwright_training.nxdt import chain, dataset, memory
-from podwright_training.nxdt.plan import COMPILER, Plan, layout_of
+from podwright_training.nxdt.plan import COMPILER, Plan, layout_of, problems, shared_folder
 from podwright_training.run_folder import NXDT_STEPS, RunFolder
 from tests.training.test_launch import check_sound
 
@@ -364,6 +365,30 @@ with alone(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
+
+
+def test_what_runs_of_a_user_share_is_in_a_folder_of_theirs_alone(tmp_path, monkeypatch):
+    """Environment, dataset and cache are in a private folder; nothing is submitted if somebody else has taken it."""
+    monkeypatch.setenv("PATH", "/nowhere")  # no sbatch
+    run_dir = tmp_path / "runs" / "a"
+    plan = plan_of(run_dir=run_dir, shared=shared_folder(run_dir))
+    with pytest.raises(UserError, match="sbatch not found"):
+        chain.submit(plan)
+    assert plan.shared.stat().st_mode & 0o777 == 0o700
+    for place in (plan.environment, plan.dataset, Path(plan.cache)):
+        assert place.is_relative_to(plan.shared)
+    plan.shared.chmod(0o777)
+    with pytest.raises(UserError, match="need your own folder of mode 700"):
+        chain.submit(plan)
+
+
+def test_a_compile_cache_that_others_can_write_is_refused(tmp_path):
+    """Compiled graphs of a folder that is open to all are not used."""
+    plan = replace(plan_of(), cache_root=str(tmp_path))
+    assert list(problems(plan)) == []
+    tmp_path.chmod(0o777)
+    (problem,) = problems(plan)
+    assert problem.startswith(f"--compile-cache: {tmp_path}: got owner uid")
 
 
 def test_one_job_at_a_time_makes_the_environment(tmp_path):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
+from podwright_training.code_caches import use_private_caches
 from podwright_training.errors import DeviceMemoryError, LostRanksError, UserError, report
 from podwright_training.spelling import Help, Parser, as_shown, known, named
 from podwright_training.terminal import fit_terminals, whole_lines
@@ -20,6 +21,7 @@ ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwr
 GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes millions of objects, but no garbage
 GROUPS = {"tokenizer"}  # commands that have commands of their own: alone, they show their help
 WHOLE = {"schema"}  # commands that print JSON
+COMPUTE = {"train", "join", "dry-run", "evaluate", "generate", "replay"}  # commands whose torch may compile
 USER_ERROR_STATUS = 2  # what argparse exits with too
 UNREAD_STATUS = 1  # of output that nobody reads to its end
 UNWRITTEN_STATUS = 1  # of a full disk or a read-only folder
@@ -109,6 +111,8 @@ def _run(arguments: list[str]) -> int:
     if unknown and not hasattr(args, "unknown_words"):
         named(parser, arguments).error(f"unknown argument {unknown[0]}{_meant(unknown[0], known(parser))}")
     args.unknown_words = unknown
+    if arguments[0] in COMPUTE:
+        use_private_caches()
     is_whole = _is_whole(args, arguments[0])
     if is_whole and sys.stdout is None:
         raise UserError("cannot write: stdout is closed")

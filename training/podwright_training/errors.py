@@ -30,12 +30,12 @@ class LostRanksError(RuntimeError):
     """Another rank of the job is gone or late, and has its own error. A new start may succeed. Exit status 1."""
 
 
-def report(error: Exception) -> None:
+def report(error: Exception, *, level: str = "error") -> None:
     """Print one line per problem; print problems that several ranks of a host share only once."""
     host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""
     for line in str(error).splitlines():
         if _is_first(line):
-            print(f"{host}error: {line}", file=sys.stderr, flush=True)
+            print(f"{host}{level}: {line}", file=sys.stderr, flush=True)
 
 
 def _is_first(line: str) -> bool:

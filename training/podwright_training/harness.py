@@ -40,14 +40,19 @@ def run_tasks(
     if found is None:
         raise UserError(f"lm_eval: there is no {program} on PATH; {INSTALL}, or name the program with --lm-eval")
     with tempfile.TemporaryDirectory() as folder:
-        arguments = json.dumps({"pretrained": str(model), "dtype": dtype})  # a path may have commas
+        arguments = json.dumps(
+            {"pretrained": str(model), "dtype": dtype, "trust_remote_code": False}
+        )  # a path may have commas
         command = [
             *(found, "--model", "hf", "--model_args", arguments, "--device", device),
             *("--tasks", ",".join(tasks), "--output_path", folder),
             *(["--include_path", str(include_path)] if include_path else []),
         ]
-        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        code = {"HF_DATASETS_TRUST_REMOTE_CODE": "0"}  # a task's dataset may not bring a script either
+        environment = {**os.environ, **code, "TOKENIZERS_PARALLELISM": "false"}
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment
+        )
         results = sorted(Path(folder).rglob("results_*.json"))
         if done.returncode or not results:
             last = "\n".join((done.stdout + done.stderr).splitlines()[-LAST_LINES:])

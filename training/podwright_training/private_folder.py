@@ -1,30 +1,78 @@
-"""Make folders that only their owner may enter, also below one that all users share."""
+"""Make and check folders that only their owner may enter or change, also below one that all users share."""
 
 from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from podwright_training.errors import UserError
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
+ANY = getattr(os, "O_PATH", os.O_RDONLY)  # of Linux: it opens folders that may not be read, too
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def make_private(path: Path) -> None:
     """Make a folder of mode 700, or use an existing one.
 
     Raises:
-        UserError: The path is not a folder, belongs to another user, or is open to others.
+        UserError: The path is not a folder, belongs to another user, or is open to others; or others may put their own
+            in its place.
+    """
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    if problem := why_not_private(path):
+        raise UserError(problem)
+
+
+def why_not_private(path: Path) -> str:
+    """Return why others may enter a folder, or have made it; empty for one that is its owner's alone."""
+    try:
+        status = _status(path)
+    except OSError:
+        return f"{path} is not a folder; remove it"
+    if status.st_uid != os.geteuid() or status.st_mode & OTHERS:
+        return (
+            f"{path}: got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}; need your own folder of "
+            "mode 700; remove it"
+        )
+    if may_be_exchanged(path):
+        return f"{path.parent}: all users may rename what is in it; chmod +t {path.parent}"
+    return ""
+
+
+def why_not_trusted(path: Path) -> str:
+    """Return why a folder's programs may be somebody else's; empty if only its user and root can write there.
+
+    A link is followed to the folder, and has to be the user's or root's, too.
     """
     try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode):
-            raise UserError(f"{path} is not a folder; remove it") from None
-        if found.st_uid != os.geteuid() or found.st_mode & OTHERS:
-            raise UserError(
-                f"{path}: got owner uid {found.st_uid}, mode {found.st_mode & 0o777:o}; need your own folder of mode "
-                "700; remove it"
-            ) from None
+        owners, status = {path.lstat().st_uid, path.stat().st_uid}, path.stat()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{path} is not a folder"
+    strangers = owners - {os.geteuid(), 0}
+    if strangers or status.st_mode & OTHERS_MAY_WRITE:
+        uid = min(strangers or owners)
+        return f"{path}: got owner uid {uid}, mode {stat.S_IMODE(status.st_mode):o}; need your own"
+    return (
+        f"{path.parent}: all users may rename what is in it; chmod +t {path.parent}" if may_be_exchanged(path) else ""
+    )
+
+
+def may_be_exchanged(path: Path) -> bool:
+    """Return whether every user could put another folder in a path's place: its parent lacks the sticky bit."""
+    mode = path.parent.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
+def _status(path: Path) -> os.stat_result:
+    """Return the status of the folder itself: a link raises ``OSError``."""
+    folder = os.open(path, ANY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return os.fstat(folder)
+    finally:
+        os.close(folder)

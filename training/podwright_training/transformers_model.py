@@ -9,6 +9,7 @@ from typing import Any
 from podwright_training.data.faults import first_line
 from podwright_training.errors import UserError
 from podwright_training.openmp import sleep_when_idle
+from podwright_training.remote_code import needs_code, refusal
 
 TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")  # without one, transformers makes up an empty tokenizer
 
@@ -51,13 +52,15 @@ def load_model(
     kind = getattr(torch, dtype)
     try:
         if tokenizer is None:
-            encoder = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            encoder = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             model = _of_folder(folder, kind)
         else:
             encoder, model = load_tokenizer(tokenizer), _of_checkpoint(folder, kind)
     except UserError:
         raise
     except (OSError, KeyError, ValueError, SafetensorError) as error:
+        if needs_code(error):
+            raise UserError(refusal(folder)) from error
         raise UserError(f"cannot load {folder}: {first_line(error)}") from error
     return LoadedModel(_on(device or default_device(), model.eval()), encoder)
 
@@ -84,7 +87,7 @@ def _of_folder(folder: Path, dtype: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     model, found = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, local_files_only=True, output_loading_info=True
+        folder, dtype=dtype, local_files_only=True, output_loading_info=True, trust_remote_code=False
     )
     kinds = model.config.architectures or [type(model).__name__]
     if type(model).__name__ not in kinds:
@@ -111,4 +114,4 @@ def _of_checkpoint(path: Path, dtype: Any) -> Any:
             for weight in weights_of(path)
         }
     kind = getattr(transformers, config.architectures[0])
-    return kind.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
+    return kind.from_pretrained(None, config=config, state_dict=weights, dtype=dtype, trust_remote_code=False)

@@ -112,9 +112,10 @@ def build(
         shell.say(f"{target} was left incomplete: building it anew")
         shutil.rmtree(target)
     work, own = target / "downloads", target / "build"
-    for folder in (work, own):
+    temporary = own / "tmp"  # uv's lock files have names that users could take in /tmp, and hold locked
+    for folder in (work, own, temporary):
         folder.mkdir(parents=True)
-    for folder in (target, own) if unprivileged_builder else ():
+    for folder in (target, own, temporary) if unprivileged_builder else ():
         unprivileged.give_to_builder(folder)
     wheel = _fetch(payload.wheel_s3_uri, payload.wheel_sha256, work, copy)
     lock = _fetch(payload.requirements_s3_uri, payload.requirements_sha256, work, copy)
@@ -122,7 +123,8 @@ def build(
     if bundled:
         bundled(work / "bundle")
         index = PackageIndex(find_links=(str(work / "bundle"),), no_index=True)
-    variables = {**UV_VARIABLES, **index.variables, "UV_CACHE_DIR": str(own / "cache"), "HOME": str(own)}
+    places = {"UV_CACHE_DIR": own / "cache", "HOME": own, "TMPDIR": temporary}
+    variables = {**UV_VARIABLES, **index.variables, **{name: str(place) for name, place in places.items()}}
     builder = unprivileged.as_builder() if unprivileged_builder else ()
     program = Uv(builder, own, unpack(uv, work), variables, index.options)
     program.run("venv", "--python", sys.executable, "--no-project", "--allow-existing", target, timeout_s=600)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Iterator, List
 
 from podwright_bootstrap import contract
+from podwright_bootstrap.aws import metadata
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import shell, units
 from podwright_bootstrap.host.shell import CommandError
@@ -22,6 +23,8 @@ from podwright_bootstrap.steps import Step
 
 RULES = contract.STATE_DIRECTORY / "metadata.nft"
 UNIT = "podwright-metadata-access.service"
+ROLE = "iam/security-credentials/"  # below it, the service lists the node's role
+AGENTS = (METRICS_USER, "cwagent", "aoc")  # ours, CloudWatch's and AWS's distribution of OpenTelemetry
 TABLE = ("inet", "podwright_metadata")
 
 
@@ -29,13 +32,14 @@ class MetadataAccess(Step):
     """Only root and the users named for it reach the instance's metadata service; containers do not."""
 
     name = "metadata_access"
-    whose = "controllers, and clusters with nodes.metadata_access"
+    whose = "all nodes; with nodes.metadata_access.everybody, controllers"
     hint = f"nft --check --file {RULES} says which line the kernel refuses"
     time_limit_s = 300
 
     def applies(self, node: Node) -> bool:
-        """Controllers may read secrets; elsewhere with nodes.metadata_access."""
-        return node.role == CONTROLLER or _is_asked_for(node)
+        """Run on all nodes, unless cluster.yaml gives the role to everybody: controllers may read secrets."""
+        setting = node.parameters.nodes.metadata_access
+        return node.role == CONTROLLER or setting is None or not setting.everybody
 
     def apply(self, node: Node) -> Iterator[str]:
         """Load the rules now and after every reboot; an image without nftables is a warning."""
@@ -47,7 +51,7 @@ class MetadataAccess(Step):
         if rules:
             yield f"wrote {RULES}"
         try:
-            yield from units.run_at_boot(UNIT, _unit(nft), rerun=rules)
+            yield from _restrict(nft, changed=rules)
         except CommandError as error:
             if _is_asked_for(node):
                 raise
@@ -55,11 +59,7 @@ class MetadataAccess(Step):
 
     def remove(self, node: Node) -> Iterator[str]:
         """Let all users reach the metadata service again."""
-        removed = list(units.remove(UNIT))
-        if removed and shutil.which("nft"):
-            shell.run("nft", "delete", "table", *TABLE, timeout_s=30, check=False)
-        yield from removed
-        yield from shell.remove_files(RULES)
+        yield from _let_everybody_in()
 
     def verify(self, node: Node) -> None:
         """The kernel has the table."""
@@ -69,18 +69,44 @@ class MetadataAccess(Step):
             raise CommandError(f"the kernel has no table {' '.join(TABLE)}")
 
 
+def _restrict(nft: str, *, changed: bool) -> Iterator[str]:
+    """Load the rules; take them back if they take the role from root, as by rejecting an agent that the image has.
+
+    Raises:
+        CommandError: the kernel refuses the rules, or they were taken back.
+    """
+    role = metadata.read(ROLE) if changed else None
+    yield from units.run_at_boot(UNIT, _unit(nft), rerun=changed)
+    if role and not metadata.read(ROLE):
+        yield from _let_everybody_in()
+        raise CommandError("with the rules root's programs have lost the node's role")
+
+
+def _let_everybody_in() -> Iterator[str]:
+    removed = list(units.remove(UNIT))
+    if removed and shutil.which("nft"):
+        shell.run("nft", "delete", "table", *TABLE, timeout_s=30, check=False)
+    yield from removed
+    yield from shell.remove_files(RULES)
+
+
 def _is_asked_for(node: Node) -> bool:
     return node.parameters.nodes.metadata_access is not None
 
 
 def _allowed(node: Node) -> List[int]:
-    """Return the allowed user ids: root, the metrics agent, a slurmctld that notifies, cluster.yaml's users."""
-    wanted = node.parameters.nodes.metadata_access
-    named = [shell.find_user(name).pw_uid for name in (wanted.users if wanted else ())]
-    metrics = [entry.pw_uid for entry in pwd.getpwall() if entry.pw_name == METRICS_USER]
+    """Return the allowed user ids: root, agents that send metrics, a slurmctld that notifies, people.
+
+    People are cluster.yaml's users; without the section the job user, whose jobs read and write S3, and nobody on
+    controllers.
+    """
+    setting = node.parameters.nodes.metadata_access
+    usual = () if node.role == CONTROLLER else (contract.JOB_USER,)
+    people = [shell.find_user(name).pw_uid for name in (usual if setting is None else setting.users)]
+    agents = [entry.pw_uid for entry in pwd.getpwall() if entry.pw_name in AGENTS]
     notifies = node.role == CONTROLLER and take_over.topic(node.parameters)
     slurm = [shell.find_user(slurm_conf.value("SlurmUser", "root")).pw_uid] if notifies else []
-    return sorted({0, *metrics, *slurm, *named})
+    return sorted({0, *agents, *slurm, *people})
 
 
 def _rules(allowed: List[int]) -> str:

@@ -158,13 +158,14 @@ def source_of_slurm(settings: Settings) -> Iterator[Finding]:
 
 
 def role_of_login_nodes(settings: Settings) -> Iterator[Finding]:
-    """Users of login nodes can use the nodes' role, because nodes.metadata_access does not say who may."""
+    """Users of login nodes can use the nodes' role, because nodes.metadata_access gives it to everybody."""
     nodes = settings.nodes
-    if nodes.metadata_access is not None or not (nodes.users or nodes.ldap) or not _has_login_nodes(settings):
+    setting = nodes.metadata_access
+    if setting is None or not setting.everybody or not (nodes.users or nodes.ldap) or not _has_login_nodes(settings):
         return
-    given = "metadata_access: without it every user of the login nodes can use the nodes' role"
-    hint = "write `metadata_access: {users: [ubuntu]}` into nodes, with users whose programs need the role"
-    yield warning(USERS if nodes.users else LDAP, given, hint)
+    given = "everybody: got true, so every user of the login nodes can use the nodes' role"
+    hint = "name users whose programs need the role instead: `metadata_access: {users: [ubuntu]}`"
+    yield warning(("nodes", "metadata_access", "everybody"), given, hint)
 
 
 def controller_logins(settings: Settings) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ def refuse_run(options: argparse.Namespace, groups: Sequence[InstanceGroup]) -> 
     problems = list(problems_of_nxdt(flags))
     if not problems:
         try:
-            plan = planned(flags, run_dir=planner.SHARED / "run", shared=planner.SHARED, partition=flags.partition)
+            plan = planned(flags, run_dir=planner.SHARED / "run", partition=flags.partition)
             problems = planner.problems(plan)
         except ConfigError as error:
             problems = error.problems

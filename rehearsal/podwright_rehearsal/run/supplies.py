@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from setuptools.config.pyprojecttoml import read_configuration  # type: ignore[i
 from podwright import checkout
 from podwright.errors import PodwrightError
 from podwright_bootstrap.software import downloads
+from podwright_bootstrap.software.checksum import sha256_of
+from podwright_bootstrap.software.requirements import Requirements, normalise
 from podwright_rehearsal.hosts import image, permission, slurm_packages
 from podwright_rehearsal.hosts.debian import DebianError
 from podwright_rehearsal.hosts.debian_root import RELEASES, DebianRelease
@@ -130,22 +133,52 @@ def _wheelhouse(*python: str) -> Path:
     """Download uv and the wheels of the training environment for the hosts' Python, as the lock pins them."""
     version = _run([*python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
     folder = CACHE / f"wheelhouse-{version}"
-    uv = json.loads(downloads.MANIFEST.read_text())["uv"]["version"]
-    needed = [*_requirements(), f"uv=={uv}"]
-    key = hashlib.sha256(checkout.REQUIREMENTS_LOCK.read_bytes() + f"{version} {needed}".encode()).hexdigest()
+    uv = json.loads(downloads.MANIFEST.read_text())["uv"]
+    needed = [*_requirements(), f"uv=={uv['version']}"]
+    lock = checkout.REQUIREMENTS_LOCK.read_text()
+    key = hashlib.sha256(lock.encode() + f"{version} {needed}".encode()).hexdigest()
     if (folder / "key").exists() and (folder / "key").read_text() == key:
         return folder
     _say(f"wheels of the training environment, for Python {version}")
     temporary = _empty(folder.with_name(f"{folder.name}.part"))
     pins = temporary / "pins.txt"
-    pins.write_text("".join(_pins(checkout.REQUIREMENTS_LOCK.read_text())))
+    pins.write_text("".join(_pins(lock)))
     _run([
         *(sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", version),
         *("--constraint", str(pins), "--dest", str(temporary)),
         *needed,
     ])  # fmt: skip
+    check_wheels(
+        temporary, {**Requirements.parse(lock).sha256, "uv": {each["sha256"] for each in uv["wheels"].values()}}
+    )
     (temporary / "key").write_text(key)
     return _replace(folder, temporary)
+
+
+def check_wheels(folder: Path, sha256: Mapping[str, Collection[str]]) -> None:
+    """Refuse a folder with a wheel that is not locked, also one from the user's own folder (pip's find-links).
+
+    pip's --require-hashes would need every line of the lock, with the gigabytes of CUDA that a CPU build of torch does
+    without. To download wheels runs none of their code, so they are checked before anything installs them.
+
+    Args:
+        folder: of wheels.
+        sha256: of the allowed files, by normalised project name.
+
+    Raises:
+        SuppliesError: Wheels have other checksums; the message names them all.
+    """
+    wheels = sorted(folder.glob("*.whl"))
+    changed = [wheel.name for wheel in wheels if sha256_of(wheel) not in sha256.get(_project(wheel), ())]
+    if changed:
+        raise SuppliesError(
+            f"not the files that {checkout.REQUIREMENTS_LOCK.name} locks: {', '.join(changed)}; the package index, its "
+            "mirror or a folder of PIP_FIND_LINKS has others: use another, or lock again (make lock)"
+        )
+
+
+def _project(wheel: Path) -> str:
+    return normalise(wheel.name.split("-")[0])
 
 
 def _requirements() -> list[str]:

@@ -19,6 +19,7 @@ from transformers import AutoConfig
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.model import HuggingFacePart, from_hugging_face
+from podwright_training.remote_code import needs_code, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ class HuggingFaceModel:
         try:
             there = self._config()
         except (OSError, ValueError, KeyError) as error:
+            if needs_code(error):
+                return [f"init_from {refusal(self._folder)}"]
             return [f"init_from {self._folder}: cannot read {CONFIG}: {' '.join(str(error).split())}"]
         here = config.to_hf()
         if there.get("model_type") != here["model_type"]:
@@ -97,7 +100,7 @@ class HuggingFaceModel:
         self._load(weights, parts, wanted, tied=config.tie_word_embeddings)
 
     def _config(self) -> dict[str, Any]:
-        return dict(AutoConfig.from_pretrained(self._folder, local_files_only=True).to_dict())
+        return dict(AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False).to_dict())
 
     def _warn(self, config: ModelConfig) -> None:
         there = self._config()

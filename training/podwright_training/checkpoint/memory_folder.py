@@ -17,7 +17,7 @@ from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.errors import UserError
 from podwright_training.host_memory import free_bytes_in
 from podwright_training.memory_place import give_back, host_folder
-from podwright_training.private_folder import make_private
+from podwright_training.private_folder import make_private, why_not_private
 from podwright_training.run_folder import write_atomically
 
 
@@ -86,8 +86,10 @@ class MemoryFolder:
 
     def held(self) -> list[Held]:
         """Return this host's checkpoints, the newest first."""
-        found = []
-        for path in self.root.iterdir() if self.root.is_dir() else ():
+        found: list[Held] = []
+        if any(map(why_not_private, (self.root.parent, self.root))):
+            return found  # what another user has put there is no checkpoint of ours; saving says so
+        for path in self.root.iterdir():
             name = path.name.removeprefix(".").removesuffix(".partial")
             if step_folder.NAME.fullmatch(name) and path.is_dir():
                 files = {file.name: file.stat().st_size for file in path.iterdir() if file.is_file()}

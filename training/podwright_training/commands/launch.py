@@ -34,6 +34,7 @@ from podwright_training.jobs.script import start_script
 from podwright_training.jobs.spec import JobSpec, fill
 from podwright_training.jobs.spec import load as load_job
 from podwright_training.nxdt import launch as nxdt
+from podwright_training.private_folder import may_be_exchanged
 from podwright_training.run_folder import RunFolder, writable, write_atomically
 from podwright_training.spelling import Parser, as_shown, flag
 
@@ -221,7 +222,6 @@ def _run_nxdt(args: argparse.Namespace, nodes: NodeFacts) -> int:
     return nxdt.run(
         args,
         run_dir=run_dir,
-        shared=Path(nodes.shared_root) if nodes.shared_root else run_dir.parent,
         partition=args.partition or nodes.partition,
         auto_resume=nodes.hyperpod if args.auto_resume is None else args.auto_resume,
     )
@@ -473,6 +473,8 @@ def _problems_of_run_dir(args: argparse.Namespace, nodes: NodeFacts, root: Path)
         yield f"--run-dir: got {root}, need a folder below {nodes.shared_root}, which all nodes see"
     if owner := _other_owner(root):
         yield f"--run-dir: {root} belongs to {owner}, who could change your job's programs; name a folder of your own"
+    if root.parent.is_dir() and may_be_exchanged(root):
+        yield f"--run-dir: all users may rename what is in {root.parent}; use another folder, or chmod +t {root.parent}"
     if any(flag(argument.split("=")[0]) == "--run-dir" for argument in args.trainer_arguments):
         yield "write --run-dir before --: it also names the job's folder"
 

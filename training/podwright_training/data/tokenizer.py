@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from podwright_training.data.faults import DataError, first_line
+from podwright_training.remote_code import needs_code, refusal
 
 if TYPE_CHECKING:  # it takes seconds to import; worker processes do without
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +33,7 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
         cached: Do not ask the hub, only its cache here.
 
     Raises:
-        DataError: There is no such tokenizer, or the hub is unreachable.
+        DataError: There is no such tokenizer, it needs code of its own, or the hub is unreachable.
     """
     from transformers import AutoTokenizer
 
@@ -41,8 +42,10 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
     try:
         local = cached or Path(name).is_dir() or not hub_client.answers()
         of_revision = {"revision": revision} if revision else {}
-        return AutoTokenizer.from_pretrained(name, local_files_only=local, **of_revision)
+        return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False, **of_revision)
     except (OSError, ValueError) as error:
+        if needs_code(error):
+            raise DataError(f"tokenizer {refusal(name)}") from error
         raise DataError(
             f"tokenizer {name!r}: neither a folder with tokenizer.json nor an identifier that the Hugging Face hub "
             f"serves to this machine ({first_line(error)})"

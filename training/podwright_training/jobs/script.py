@@ -20,13 +20,15 @@ def start_script(spec: JobSpec, values: Mapping[str, object], *, environment: Pa
         spec: The job.
         values: What stands for ``{run_dir}`` and the other places.
         accelerator: Kind that nodes have; none on CPUs.
-        environment: Virtual environment whose programs are found if the job names no other one and no container.
+        environment: Virtual environment of podwright-train, whose programs are found if the job names no other one and
+            no container.
     """
     run_dir, path = Path(str(values["run_dir"])), spec.environment or str(environment)
     return shell_templates.render(
         TEMPLATE,
         spec=spec,
         accelerator=accelerator,
+        python=shlex.quote(str(environment / "bin" / "python")),
         run_dir=shlex.quote(str(run_dir)),
         path="" if spec.container else shlex.quote(f"{path}/bin"),
         env={name: shlex.quote(fill(text, values)) for name, text in spec.env.items()},

@@ -14,6 +14,7 @@ from podwright_training.errors import UserError
 from podwright_training.jobs.spec import JobSpec, Log, Model
 from podwright_training.nxdt.config import config, model_config
 from podwright_training.nxdt.plan import CACHE_RECORD, COMMIT, COMPILER, MEMBERS, PACKAGES, SOURCE, Plan
+from podwright_training.private_folder import make_private
 from podwright_training.run_folder import NXDT_STEPS, writable, write_atomically
 
 ON_ALL_NODES = ("compile", "train")
@@ -88,9 +89,11 @@ def submit(plan: Plan) -> dict[str, int]:
 
     Raises:
         ChainError: Slurm is missing, or refused one; those before it are cancelled.
+        UserError: The folder for environment, dataset and cache is another user's, or open to others.
     """
     with writable(plan.run.root):
         plan.folder.mkdir(parents=True, exist_ok=True)
+        make_private(plan.shared)
         for name, content in files(plan).items():
             write_atomically(plan.folder / name, content)
         write_atomically(plan.run.job, followed(plan).to_json())

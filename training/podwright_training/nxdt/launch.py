@@ -12,7 +12,7 @@ from podwright_training.config import sources
 from podwright_training.config.train_config import TrainConfig, option_names
 from podwright_training.errors import ConfigError
 from podwright_training.nxdt import chain, memory
-from podwright_training.nxdt.plan import INDEX, MEMBERS, Plan, layout_of, problems
+from podwright_training.nxdt.plan import INDEX, MEMBERS, Plan, layout_of, problems, shared_folder
 from podwright_training.run_folder import NXDT_STEPS, RunFolder
 from podwright_training.spelling import Parser, as_shown
 
@@ -31,17 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compile-cache",
         default="",
         metavar="PLACE",
-        help="folder or S3 URI of compiled graphs. Default: neuron_cache, shared",
+        help="folder or S3 URI of compiled graphs. Default: .nxdt-UID/neuron_cache beside the run's folder",
     )
 
 
-def run(args: argparse.Namespace, *, run_dir: Path, shared: Path, partition: str | None, auto_resume: bool) -> int:
+def run(args: argparse.Namespace, *, run_dir: Path, partition: str | None, auto_resume: bool) -> int:
     """Check the plan, then print its scripts or submit them; return the exit status.
 
     Raises:
         ConfigError: With every problem.
     """
-    plan = planned(args, run_dir=run_dir, shared=shared, partition=partition, auto_resume=auto_resume)
+    plan = planned(args, run_dir=run_dir, partition=partition, auto_resume=auto_resume)
     found = list(problems(plan))
     if not (plan.podwright / "bin" / "python").exists():
         need = "the virtual environment with podwright-train, which all nodes see"
@@ -59,9 +59,7 @@ def run(args: argparse.Namespace, *, run_dir: Path, shared: Path, partition: str
     return 0
 
 
-def planned(
-    args: argparse.Namespace, *, run_dir: Path, shared: Path, partition: str | None, auto_resume: bool = False
-) -> Plan:
+def planned(args: argparse.Namespace, *, run_dir: Path, partition: str | None, auto_resume: bool = False) -> Plan:
     """Return the plan that the flags ask for, unchecked.
 
     Raises:
@@ -80,7 +78,7 @@ def planned(
         instance_type=instance_type,
         nodes=nodes,
         layout=layout_of(options, instance_type, nodes, key_value_copies=args.kv_replicator, tensor=tensor),
-        shared=shared,
+        shared=shared_folder(run_dir),
         index=args.neuron_index,
         cache_root=args.compile_cache,
         partition=partition,

@@ -17,6 +17,7 @@ fi
 # As NxD Training's own script sets them; the configuration has the compiler's and the runtime's.
 export FI_PROVIDER=efa FI_EFA_USE_DEVICE_RDMA=1 FI_EFA_FORK_SAFE=1
 export NEURON_COMPILE_CACHE_URL=$cache NEURON_FUSE_SOFTMAX=1
+export TORCHINDUCTOR_CACHE_DIR={{ folder }}/inductor # its default is in /tmp, where other users could be first
 export MALLOC_ARENA_MAX=128 XLA_DISABLE_FUNCTIONALIZATION=0 HYDRA_FULL_ERROR=1
 export NEMO_EXPM_VERSION=$SLURM_JOB_ID CREATE_TB_LOGGER=True CHECKPOINT_CALLBACK=True
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)

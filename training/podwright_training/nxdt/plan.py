@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from podwright_training import neuron
 from podwright_training.config.train_config import TrainConfig, option_names
+from podwright_training.private_folder import why_not_trusted
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import flag
 
@@ -76,7 +78,8 @@ class Plan:
         nodes: Their number.
         layout: Of the model on their cores.
         index: Address of Neuron's packages.
-        shared: Folder that all nodes see, for environment and cache.
+        shared: Folder that all nodes see and only the user may enter, for environment, dataset and cache: what is there
+            runs as the user.
         cache_root: Folder or S3 address of the caches. Default: in ``shared``.
         partition: Of Slurm.
         auto_resume: Use HyperPod's srun option.
@@ -109,14 +112,14 @@ class Plan:
     def environment(self) -> Path:
         """Return the virtual environment, named by a hash of its packages."""
         digest = hashlib.sha256("\n".join((*PACKAGES, COMMIT)).encode()).hexdigest()[:12]
-        return self.shared / "podwright" / "nxdt" / digest
+        return self.shared / "environments" / digest
 
     @property
     def dataset(self) -> Path:
         """Return the folder of the tokenised dataset, named by a hash of its sources."""
         options = self.options.with_absolute_paths()
         made_of = [getattr(options, name) for name in TOKENISED]
-        return self.shared / "podwright" / "arrow" / _digest([*made_of, self.samples])
+        return self.shared / "arrow" / _digest([*made_of, self.samples])
 
     @property
     def samples(self) -> int:
@@ -129,6 +132,11 @@ class Plan:
         shape = [self.options.max_context_width, self.options.train_batch_size, self.options.compute_precision]
         name = _digest([asdict(self.options.model), self.layout, shape, self.instance_type, self.nodes, COMPILER])
         return f"{(self.cache_root or str(self.shared / 'neuron_cache')).rstrip('/')}/{name}"
+
+
+def shared_folder(run_dir: Path) -> Path:
+    """Return the folder beside a user's runs for what they share: in one for all users, others could prepare it."""
+    return run_dir.parent / f".nxdt-{os.geteuid()}"
 
 
 def layout_of(
@@ -210,6 +218,9 @@ def _problems_of_places(plan: Plan) -> Iterator[str]:
         )
     if plan.cache_root and not re.fullmatch(r"(s3://[\w./-]+|/[\w./-]+)", plan.cache_root):
         yield f"--compile-cache: got {plan.cache_root}, need a folder that all nodes see, or s3://BUCKET/PREFIX"
+    folder = Path(plan.cache_root)
+    if folder.is_absolute() and folder.exists() and (problem := why_not_trusted(folder)):
+        yield f"--compile-cache: {problem}: compiled graphs in it run as you"
     if compiler := cached_by(plan.cache):
         yield (
             f"--compile-cache: {plan.cache} was made by neuronx-cc {compiler}, but the run uses {COMPILER}: name "
