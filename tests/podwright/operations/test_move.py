@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from podwright import checkout
 from podwright.check.document import Document
@@ -22,12 +25,14 @@ from podwright.errors import PodwrightError
 from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError
 from podwright.operations.moving import on_node
+from podwright.operations.moving.controller import packed
 from podwright.operations.moving.destination import Destination, default_name, new_file
 from podwright.operations.moving.journal import Journal, Place, alone, journal_path
 from podwright.operations.moving.move import STEP_NAMES
 from podwright.operations.moving.objects import Copied, bucket_of, copy
 from podwright.operations.moving.settings_text import edited, key_path
 from podwright.operations.moving.steps import STEPS, Move
+from podwright_bootstrap.slurm import listing
 
 PROGRAMS = Path(on_node.__file__).parent
 MINIMAL = checkout.ROOT / "cluster.yaml"
@@ -204,37 +209,136 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("jobs")
 
 
+def job_of(jobs: ModuleType, **changes: str) -> dict[str, str]:
+    """Return a job's fields as squeue lists them."""
+    plain = {name: "" for name in jobs.COLUMNS} | {"jobid": "11", "arrayjobid": "11", "arraytaskid": "N/A"}
+    return {**plain, **{name.replace("_", "-"): text for name, text in changes.items()}}
+
+
 @pytest.mark.parametrize(
-    ("line", "number"),
-    [
-        ("JobId=11", "11"),
-        ("JobId=11 ArrayJobId=11 ArrayTaskId=3", "11_3"),
-        ("JobId=11 ArrayJobId=11 ArrayTaskId=3-9", "11"),
-    ],
+    ("task", "number"),
+    [("N/A", "11"), ("3", "11_3"), ("3-9", "11")],
 )
-def test_a_running_task_is_asked_alone(jobs: ModuleType, line: str, number: str) -> None:
+def test_a_running_task_is_asked_alone(jobs: ModuleType, task: str, number: str) -> None:
     """An array's last task has the number of the whole array, whose other tasks it is not."""
-    assert jobs.number_of(jobs.fields(line)) == number
+    assert jobs.number_of(job_of(jobs, arraytaskid=task)) == number
 
 
 def test_a_job_is_submitted_again_as_it_was(jobs: ModuleType) -> None:
     """Slurm's fields become sbatch's options; what the script itself names stays the script's."""
-    line = (
-        "JobId=12 ArrayJobId=11 ArrayTaskId=3-9%2 JobName=a b UserId=ada(2001) QOS=urgent Account=lab Partition=gpu "
-        "TimeLimit=UNLIMITED NumNodes=2-2 NumTasks=2 CPUs/Task=4 OverSubscribe=NO Comment=x "
-        "Dependency=afterok:7(unfulfilled) "
-        "WorkDir=/fsx/my run StdErr=/fsx/e.log StdOut=/fsx/slurm-11_3.out TresPerNode=gres/gpu:8 Requeue=1"
+    job = job_of(
+        jobs,
+        **{"jobid": "12", "arraytaskid": "3-9%2", "name": "a b", "userid": "2001", "qos": "urgent", "account": "lab"},
+        **{"partition": "gpu", "timelimit": "UNLIMITED", "numnodes": "2-2", "numtasks": "2", "cpus-per-task": "4"},
+        **{"oversubscribe": "NO", "comment": "x UserId=root(0)", "dependency": "afterok:7(unfulfilled)"},
+        **{"workdir": "/fsx/my run", "stderr": "/fsx/e.log", "stdout": "/fsx/slurm-11_3.out"},
+        **{"tres-per-node": "gres/gpu:8", "requeue": "1"},
     )
-    job = jobs.fields(line)
     text = "#!/bin/bash\n#SBATCH --signal=B:USR1@120\n#SBATCH --nodes=2 -e /fsx/e.log\n"
     words = list(jobs.options(job, [{"fields": job, "script": text}], {"7": "107"}))
     assert set(words) == {
         *("--job-name=a b", "--qos=urgent", "--account=lab", "--partition=gpu", "--nodes=2-2", "--ntasks=2"),
-        *("--cpus-per-task=4", "--exclusive", "--comment=x", "--chdir=/fsx/my run", "--gres=gpu:8", "--array=3-9%2"),
-        "--dependency=afterok:107",
+        *("--cpus-per-task=4", "--exclusive", "--comment=x UserId=root(0)", "--chdir=/fsx/my run", "--gres=gpu:8"),
+        *("--array=3-9%2", "--dependency=afterok:107", "--parsable"),
     }
     asked = jobs.SIGNAL.search(text)
     assert (asked["who"], asked["signal"]) == ("B:", "USR1")
+
+
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=()), max_size=30) | st.sampled_from(
+    [
+        "UserId=root(0)",
+        "x\nJobId=1 UserId=root(0)",
+        "~0~",
+        "-x",
+        "(null)",
+        "a|b",
+        "%u %A",
+        "\x1b]52;c;eA==\x07",
+        "\udcff",
+    ]
+)
+
+
+@given(st.lists(st.fixed_dictionaries({"name": TEXTS, "comment": TEXTS, "workdir": TEXTS}), min_size=1, max_size=4))
+def test_no_text_of_a_user_changes_another_field(records: list[dict[str, str]]) -> None:
+    """Whatever names, comments and paths are, they survive, and the numbers beside them are Slurm's."""
+    columns, mark = ("jobid", "name", "userid", "comment", "workdir", "arrayjobid"), f"~{secrets.token_hex(16)}~"
+    jobs = [{"jobid": str(7 + at), "userid": "2002", "arrayjobid": "7", **texts} for at, texts in enumerate(records)]
+    printed = "".join("".join(job[name] + mark for name in columns) + "\n" for job in jobs)
+    expected = [{name: "" if text == "(null)" else text for name, text in job.items()} for job in jobs]
+    assert listing.rows(columns, mark, printed) == expected
+    assert listing.rows_of_shell(columns, f"{mark}\n{printed}") == expected
+
+
+@pytest.mark.parametrize("printed", ["1~m~", "1~m~2~m~3~m~", "slurm_load_jobs error", "1~m~2~m~\nend"])
+def test_a_listing_with_other_fields_is_refused(printed: str) -> None:
+    """An answer that lacks a field, has one more, or is a message gives no job."""
+    with pytest.raises(listing.ListingError):
+        listing.rows(("jobid", "userid"), "~m~", printed)
+
+
+def test_the_mark_is_in_no_argument(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every user reads arguments of programs: squeue gets the mark by its environment, also from a shell's line."""
+    program = tmp_path / "squeue"
+    program.write_text(
+        '#!/bin/bash\nmark=${SQUEUE_FORMAT2##*:}\necho "${#mark} $*$SQUEUE_FORMAT$mark"\n'
+        f'tr "\\0" " " < /proc/$PPID/cmdline > {tmp_path}/parent\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SQUEUE_FORMAT", "%k")
+    assert listing.jobs(("comment",), "--me") == [{"comment": "34 --noheader --me"}]
+    line = listing.shell_line(("comment",), "--me")
+    output = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout
+    assert listing.rows_of_shell(("comment",), output) == [{"comment": "34 --noheader --me"}]
+    mark = output.partition("\n")[0]
+    assert mark not in (tmp_path / "parent").read_text()
+    assert "squeue" in (tmp_path / "parent").read_text()
+
+
+def test_a_program_of_a_move_runs_without_our_packages(tmp_path: Path) -> None:
+    """A controller's Python has none of them; the reader of Slurm's list travels with the program."""
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    code = packed("jobs").replace("/run/podwright-move.lock", str(tmp_path / "lock"))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, "submit", tmp_path / "none"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": str(tmp_path)},
+    )
+    assert (done.stdout, done.returncode) == ('{"submitted": {}, "refused": []}\n', 0), done.stderr
+
+
+def test_a_job_of_nobody_or_somebody_else_is_refused(jobs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number that Slurm keeps says whose a job is; a name that differs here is no reason to guess."""
+    assert jobs.user_of(job_of(jobs, userid="0", username="root")).pw_uid == 0
+    for number, name in (("0", "ada"), ("3999999999", "ada")):
+        with pytest.raises(jobs.Refusal):
+            jobs.user_of(job_of(jobs, userid=number, username=name))
+
+
+def test_a_login_that_waits_or_writes_without_end_is_ended(jobs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start files of users run before sbatch: neither a pause, nor a flood, nor a program left behind holds a move."""
+    monkeypatch.setattr(jobs, "LOGIN_LIMIT_S", 0.5)
+    assert jobs.answer_of(["sh", "-c", "sleep 100"], b"")[0] == -9
+    assert jobs.answer_of(["sh", "-c", "yes"], b"")[0] != 0
+    assert jobs.answer_of(["sh", "-c", "sleep 5 & cat"], b"\xff12") == (0, "\N{REPLACEMENT CHARACTER}12")
+
+
+def test_a_record_that_others_can_write_is_refused(jobs: ModuleType, tmp_path: Path) -> None:
+    """The record says as whom jobs are submitted: its folder and the one above are of whoever submits alone."""
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    for place in (tmp_path / "open", tmp_path / "open" / "mine"):
+        with pytest.raises(SystemExit, match="not root's alone"):
+            jobs.write(place, jobs.read(place))
+    tmp_path.chmod(0o700)
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(SystemExit, match="not root's alone"):
+        jobs.read(tmp_path / "link")
 
 
 @pytest.mark.usefixtures("folder")
