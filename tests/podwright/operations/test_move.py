@@ -211,7 +211,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def job_of(jobs: ModuleType, **changes: str) -> dict[str, str]:
     """Return a job's fields as squeue lists them."""
-    plain = {name: "" for name in jobs.COLUMNS} | {"jobid": "11", "arrayjobid": "11", "arraytaskid": "N/A"}
+    plain = dict.fromkeys(jobs.COLUMNS, "") | {"jobid": "11", "arrayjobid": "11", "arraytaskid": "N/A"}
     return {**plain, **{name.replace("_", "-"): text for name, text in changes.items()}}
 
 
@@ -226,14 +226,28 @@ def test_a_running_task_is_asked_alone(jobs: ModuleType, task: str, number: str)
 
 def test_a_job_is_submitted_again_as_it_was(jobs: ModuleType) -> None:
     """Slurm's fields become sbatch's options; what the script itself names stays the script's."""
-    job = job_of(
-        jobs,
-        **{"jobid": "12", "arraytaskid": "3-9%2", "name": "a b", "userid": "2001", "qos": "urgent", "account": "lab"},
-        **{"partition": "gpu", "timelimit": "UNLIMITED", "numnodes": "2-2", "numtasks": "2", "cpus-per-task": "4"},
-        **{"oversubscribe": "NO", "comment": "x UserId=root(0)", "dependency": "afterok:7(unfulfilled)"},
-        **{"workdir": "/fsx/my run", "stderr": "/fsx/e.log", "stdout": "/fsx/slurm-11_3.out"},
-        **{"tres-per-node": "gres/gpu:8", "requeue": "1"},
-    )
+    changes = {
+        "jobid": "12",
+        "arraytaskid": "3-9%2",
+        "name": "a b",
+        "userid": "2001",
+        "qos": "urgent",
+        "account": "lab",
+        "partition": "gpu",
+        "timelimit": "UNLIMITED",
+        "numnodes": "2-2",
+        "numtasks": "2",
+        "cpus-per-task": "4",
+        "oversubscribe": "NO",
+        "comment": "x UserId=root(0)",
+        "dependency": "afterok:7(unfulfilled)",
+        "workdir": "/fsx/my run",
+        "stderr": "/fsx/e.log",
+        "stdout": "/fsx/slurm-11_3.out",
+        "tres-per-node": "gres/gpu:8",
+        "requeue": "1",
+    }
+    job = job_of(jobs, **changes)
     text = "#!/bin/bash\n#SBATCH --signal=B:USR1@120\n#SBATCH --nodes=2 -e /fsx/e.log\n"
     words = list(jobs.options(job, [{"fields": job, "script": text}], {"7": "107"}))
     assert set(words) == {
@@ -312,7 +326,7 @@ def test_a_program_of_a_move_runs_without_our_packages(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ('{"submitted": {}, "refused": []}\n', 0), done.stderr
 
 
-def test_a_job_of_nobody_or_somebody_else_is_refused(jobs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_nobody_or_somebody_else_is_refused(jobs: ModuleType) -> None:
     """The number that Slurm keeps says whose a job is; a name that differs here is no reason to guess."""
     assert jobs.user_of(job_of(jobs, userid="0", username="root")).pw_uid == 0
     for number, name in (("0", "ada"), ("3999999999", "ada")):
