@@ -162,7 +162,7 @@ CLAIMED = st.builds(
 def test_claims_reboot_nodes_of_their_own_user_alone(claims, occupants, done, limits, out):
     """No set of claims acts where another user has a job, replaces a node, or goes beyond a day's and an hour's few."""
     node = NodeState("n0", out=out)
-    act = decide_claim(claims, occupants, node, done, limits, NOW)
+    act = decide_claim(node, claims, occupants, done=done, limits=limits, now=NOW)
     if act is None:
         return
     assert act.action == REBOOT
@@ -188,7 +188,7 @@ def test_claims_of_a_day_reboot_few_nodes_and_replace_none(claims, limits):
     for hours, uid, name in sorted(claims):
         now = NOW + 7200 * hours
         claim = Claim(uid, "10", name, now)
-        act = decide_claim([claim], [Occupant(uid, "10")], NodeState(name), done, limits, now)
+        act = decide_claim(NodeState(name), [claim], [Occupant(uid, "10")], done=done, limits=limits, now=now)
         done += [act] if act else []
     assert {act.action for act in done} <= {REBOOT}
     assert all(count == 1 for count in Counter(act.node for act in done).values())
@@ -211,13 +211,18 @@ def test_claims_of_a_day_reboot_few_nodes_and_replace_none(claims, limits):
 def test_a_claim_counts_where_the_claimer_alone_has_jobs(occupants, acts):
     """Its array has to have the node, and nobody else's job may be there."""
     found = decide_claim(
-        [Claim(2001, "10", "n0", NOW)], [Occupant(*each) for each in occupants], NodeState("n0"), [], Remediation(), NOW
+        NodeState("n0"),
+        [Claim(2001, "10", "n0", NOW)],
+        [Occupant(*each) for each in occupants],
+        done=[],
+        limits=Remediation(),
+        now=NOW,
     )
     assert found == (Act("n0", REBOOT, NOW, ("run",), claimed_by=2001) if acts else None)
 
 
 def test_a_claimed_reboot_is_no_reason_to_replace():
-    """What a node reports itself within a day of a reboot that a job had claimed reboots it, as the first time."""
+    """A node that reports a fault within a day of a claimed reboot is rebooted, as the first time."""
     before = Act("n0", REBOOT, NOW - 60, ("gpu_memory",), claimed_by=2001)
     assert [act.action for act in decide(sick(), [before], Remediation(), NOW)] == [REBOOT]
 
@@ -227,7 +232,7 @@ def test_a_claim_leaves_nodes_alone_that_are_out_or_have_a_reason(changes):
     """Such a node is somebody's already."""
     node = NodeState("n0", **changes)
     claim = Claim(2001, "10", "n0", NOW)
-    assert decide_claim([claim], [Occupant(2001, "10")], node, [], Remediation(), NOW) is None
+    assert decide_claim(node, [claim], [Occupant(2001, "10")], done=[], limits=Remediation(), now=NOW) is None
 
 
 @given(st.text(max_size=60))

@@ -58,7 +58,7 @@ def _follow_claims(nodes: List[NodeState], acts: List[Act], done: List[Act], wan
         claims = by_node.get(node.name)
         if not claims or node.name in {act.node for act in acts} or not decision.has_room(nodes, acts, wanted):
             continue
-        act = decision.decide_claim(claims, listing.occupants(node.name), node, done, wanted, now)
+        act = decision.decide_claim(node, claims, listing.occupants(node.name), done=done, limits=wanted, now=now)
         if act:
             done.append(act)
             _remember(done, now)

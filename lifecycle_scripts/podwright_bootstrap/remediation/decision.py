@@ -129,11 +129,12 @@ def decide(nodes: Sequence[NodeState], done: Iterable[Act], wanted: Remediation,
 
 
 def decide_claim(
+    node: NodeState,
     claims: Iterable[Claim],
     occupants: Sequence[Occupant],
-    node: NodeState,
+    *,
     done: Iterable[Act],
-    wanted: Remediation,
+    limits: Remediation,
     now: int,
 ) -> Optional[Act]:
     """Return the reboot of a node that a job claims, if it may have one; never a replacement.
@@ -142,6 +143,7 @@ def decide_claim(
     record: a node and a user have few such reboots a day, and claims together at most half of an hour's acts, so that
     what nodes report themselves still finds room.
     """
+    done = list(done)
     recent = [act for act in done if act.claimed_by is not None and now - act.at < RECURRENCE_S]
     hour = [act for act in done if now - act.at < HOUR_S]
     uids = {occupant.uid for occupant in occupants}
@@ -153,11 +155,11 @@ def decide_claim(
         and node.report is None
         and sum(act.node == node.name for act in recent) < CLAIMS_PER_NODE
         and sum(act.claimed_by in uids for act in recent) < CLAIMS_PER_USER
-        and len(hour) < wanted.max_per_hour
-        and sum(act.claimed_by is not None for act in hour) < max(1, wanted.max_per_hour // 2)
+        and len(hour) < limits.max_per_hour
+        and sum(act.claimed_by is not None for act in hour) < max(1, limits.max_per_hour // 2)
     )
     for claim in claims if may_act else ():
-        is_fresh = 0 <= now - claim.at <= _stale_s(wanted)
+        is_fresh = 0 <= now - claim.at <= _stale_s(limits)
         if is_fresh and claim.node == node.name and claim.uid in uids and claim.array in arrays:
             return Act(node.name, REBOOT, now, CLAIMED, claimed_by=claim.uid)
     return None

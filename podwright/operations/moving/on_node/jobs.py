@@ -238,34 +238,43 @@ def submit(folder: Path) -> dict[str, Any]:
             continue
         try:
             user = user_of(job)
-            if not text or job["hetjobid"].isdecimal():
-                raise Refusal("Slurm has no batch script of it")
+            require_script(job, text)
             record["submitting"].append(number)
             write(folder, record)
             record["submitted"][number] = submit_as(user, [*options(job, parts, record["submitted"])], text)
-        except Refusal as why:
+        except SubmissionError as why:
             refused.append(f"{label(job, number)}: {why}")
             continue
         write(folder, record)
     return {"submitted": record["submitted"], "refused": refused}
 
 
-class Refusal(Exception):
+class SubmissionError(Exception):
     """A job is not submitted; the message says why."""
+
+
+def require_script(job: dict[str, str], text: str) -> None:
+    """Check that the job can be submitted again.
+
+    Raises:
+        SubmissionError: Slurm keeps no batch script, as of a job of several parts.
+    """
+    if not text or job["hetjobid"].isdecimal():
+        raise SubmissionError("Slurm has no batch script of it")
 
 
 def user_of(job: dict[str, str]) -> pwd.struct_passwd:
     """Return the user of a job by the number that Slurm keeps.
 
     Raises:
-        Refusal: the number is nobody's here, or somebody else's.
+        SubmissionError: the number is nobody's here, or somebody else's.
     """
     try:
         user = pwd.getpwuid(int(job["userid"]))
     except KeyError:
-        raise Refusal(f"no user has the id {int(job['userid'])} here") from None
+        raise SubmissionError(f"no user has the id {int(job['userid'])} here") from None
     if user.pw_name != job["username"]:
-        raise Refusal(f"the user id {user.pw_uid} is {user.pw_name}'s here")
+        raise SubmissionError(f"the user id {user.pw_uid} is {user.pw_name}'s here")
     return user
 
 
@@ -276,17 +285,19 @@ def submit_as(user: pwd.struct_passwd, words: list[str], text: str) -> str:
     Slurm has a job of this number and user.
 
     Raises:
-        Refusal: sbatch or the login failed.
+        SubmissionError: sbatch or the login failed.
     """
     line = f"PATH={shlex.quote(os.environ['PATH'])}; export PATH; exec sbatch {' '.join(map(shlex.quote, words))}"
     command = ["runuser", "--login", "--shell", "/bin/sh", "--command", line, "--", user.pw_name]
     status, said = answer_of(command, text.encode(errors="surrogateescape"))
     last = said.strip().rpartition("\n")[2]
     if status != 0:
-        raise Refusal(listing.printable({"": last})[""] or f"sbatch ended with {status}")
+        raise SubmissionError(listing.printable({"": last})[""] or f"sbatch ended with {status}")
     number = last.split(";")[0]
     if not re.fullmatch(r"[0-9]{1,10}", number) or not is_of(number, user.pw_uid):
-        raise Refusal("sbatch printed no number of a job of this user; do start files of the login end or print?")
+        raise SubmissionError(
+            "sbatch printed no number of a job of this user; do start files of the login end or print?"
+        )
     return number
 
 
