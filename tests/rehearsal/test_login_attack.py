@@ -167,7 +167,7 @@ def test_a_user_of_a_controller_takes_nothing_and_no_node_down(
     open_to_all = replace(PARAMETERS.nodes, controller_logins=ControllerLogins(everybody=True))
     scripts = bundle(replace(PARAMETERS, nodes=open_to_all))
     boot(cluster, scripts)
-    repair = "chmod 750 ~; rm -rf ~/.ssh ~/.profile.d ~/.hushlogin /fsx/runs/*ip-*"
+    repair = "chmod 750 ~; rm -rf ~/.ssh ~/.profile ~/.profile.d ~/.hushlogin /fsx/runs/*ip-*"
     cluster.run(repair, host=LOGIN, user="mallory", check=False)
     attacked(cluster, scripts, host=CONTROLLER)
 

@@ -324,6 +324,7 @@ def test_a_program_of_a_move_runs_without_our_packages(tmp_path: Path) -> None:
         env={"PATH": str(tmp_path)},
     )
     assert (done.stdout, done.returncode) == ('{"submitted": {}, "refused": []}\n', 0), done.stderr
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600  # who can open a lock can hold it
 
 
 def test_a_job_of_nobody_or_somebody_else_is_refused(jobs: ModuleType) -> None:
