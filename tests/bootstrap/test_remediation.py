@@ -227,11 +227,11 @@ def test_a_claimed_reboot_is_no_reason_to_replace():
     assert [act.action for act in decide(sick(), [before], Remediation(), NOW)] == [REBOOT]
 
 
-@pytest.mark.parametrize("changes", [{"out": True}, {"reason": "Not responding"}, {"reason": "podwright: x"}])
-def test_a_claim_leaves_nodes_alone_that_are_out_or_have_a_reason(changes):
-    """Such a node is somebody's already."""
-    node = NodeState("n0", **changes)
+@pytest.mark.parametrize("changes", [{"out": True}, {"report": Report(REBOOT, NOW, ("xid",))}])
+def test_a_claim_leaves_nodes_alone_that_are_out_or_report_themselves(changes):
+    """The first is somebody's already, and what the second reports has limits and remedies of its own."""
     claim = Claim(2001, "10", "n0", NOW)
+    node = NodeState("n0", **changes)
     assert decide_claim(node, [claim], [Occupant(2001, "10")], done=[], limits=Remediation(), now=NOW) is None
 
 

@@ -150,8 +150,7 @@ def decide_claim(
     arrays = {occupant.array for occupant in occupants}
     may_act = (
         len(uids) == 1
-        and not node.out
-        and not node.reason
+        and not node.out  # in service, also with the reason of before, which Slurm keeps
         and node.report is None
         and sum(act.node == node.name for act in recent) < CLAIMS_PER_NODE
         and sum(act.claimed_by in uids for act in recent) < CLAIMS_PER_USER
