@@ -221,6 +221,27 @@ def test_a_claim_counts_where_the_claimer_alone_has_jobs(occupants, acts):
     assert found == (Act("n0", REBOOT, NOW, ("run",), claimed_by=2001) if acts else None)
 
 
+def test_a_user_has_three_nodes_rebooted_a_day():
+    """A user whose jobs claim a fault of another node every two hours has three reboots until the day is over."""
+    done: list[Act] = []
+    for number in range(14):
+        now = NOW + 7200 * number
+        claims, occupants = [Claim(2001, "10", f"n{number}", now)], [Occupant(2001, "10")]
+        act = decide_claim(NodeState(f"n{number}"), claims, occupants, done=done, limits=Remediation(), now=now)
+        done += [act] if act else []
+    assert [act.node for act in done] == ["n0", "n1", "n2", "n12", "n13"]
+
+
+@pytest.mark.parametrize(("late_s", "acts"), [(-1, False), (0, True), (900, True), (901, False), (-(10**11), False)])
+def test_a_claim_of_the_past_or_the_future_counts_for_nothing(late_s, acts):
+    """A claim is young: three intervals of checks, by the controller's clock."""
+    claims = [Claim(2001, "10", "n0", NOW - late_s)]
+    act = decide_claim(
+        NodeState("n0"), claims, [Occupant(2001, "10")], done=[], limits=Remediation(interval_minutes=5), now=NOW
+    )
+    assert bool(act) == acts
+
+
 def test_a_claimed_reboot_is_no_reason_to_replace():
     """A node that reports a fault within a day of a claimed reboot is rebooted, as the first time."""
     before = Act("n0", REBOOT, NOW - 60, ("gpu_memory",), claimed_by=2001)
