@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -23,11 +24,11 @@ from podwright_bootstrap.remediation.decision import (
     Claim,
     NodeState,
     Report,
-    claimed,
     decide,
-    parse_jobs,
+    decide_claim,
     parse_nodes,
 )
+from podwright_bootstrap.slurm.listing import Occupant
 
 NOW = 1_800_000_000
 CHECKS = st.lists(st.sampled_from(["gpu_memory", "xid", "nvlink", "efa", "file_system"]), min_size=1, unique=True)
@@ -136,18 +137,139 @@ def test_a_report_survives_slurm(report):
     assert parse_nodes("NodeName=n1 State=IDLE*")[0].out
 
 
-def test_a_user_has_only_own_nodes_rebooted():
-    """A job's report counts for a node on which a job of the same user runs, unless the node has its own report."""
-    jobs = parse_jobs("1|1000|n1\n2|1000|n2\n3|2000|n3\n4|3000|n[4-5]\n")
-    report, own = Report(REBOOT, NOW, ("run",)), Report(REPLACE, NOW, ("gpu_rows",))
-    claims = [
-        Claim.from_text(job, f"{report.to_text()}@{node}")
-        for job, node in (("1", "n1"), ("1", "n2"), ("1", "n3"), ("4", "n4"), ("2", "n6"))
-    ]
-    nodes = [NodeState("n1", report=own), *(NodeState(f"n{number}") for number in (2, 3, 4, 6))]
-    assert [node.report for node in claimed(nodes, claims, jobs)] == [own, report, None, None, None]
-    for wrong in ("", "podwright:reboot:5:run", "podwright:reboot:5:run@n1 n2", "podwright:stop:5:run@n1", "run@n1"):
-        assert Claim.from_text("1", wrong) is None
+USERS = st.integers(2001, 2004)
+ARRAYS = st.sampled_from(["10", "11", "12", "13"])
+ANY_CLAIM = st.builds(
+    Claim, USERS, ARRAYS, st.sampled_from(["n0", "n1"]), st.integers(NOW - 2 * 86400, NOW + 2 * 86400)
+)
+CLAIMED = st.builds(
+    Act,
+    st.sampled_from(["n0", "n1", "n2"]),
+    st.just(REBOOT),
+    st.integers(NOW - 2 * RECURRENCE_S, NOW),
+    CHECKS.map(tuple),
+    st.none() | USERS,
+)
+
+
+@given(
+    st.lists(ANY_CLAIM, max_size=30),
+    st.lists(st.builds(Occupant, USERS, ARRAYS), max_size=5),
+    st.lists(CLAIMED, max_size=10),
+    LIMITS,
+    st.booleans(),
+)
+def test_claims_reboot_nodes_of_their_own_user_alone(claims, occupants, done, limits, out):
+    """No set of claims acts where another user has a job, replaces a node, or goes beyond a day's and an hour's few."""
+    node = NodeState("n0", out=out)
+    act = decide_claim(node, claims, occupants, done=done, limits=limits, now=NOW)
+    if act is None:
+        return
+    assert act.action == REBOOT
+    assert not out
+    assert {occupant.uid for occupant in occupants} == {act.claimed_by}
+    assert any(
+        claim.uid == act.claimed_by
+        and claim.node == "n0"
+        and claim.array in {occupant.array for occupant in occupants}
+        and 0 <= NOW - claim.at <= 3 * 60 * limits.interval_minutes
+        for claim in claims
+    )
+    day = [past for past in done if past.claimed_by is not None and NOW - past.at < RECURRENCE_S]
+    assert not [past for past in day if past.node == "n0"]
+    assert sum(past.claimed_by == act.claimed_by for past in day) < 3
+    assert sum(NOW - past.at < 3600 for past in done) < limits.max_per_hour
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), USERS, st.sampled_from(["n0", "n1", "n2", "n3"])), max_size=60), LIMITS)
+def test_claims_of_a_day_reboot_few_nodes_and_replace_none(claims, limits):
+    """Whoever claims whatever every two hours: a node is rebooted once, a user has three reboots, none is replaced."""
+    done: list[Act] = []
+    for hours, uid, name in sorted(claims):
+        now = NOW + 7200 * hours
+        claim = Claim(uid, "10", name, now)
+        act = decide_claim(NodeState(name), [claim], [Occupant(uid, "10")], done=done, limits=limits, now=now)
+        done += [act] if act else []
+    assert {act.action for act in done} <= {REBOOT}
+    assert all(count == 1 for count in Counter(act.node for act in done).values())
+    assert all(count <= 3 for count in Counter(act.claimed_by for act in done).values())
+    nodes = [NodeState("n0", report=Report(REBOOT, NOW, ("run", "gpu_memory"))), *map(NodeState, "abcdefghij")]
+    assert [act.action for act in decide(nodes, done, Remediation(max_per_hour=100), NOW)] in ([REBOOT], [])
+
+
+@pytest.mark.parametrize(
+    ("occupants", "acts"),
+    [
+        ([(2001, "10")], True),
+        ([(2001, "10"), (2001, "12")], True),  # two jobs of one user
+        ([(2001, "12")], False),  # the claimer's job has left the node
+        ([(2001, "10"), (2002, "13")], False),  # another user's job is there
+        ([(2002, "10")], False),
+        ([], False),
+    ],
+)
+def test_a_claim_counts_where_the_claimer_alone_has_jobs(occupants, acts):
+    """Its array has to have the node, and nobody else's job may be there."""
+    found = decide_claim(
+        NodeState("n0"),
+        [Claim(2001, "10", "n0", NOW)],
+        [Occupant(*each) for each in occupants],
+        done=[],
+        limits=Remediation(),
+        now=NOW,
+    )
+    assert found == (Act("n0", REBOOT, NOW, ("run",), claimed_by=2001) if acts else None)
+
+
+def test_a_user_has_three_nodes_rebooted_a_day():
+    """A user whose jobs claim a fault of another node every two hours has three reboots until the day is over."""
+    done: list[Act] = []
+    for number in range(14):
+        now = NOW + 7200 * number
+        claims, occupants = [Claim(2001, "10", f"n{number}", now)], [Occupant(2001, "10")]
+        act = decide_claim(NodeState(f"n{number}"), claims, occupants, done=done, limits=Remediation(), now=now)
+        done += [act] if act else []
+    assert [act.node for act in done] == ["n0", "n1", "n2", "n12", "n13"]
+
+
+@pytest.mark.parametrize(("late_s", "acts"), [(-1, False), (0, True), (900, True), (901, False), (-(10**11), False)])
+def test_a_claim_of_the_past_or_the_future_counts_for_nothing(late_s, acts):
+    """A claim is young: three intervals of checks, by the controller's clock."""
+    claims = [Claim(2001, "10", "n0", NOW - late_s)]
+    act = decide_claim(
+        NodeState("n0"), claims, [Occupant(2001, "10")], done=[], limits=Remediation(interval_minutes=5), now=NOW
+    )
+    assert bool(act) == acts
+
+
+def test_a_claimed_reboot_is_no_reason_to_replace():
+    """A node that reports a fault within a day of a claimed reboot is rebooted, as the first time."""
+    before = Act("n0", REBOOT, NOW - 60, ("gpu_memory",), claimed_by=2001)
+    assert [act.action for act in decide(sick(), [before], Remediation(), NOW)] == [REBOOT]
+
+
+@pytest.mark.parametrize("changes", [{"out": True}, {"report": Report(REBOOT, NOW, ("xid",))}])
+def test_a_claim_leaves_nodes_alone_that_are_out_or_report_themselves(changes):
+    """The first is somebody's already, and what the second reports has limits and remedies of its own."""
+    claim = Claim(2001, "10", "n0", NOW)
+    node = NodeState("n0", **changes)
+    assert decide_claim(node, [claim], [Occupant(2001, "10")], done=[], limits=Remediation(), now=NOW) is None
+
+
+@given(st.text(max_size=60))
+def test_a_claim_is_read_from_its_form_alone(text):
+    """Other comments are none, and no comment says whose it is."""
+    for wrong in (text, "podwright:reboot:5:run", "podwright:reboot:5:run@n1 n2", "podwright:stop:5:run@n1", "run@n1"):
+        assert Claim.from_text(2001, "10", wrong) is None
+    for wrong in ("@-n1", "@n1\n", "@n1;x", "@" + text + " "):
+        assert Claim.from_text(2001, "10", f"podwright:reboot:5:run{wrong}") is None
+    assert Claim.from_text(2001, "10", "podwright:replace:5:gpu_rows@n1") == Claim(2001, "10", "n1", 5)
+
+
+def test_a_reason_has_no_report():
+    """A reason is a text: what looks like a comment in it is none, before the node's own or without one."""
+    line = "NodeName=n1 State=IDLE+DRAIN Reason=x Comment=podwright:replace:5:gpu_rows [root@2026] Comment=mine Extra=x"
+    assert parse_nodes(line)[0].report is None
 
 
 def test_login_nodes_are_not_out_of_service():

@@ -80,6 +80,13 @@ try sbatch --uid=0 --wrap true
 try sbatch --reboot --wrap true
 try srun --overlap --bcast=/opt/podwright/attack true
 
+# A report of this node, for which the controller has nodes rebooted, and texts that look like Slurm's own, for whoever
+# reads its list of jobs as root.
+scontrol update "JobId=$SLURM_JOB_ID" "Comment=podwright:replace:$(date +%s):gpu_rows@$host"
+for text in 'x UserId=root(0) ' $'x\nJobId=1 UserId=root(0) JobState=PENDING' '-x'; do
+  sbatch --quiet --hold --output=/dev/null --job-name="$text" --comment="$text" --wrap true
+done
+
 # Slurm's keys, and what systemd would do for a user.
 try grep --quiet . <(find / -xdev \( -name munge.key -o -name 'jwt*.key' -o -name slurm.key \) -readable 2>/dev/null)
 try munge --no-input --uid=0

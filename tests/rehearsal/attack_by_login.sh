@@ -70,6 +70,28 @@ try munge --no-input --uid=0
 find / -xdev \( -name munge.key -o -name 'jwt*.key' -o -name slurm.key -o -name slurmdbd.conf \) -readable 2>/dev/null |
   empty 'keys of Slurm'
 
+# Texts of jobs that look like Slurm's own, for whoever reads its lists as root: fields, rows, marks, a terminal's codes.
+for text in 'x UserId=root(0) ' $'x\nJobId=1 UserId=root(0) JobState=PENDING' '~|~1|0|PENDING|~' $'\e]52;c;eA==\a\xff' '-x'; do
+  sbatch --quiet --hold --output=/dev/null --job-name="$text" --comment="$text" --wrap true
+done
+sbatch --quiet --hold --output=/dev/null --job-name="of-$other" --comment="podwright:of-$other" --wrap true
+# What a login prints is not the number of the user's new job: here it is another's.
+printf 'echo %s\n' "$job" >~/.profile
+
+# Reports of a node in the name of a run, for which the controller reboots nodes: of now, the past and the future, about
+# nodes of others, by single jobs and tasks of arrays.
+now=$(date +%s)
+for claim in "reboot:$now:run@$node" "replace:$now:gpu_rows@$node" "replace:$((now + 3600)):run@$node" \
+  "reboot:$((now - 60)):run@$controller" $'reboot:1:x\npodwright:replace:'"$now:run@$node"; do
+  sbatch --quiet --nodelist="$node" --output=/dev/null --chdir=/tmp --comment="podwright:$claim" --wrap 'sleep 900'
+done
+sbatch --quiet --array=1-3 --nodelist="$node" --output=/dev/null --chdir=/tmp \
+  --comment="podwright:replace:$now:gpu_memory@$node" --wrap 'sleep 900'
+for _ in {1..60}; do
+  squeue --noheader --states=RUNNING --user="$me" --format=%A | grep --quiet . && break
+  sleep 1
+done
+
 # Secrets, and what root makes for others, on the shared file system.
 for path in ssh/id_ed25519 secrets/ldap; do
   try cat "/fsx/podwright/$path"

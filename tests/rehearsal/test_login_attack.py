@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from podwright.operations.jobs import slurm
+from podwright.operations.moving.controller import packed
 from podwright_bootstrap.contract import ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import (
     ControllerLogins,
@@ -49,7 +52,7 @@ PARAMETERS = ProvisioningParameters(
         motd=True,
         scratch=Scratch(),
         prolog=Prolog(),
-        remediation=Remediation(max_percent=50),
+        remediation=Remediation(max_percent=50, jobs=True),
         observability=Observability(),
         metadata_access=MetadataAccess(),
         skip=("observability", "dcgm"),  # what they measure is in tests/bootstrap
@@ -106,6 +109,15 @@ def attacked(cluster: NamespacedCluster, scripts: Path, *, host: str) -> str:
     said = cluster.run(attack, host=host, user="mallory", timeout_s=900).stdout
     assert said.splitlines() == ["DONE"]
 
+    claims = cluster.run("squeue --noheader --states=RUNNING --user=mallory --format=%k", user="root").stdout
+    assert "podwright:" in claims
+    cluster.run("systemctl start podwright-remediation", host=CONTROLLER, user="root")
+    assert cluster.node_states()[WORKER] in IN_SERVICE
+    # A job of Mallory's has the name of her run.
+    assert cluster.run(slurm.of_run("of-ada"), host=LOGIN, user="ada").stdout == ""
+    moved(cluster)
+    cluster.run("scancel --user=mallory", user="root")
+
     log = boot(cluster, scripts)
     assert cluster.job(job)["JobState"] == "RUNNING"
     assert cluster.job(job)["Restarts"] == "0"
@@ -121,6 +133,27 @@ def attacked(cluster: NamespacedCluster, scripts: Path, *, host: str) -> str:
     return log
 
 
+def moved(cluster: NamespacedCluster) -> None:
+    """Record the waiting jobs as `podwright move` does, and submit Mallory's again: all are hers."""
+
+    def program(*words: str) -> str:
+        return str(cluster.run(["python3", "-c", packed("jobs"), *words], host=CONTROLLER, user="root").stdout)
+
+    cluster.run("rm -rf /root/move", host=CONTROLLER, user="root")
+    program("close", "/root/move")
+    record = json.loads(cluster.path(CONTROLLER, "/root/move/jobs.json").read_text())
+    owners = {(job["fields"]["userid"], job["fields"]["username"]) for job in record["jobs"]}
+    assert owners == {("2001", "ada"), ("2002", "mallory")}
+    program("reopen", "/root/move")
+    record["jobs"] = [item for item in record["jobs"] if item["fields"]["username"] == "mallory"]
+    cluster.path(CONTROLLER, "/root/move/jobs.json").write_text(json.dumps(record))
+    submitted = json.loads(program("submit", "/root/move").splitlines()[-1])
+    assert submitted["refused"] == []
+    numbers = ",".join(submitted["submitted"].values())
+    users = cluster.run(f"squeue --noheader --states=all --format=%U --jobs={numbers}", user="root").stdout
+    assert set(users.split()) == {"2002"}
+
+
 def test_a_user_of_a_login_node_takes_nothing_and_no_node_down(cluster: NamespacedCluster, scripts: Path) -> None:
     """After all of the script nothing has leaked, hosts boot, Ada's job still runs, and her next one does."""
     log = attacked(cluster, scripts, host=LOGIN)
@@ -134,7 +167,7 @@ def test_a_user_of_a_controller_takes_nothing_and_no_node_down(
     open_to_all = replace(PARAMETERS.nodes, controller_logins=ControllerLogins(everybody=True))
     scripts = bundle(replace(PARAMETERS, nodes=open_to_all))
     boot(cluster, scripts)
-    repair = "chmod 750 ~; rm -rf ~/.ssh ~/.profile.d ~/.hushlogin /fsx/runs/*ip-*"
+    repair = "chmod 750 ~; rm -rf ~/.ssh ~/.profile ~/.profile.d ~/.hushlogin /fsx/runs/*ip-*"
     cluster.run(repair, host=LOGIN, user="mallory", check=False)
     attacked(cluster, scripts, host=CONTROLLER)
 

@@ -111,6 +111,36 @@ def test_second_boot_changes_nothing(cluster):
     assert ", 0 changes, " in log
 
 
+@pytest.mark.parametrize("daemon", ["slurmctld", "slurmdbd", "munge"])
+def test_a_killed_daemon_of_the_controller_comes_back(cluster, daemon):
+    """The host starts it again; one that somebody stops stays stopped, also after it was killed."""
+    state = "systemctl show --property=MainPID --property=ActiveState --value"
+
+    def shown() -> list[str]:
+        return sorted(cluster.run(f"{state} {daemon}", user="root").stdout.split())
+
+    pid, active = shown()
+    assert active == "active"
+    cluster.run(f"kill -KILL {pid}", user="root")
+    wait_for(
+        lambda: shown()[1] == "active" and shown()[0] not in {"0", pid},
+        timeout_s=600,
+        what=lambda: f"{daemon} to run again: {shown()}",
+    )
+    for command in ("sacctmgr --noheader show cluster", "scontrol ping"):
+        wait_for(
+            lambda command=command: cluster.run(command, check=False).returncode == 0,
+            timeout_s=600,
+            what=lambda command=command: f"an answer to {command}",
+        )
+    assert cluster.run("srun --partition gpu hostname", timeout_s=600).stdout
+    if daemon != "munge":  # without which no command works
+        pid, _ = shown()
+        cluster.run(f"systemctl stop {daemon}; sleep 7", user="root")
+        assert shown() == ["0", "inactive"]
+        cluster.run(f"systemctl start {daemon}", user="root")
+
+
 def test_nobody_but_slurm_reads_its_configuration(cluster):
     """slurmdbd.conf is slurm's alone, and no other user of the host gets into the database."""
     shown = cluster.run("stat --format='%U %a' /opt/slurm/etc/slurmdbd.conf", user="root").stdout

@@ -74,6 +74,25 @@ def test_second_boot_changes_nothing(cluster: NamespacedCluster, host: str) -> N
     assert "the service" in cluster.path(host, "/opt/ml/config/provisioning_parameters.json").read_text()
 
 
+@pytest.mark.parametrize(
+    ("host", "daemon"),
+    [(CONTROLLER, "slurmctld"), (CONTROLLER, "slurmdbd"), (WORKER, "slurmd"), (WORKER, "munge")],
+)
+def test_a_killed_daemon_that_the_service_started_comes_back(
+    cluster: NamespacedCluster, host: str, daemon: str
+) -> None:
+    """The scripts add the restart that the image's units lack; the service's own settings stay."""
+
+    def shown(name: str) -> str:
+        return cluster.run(f"systemctl show --property={name} --value {daemon}", host=host, user="root").stdout.strip()
+
+    assert shown("Restart") == "on-failure"
+    pid = shown("MainPID")
+    cluster.run(f"kill -KILL {pid}", host=host, user="root")
+    wait_for(lambda: shown("MainPID") not in {"0", pid}, timeout_s=600, what=lambda: f"{daemon}: {shown('SubState')}")
+    cluster.wait_until_idle([WORKER], timeout_s=600)
+
+
 def test_nodes_features_work(cluster: NamespacedCluster) -> None:
     """A user of cluster.yaml runs a job under the declared account, with the prolog that slurm.conf names."""
     shown = cluster.run("scontrol show config", host=LOGIN).stdout

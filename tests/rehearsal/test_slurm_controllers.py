@@ -236,6 +236,27 @@ def resume(cluster: NamespacedCluster, hostname: str) -> None:
     cluster.wait_until_idle([COMPUTE], timeout_s=600)
 
 
+@pytest.mark.parametrize("host", [PRIMARY, BACKUP])
+@pytest.mark.parametrize("daemon", ["slurmctld", "slurmdbd"])
+def test_a_killed_daemon_comes_back_on_its_host(cluster, host, daemon):
+    """The first controller stays in control, the second stays its backup, and jobs run."""
+    state = f"systemctl show --property=MainPID --value {daemon}"
+    pid = cluster.run(state, host=host, user="root").stdout.strip()
+    cluster.run(f"kill -KILL {pid}", host=host, user="root")
+    wait_for(
+        lambda: cluster.run(state, host=host, user="root").stdout.strip() not in {"0", pid},
+        timeout_s=600,
+        what=lambda: cluster.run(f"systemctl status {daemon}", host=host, user="root", check=False).stdout,
+    )
+    both = [f"(primary) at {PRIMARY} is UP", f"(backup) at {BACKUP} is UP"]
+    wait_for(
+        lambda: all(line in cluster.run("scontrol ping", host=BACKUP, check=False).stdout for line in both),
+        timeout_s=600,
+        what=lambda: cluster.run("scontrol ping", host=BACKUP, check=False).stdout,
+    )
+    assert cluster.run("srun --partition gpu hostname", host=GATE, timeout_s=600).stdout.strip() == COMPUTE
+
+
 def test_the_second_takes_over(cluster):
     """After the first's loss the second runs jobs, says so once, and knows how a fault was remedied before.
 

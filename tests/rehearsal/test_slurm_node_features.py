@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from podwright.operations.moving.controller import packed
 from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import (
     Containers,
@@ -311,6 +313,13 @@ def test_an_ordinary_user_takes_no_node_down(cluster: NamespacedCluster, lifecyc
         what=lambda: cluster.run(["bash", "-c", left], host=FIRST, user="root", check=False).stdout,
     )
 
+    record = ["python3", "-c", packed("jobs"), "close", "/root/move"]
+    cluster.run(record, host=CONTROLLER, user="root")
+    waiting = json.loads(cluster.path(CONTROLLER, "/root/move/jobs.json").read_text())["jobs"]
+    assert {item["fields"]["userid"] for item in waiting} == {"2002"}
+    cluster.run([*record[:3], "reopen", "/root/move"], host=CONTROLLER, user="root")
+    cluster.run("scancel --user=mallory", user="root")
+
     log = boot(cluster, lifecycle)
     cluster.run(f"cd /opt/podwright/lib && python3 -c {shlex.quote(MEASURE)}", user="root")
     metrics = cluster.path(CONTROLLER, "/root/podwright.prom").read_text().splitlines()
@@ -409,6 +418,27 @@ def test_a_sick_node_fails_with_the_reason_that_the_service_acts_on(cluster: Nam
         cluster.wait_for_job(job)
     assert "Reason=Action:Reboot" in cluster.run(f"scontrol show node {SECOND}").stdout
     cluster.run(f"scontrol update NodeName={SECOND} State=RESUME", user="root")
+
+    # Neither a second claim about the node, nor one beside a job of another user, nor many of them do anything.
+    small = f"--partition=gpu --nodelist={SECOND} --chdir=/tmp --output=/dev/null --parsable"
+    submit_small = f"sbatch {small} --comment=podwright:replace:$(date +%s):xid@{SECOND} --wrap 'sleep 600'"
+    record = "/var/spool/slurmctld/podwright-remediation.json"
+    cluster.run(f"rm {record}", host=CONTROLLER, user="root")  # nothing was done before
+    job = int(cluster.run(f"sbatch {small} --wrap 'sleep 600'").stdout)
+    claims = [int(cluster.run(submit_small, user="mallory").stdout) for _ in range(3)]
+    for number in (job, claims[0]):
+        cluster.wait_for_job(number, frozenset({"RUNNING"}), timeout_s=600)
+    cluster.run(f"systemctl reset-failed podwright-remediation; {timer}", host=CONTROLLER, user="root")
+    assert "fail" not in cluster.node_states()[SECOND]
+    cluster.run(f"scancel {job}")
+    cluster.wait_for_job(job, timeout_s=600)
+    for _ in range(2):
+        cluster.run(f"systemctl reset-failed podwright-remediation; {timer}", host=CONTROLLER, user="root")
+        acts = json.loads(cluster.run(f"cat {record}", host=CONTROLLER, user="root").stdout)
+        assert [(act["node"], act["action"], act["claimed_by"]) for act in acts] == [(SECOND, "reboot", 2002)]
+        cluster.run(f"scontrol update NodeName={SECOND} State=RESUME", user="root", check=False)  # in service already
+    cluster.run("scancel --user=mallory", user="root")
+    cluster.wait_until_idle([SECOND], timeout_s=600)
 
 
 def test_features_that_are_switched_off_leave_the_nodes(

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from podwright_bootstrap.remediation.decision import Claim
-from podwright_bootstrap.remediation.decision import Report as ClaimedReport
 from podwright_training.beats import Activity, Beats
 from podwright_training.config.train_config import TrainConfig, conflicts
 from podwright_training.elastic import terms
@@ -588,7 +587,7 @@ def test_a_report_of_a_host_is_its_jobs_comment(tmp_path, monkeypatch, task):
     assert [word for word in given if not word.startswith("Comment=")] == (["update", "JobId=12_3"] if task else [])
     if task:
         (comment,) = [word.removeprefix("Comment=") for word in given if word.startswith("Comment=")]
-        assert Claim.from_text("12_3", comment).node == "ip-10-0-16-9"
+        assert Claim.from_text(2001, "12", comment).node == "ip-10-0-16-9"
 
 
 @pytest.mark.parametrize(
@@ -642,5 +641,5 @@ def test_a_host_that_fails_again_and_again_is_reported(tmp_path):
     for damaged in ("half", json.dumps([[time.time() + 1e8, "a"]] * 2)):
         file.write_text(damaged)
         assert Offenders(file).add("a") == 0
-    claim = Claim.from_text("7", REPORT.format(at=5, host="ip-10-0-16-9"))
-    assert claim == Claim("7", "ip-10-0-16-9", ClaimedReport("reboot", 5, ("run",)))
+    claim = Claim.from_text(2001, "7", REPORT.format(at=5, host="ip-10-0-16-9"))
+    assert claim == Claim(2001, "7", "ip-10-0-16-9", 5)

@@ -10,6 +10,8 @@ from podwright_bootstrap.host.shell import BootstrapError
 
 FOLDER = Path("/etc/systemd/system")
 START_LIMIT_S = 120
+# The pause is the limit: a daemon whose database or disk is away for an hour is started again when it is back.
+RESTARTS = "[Service]\nRestart=on-failure\nRestartSec=5\n"
 
 
 def keep_on(unit: str, *, restart: bool = False) -> Iterator[str]:
@@ -45,6 +47,19 @@ def answer(question: str, unit: str) -> str:
 def drop_in(unit: str, name: str, text: str) -> Iterator[str]:
     """Write our settings for another package's unit; a running daemon has them after its next start."""
     yield from _write(FOLDER / f"{unit}.d" / f"{name}.conf", text)
+
+
+def restart_on_failure(*names: str) -> Iterator[str]:
+    """Let systemd start daemons again that crash or are killed; those that somebody stops stay stopped."""
+    for name in names:
+        yield from drop_in(f"{name}.service", "podwright-restart", RESTARTS)
+
+
+def restarts(unit: str) -> int:
+    """Return how often systemd has started the unit again by itself since it was started."""
+    shown = shell.run("systemctl", "show", "--property=NRestarts", unit, timeout_s=30, check=False, quiet=True).output
+    number = shown.strip().rpartition("NRestarts=")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def run_by_timer(name: str, *, service: str, timer: str, path: str = "") -> Iterator[str]:

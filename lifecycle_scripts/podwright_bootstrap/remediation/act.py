@@ -8,16 +8,17 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import List
+from typing import Dict, List
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError
-from podwright_bootstrap.features import build
+from podwright_bootstrap.features import Remediation, build
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.remediation import decision
 from podwright_bootstrap.remediation.decision import DRAIN, OURS, REBOOT, REPLACE, Act, Claim, NodeState
-from podwright_bootstrap.slurm import primary, slurm_conf
+from podwright_bootstrap.slurm import listing, primary, slurm_conf
+from podwright_bootstrap.slurm.listing import ListingError
 
 DONE = "podwright-remediation.json"  # in the folder of Slurm's state, which controllers share: limits are the cluster's
 REASONS = {REBOOT: "Action:Reboot", REPLACE: "Action:Replace"}  # HyperPod compares all of it
@@ -31,40 +32,64 @@ def main() -> int:
             return 0
         shown = shell.run("scontrol", "show", "nodes", "--oneliner", timeout_s=60, quiet=True).output
         nodes, done, now = decision.parse_nodes(shown), _done(), int(time.time())
-        if wanted.jobs:
-            nodes = _with_claims(nodes)
         acts = decision.decide(nodes, done, wanted, now)
         for act in acts:
             done.append(act)
-            _remember(done)  # first: limits hold if we die
+            _remember(done, now)  # first: limits hold if we die
             _apply(act)
+        if wanted.jobs:
+            _follow_claims(nodes, acts, done, wanted, now)
         waiting = [node.name for node in nodes if node.report and node.name not in {act.node for act in acts}]
         if waiting:
             shell.say(f"not acted on now: {', '.join(waiting)}")
-    except (BootstrapError, ContractError, OSError) as error:
+    except (BootstrapError, ContractError, ListingError, OSError) as error:
         shell.say(f"no remediation: {error}")
         return 1
     return 0
 
 
-def _with_claims(nodes: List[NodeState]) -> List[NodeState]:
-    """Add the reports of running jobs. A comment may contain newlines: each claim is read again, from its job alone."""
-    jobs = decision.parse_jobs(_squeue("%i|%U|%N"))
-    claims = []
-    for line in _squeue("%i|%k").splitlines():
-        job, _, comment = line.partition("|")
-        if job in jobs and Claim.from_text(job, comment):
-            claims.append(Claim.from_text(job, _squeue("%k", f"--jobs={job}").rstrip("\n")))
-    return decision.claimed(nodes, [claim for claim in claims if claim], jobs)
+def _follow_claims(nodes: List[NodeState], acts: List[Act], done: List[Act], wanted: Remediation, now: int) -> None:
+    """Let HyperPod reboot nodes on which the run of a job fails, as its comment claims."""
+    by_node: Dict[str, List[Claim]] = {}
+    for claim in _claims():
+        by_node.setdefault(claim.node, []).append(claim)
+    acts = list(acts)
+    for node in nodes:
+        claims = by_node.get(node.name)
+        if not claims or node.name in {act.node for act in acts} or not decision.has_room(nodes, acts, wanted):
+            continue
+        act = decision.decide_claim(node, claims, listing.occupants(node.name), done=done, limits=wanted, now=now)
+        if act:
+            done.append(act)
+            _remember(done, now)
+            acts.append(act)
+            _reboot_for(act)
 
 
-def _squeue(columns: str, *options: str) -> str:
-    command = ("squeue", "--noheader", "--states=RUNNING", f"--format={columns}", *options)
-    return shell.run(*command, timeout_s=60, quiet=True).output
+def _claims() -> List[Claim]:
+    rows = listing.jobs(("userid", "arrayjobid", "state", "comment"), "--all", "--states=RUNNING")
+    claims = (Claim.from_text(int(row["userid"]), row["arrayjobid"], row["comment"]) for row in rows)
+    return [claim for claim in claims if claim]
+
+
+def _reboot_for(act: Act) -> None:
+    """Let no further job onto the node, look once more, and only then let HyperPod reboot it.
+
+    A job of another user may have begun since the decision.
+    """
+    hold = f"Reason={OURS} a job claims that its run fails here"  # no reason that HyperPod acts on
+    shell.run("scontrol", "update", f"NodeName={act.node}", "State=FAIL", hold, timeout_s=30)
+    uids = {occupant.uid for occupant in listing.occupants(act.node)}
+    if uids - {act.claimed_by}:
+        shell.run("scontrol", "update", f"NodeName={act.node}", "State=RESUME", timeout_s=30)
+        shell.say(f"{act.node}: not rebooted, a job of another user has begun there")
+        return
+    _apply(act)
 
 
 def _apply(act: Act) -> None:
-    shell.say(f"{act.action} {act.node}: {', '.join(act.checks)}")
+    claimed = "" if act.claimed_by is None else f", claimed by a job of user {act.claimed_by}"
+    shell.say(f"{act.action} {act.node}: {', '.join(act.checks)}{claimed}")
     state = "DRAIN" if act.action == DRAIN else "FAIL"
     reason = REASONS.get(act.action) or f"{OURS} {', '.join(act.checks)}"
     shell.run("scontrol", "update", f"NodeName={act.node}", f"State={state}", f"Reason={reason}", timeout_s=30)
@@ -74,8 +99,8 @@ def _path() -> Path:
     return Path(slurm_conf.value("StateSaveLocation", "/var/spool/slurmctld")) / DONE
 
 
-def _remember(done: List[Act]) -> None:
-    shell.write_file(_path(), json.dumps([asdict(act) for act in done[-1000:]]))
+def _remember(done: List[Act], now: int) -> None:
+    shell.write_file(_path(), json.dumps([asdict(act) for act in done if decision.still_counts(act, now)]))
 
 
 def _done() -> List[Act]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from dataclasses import dataclass
+from typing import Iterable, List, Optional, Sequence, Set, Tuple
 
 from podwright_bootstrap.contract import LOGIN_NODE_REASON
 from podwright_bootstrap.features import Remediation
+from podwright_bootstrap.slurm.listing import Occupant
 
 REBOOT, REPLACE, DRAIN = "reboot", "replace", "drain"
 SEVERITY = (REBOOT, REPLACE)  # the last is the gravest
@@ -18,6 +19,9 @@ PROLOG_FAILED = "Prolog error"
 STALE_INTERVALS = 3
 HOUR_S = 3600
 RECURRENCE_S = 24 * HOUR_S  # the same fault so soon after a reboot is one that reboots do not cure
+# What jobs claim: every user can write a comment, so a claim counts for little, and no number of them for more.
+CLAIMED = ("run",)  # the check of a reboot that a job has claimed, whatever the claim names
+CLAIMS_PER_NODE, CLAIMS_PER_USER = 1, 3  # reboots within RECURRENCE_S
 OUT = {"DOWN", "DRAIN", "DRAINING", "DRAINED", "ERROR", "FAIL", "FAILING", "INVAL", "NOT_RESPONDING", "UNKNOWN"}
 
 
@@ -52,18 +56,20 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Claim:
-    """A job's report of a node."""
+    """A user's job says that a run has failed on a node again and again; who says so is Slurm's word, not the job's."""
 
-    job: str
+    uid: int
+    array: str  # number of the job, or of the array that it is a task of
     node: str
-    report: Report
+    at: int
 
     @classmethod
-    def from_text(cls, job: str, comment: str) -> Optional[Claim]:
+    def from_text(cls, uid: int, array: str, comment: str) -> Optional[Claim]:
         """Parse a job's comment of the form ``REPORT@NODE``; return None for other comments."""
         text, _, node = comment.partition("@")
         report = Report.from_text(text)
-        return cls(job, node, report) if report and re.fullmatch(r"[\w.-]+", node, flags=re.ASCII) else None
+        is_claim = report and re.fullmatch(r"[A-Za-z0-9][\w.-]*", node, flags=re.ASCII)
+        return cls(uid, array, node, report.at) if report and is_claim else None
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ class Act:
     action: str  # REBOOT | REPLACE | DRAIN
     at: int
     checks: Tuple[str, ...]
+    claimed_by: Optional[int] = None  # id of the user whose job claimed it; None for what the node itself reports
 
 
 def parse_nodes(shown: str) -> List[NodeState]:
@@ -85,34 +92,17 @@ def parse_nodes(shown: str) -> List[NodeState]:
         if name and state:
             flags = state[1].split("+")
             reason = re.search(r"\sReason=(.*?)(?= \[\S+@|$)", line)
-            comment = re.search(r"\sComment=(\S+)", line)
+            comments = re.findall(r"\sComment=(\S+)", line)  # the last is Slurm's field; a reason is a text, too
             states.append(
                 NodeState(
                     name[1],
                     out=state[1].endswith("*") or any(flag.rstrip("*~#!%$@^-") in OUT for flag in flags),
                     reason=reason[1] if reason else "",
-                    report=Report.from_text(comment[1]) if comment else None,
+                    report=Report.from_text(comments[-1]) if comments else None,
                 )
             )
     # Slurm itself adds ": Not responding" to a reason
     return [state for state in states if not state.reason.startswith(LOGIN_NODE_REASON)]
-
-
-def parse_jobs(shown: str) -> Dict[str, Tuple[str, str]]:
-    """Read ``job|uid|nodes`` of each running job; return uid and nodes by job."""
-    return {job: (uid, nodes) for job, uid, nodes in (line.split("|") for line in shown.splitlines())}
-
-
-def claimed(
-    nodes: Sequence[NodeState], claims: Iterable[Claim], jobs: Mapping[str, Tuple[str, str]]
-) -> List[NodeState]:
-    """Return the nodes; a node without a report of its own gets the report of its jobs.
-
-    A user can have only nodes rebooted on which a job of theirs runs, and on no other node.
-    """
-    held = {(uid, names) for uid, names in jobs.values()}
-    by_node = {each.node: each.report for each in claims if (jobs[each.job][0], each.node) in held}
-    return [replace(node, report=node.report or by_node.get(node.name)) for node in nodes]
 
 
 def decide(nodes: Sequence[NodeState], done: Iterable[Act], wanted: Remediation, now: int) -> List[Act]:
@@ -138,6 +128,53 @@ def decide(nodes: Sequence[NodeState], done: Iterable[Act], wanted: Remediation,
     return acts[: max(0, room)]
 
 
+def decide_claim(
+    node: NodeState,
+    claims: Iterable[Claim],
+    occupants: Sequence[Occupant],
+    *,
+    done: Iterable[Act],
+    limits: Remediation,
+    now: int,
+) -> Optional[Act]:
+    """Return the reboot of a node that a job claims, if it may have one; never a replacement.
+
+    The claimer's own job, or its array, has to be on the node, and no job of any other user. ``done`` is root's own
+    record: a node and a user have few such reboots a day, and claims together at most half of an hour's acts, so that
+    what nodes report themselves still finds room.
+    """
+    done = list(done)
+    recent = [act for act in done if act.claimed_by is not None and now - act.at < RECURRENCE_S]
+    hour = [act for act in done if now - act.at < HOUR_S]
+    uids = {occupant.uid for occupant in occupants}
+    arrays = {occupant.array for occupant in occupants}
+    may_act = (
+        len(uids) == 1
+        and not node.out  # in service, also with the reason of before, which Slurm keeps
+        and node.report is None
+        and sum(act.node == node.name for act in recent) < CLAIMS_PER_NODE
+        and sum(act.claimed_by in uids for act in recent) < CLAIMS_PER_USER
+        and len(hour) < limits.max_per_hour
+        and sum(act.claimed_by is not None for act in hour) < max(1, limits.max_per_hour // 2)
+    )
+    for claim in claims if may_act else ():
+        is_fresh = 0 <= now - claim.at <= _stale_s(limits)
+        if is_fresh and claim.node == node.name and claim.uid in uids and claim.array in arrays:
+            return Act(node.name, REBOOT, now, CLAIMED, claimed_by=claim.uid)
+    return None
+
+
+def has_room(nodes: Sequence[NodeState], acts: Sequence[Act], wanted: Remediation) -> bool:
+    """Return whether one more node may go out of service, beside those that are out and those of these acts."""
+    out = {node.name for node in nodes if node.out} | {act.node for act in acts}
+    return len(out) < max(1, len(nodes) * wanted.max_percent // 100)
+
+
+def still_counts(act: Act, now: int) -> bool:
+    """Return whether an act of the past still bears on a decision."""
+    return now - act.at < RECURRENCE_S
+
+
 def _stale_s(wanted: Remediation) -> int:
     return STALE_INTERVALS * 60 * wanted.interval_minutes
 
@@ -159,7 +196,8 @@ def _is_free(node: NodeState) -> bool:
 
 def _act(node: NodeState, done: Iterable[Act], wanted: Remediation, now: int) -> Act:
     checks, action = _checks(node), node.report.action if node.report else REBOOT
-    recent = (act for act in done if act.node == node.name and act.action == REBOOT and now - act.at < RECURRENCE_S)
+    reboots = (act for act in done if act.node == node.name and act.action == REBOOT and act.claimed_by is None)
+    recent = (act for act in reboots if now - act.at < RECURRENCE_S)
     if any(set(act.checks) & set(checks) for act in recent):
         action = REPLACE
     if action == REPLACE and not wanted.replace:

@@ -30,8 +30,13 @@ def register(cluster: str) -> Iterator[str]:
 
 
 def table(*words: str, columns: Sequence[str]) -> List[List[str]]:
-    """Return the rows of ``show``, cell by cell."""
-    return [line.split("|") for line in _show(*words, f"format={','.join(columns)}").output.splitlines() if line]
+    """Return the rows of ``show``, cell by cell.
+
+    Coordinators of accounts write names and descriptions, and sacctmgr escapes nothing: a row with more or fewer cells
+    is left out, because a part of a text would pass for another cell.
+    """
+    lines = _show(*words, f"format={','.join(columns)}").output.splitlines()
+    return [cells for cells in (line.split("|") for line in lines) if len(cells) == len(columns)]
 
 
 def change(verb: str, *words: str) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Iterable, List, Optional
+from typing import Iterable, List, Mapping, Optional
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.slurm import listing
+from podwright_bootstrap.slurm.listing import ListingError
 from podwright_bootstrap.storage import own_folder
 
 KEEP_S = 7 * 24 * 3600  # after the last change of a link: people have shells and notebooks open
@@ -29,7 +30,7 @@ def main() -> int:
         if record.shared_root and folder.is_dir():
             own_folder.refuse_writable(folder)
             _clean(folder)
-    except (BootstrapError, ContractError, OSError) as error:
+    except (BootstrapError, ContractError, ListingError, OSError) as error:
         shell.say(f"nothing removed: {error}")
         return 1
     return 0
@@ -61,10 +62,12 @@ def replaced(folder: Path, *, now: float) -> List[str]:
 
 
 def _texts_of_jobs() -> Optional[List[str]]:
-    """Return the descriptions and scripts of all jobs; None if the script of one cannot be read."""
-    shown = shell.run("scontrol", "show", "jobs", "--oneliner", timeout_s=120, quiet=True).output
-    texts = [shown]
-    for job in jobs(shown.splitlines()):
+    """Return the descriptions and scripts of all jobs; None if the script of one cannot be read.
+
+    Which jobs there are is Slurm's word: a text of a user can keep an environment, and hides no job of another.
+    """
+    texts = [shell.run("scontrol", "show", "jobs", "--oneliner", timeout_s=120, quiet=True).output]
+    for job in jobs(listing.jobs(("jobid", "state", "batchflag"), "--all", "--states=all")):
         if job is None:
             return None
         try:
@@ -75,14 +78,10 @@ def _texts_of_jobs() -> Optional[List[str]]:
     return texts
 
 
-def jobs(lines: Iterable[str]) -> List[Optional[str]]:
+def jobs(rows: Iterable[Mapping[str, str]]) -> List[Optional[str]]:
     """Return the ids of waiting and running jobs; None for a job that was not submitted as a script."""
-    found: List[Optional[str]] = []
-    for line in lines:
-        job, state = re.search(r"\bJobId=(\d+)", line), re.search(r"\bJobState=(\w+)", line)
-        if job and state and state[1] in {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "REQUEUED"}:
-            found.append(job[1] if re.search(r"\bBatchFlag=[1-9]", line) else None)
-    return found
+    present = [row for row in rows if row["state"] in {"PENDING", "REQUEUED", *listing.HAS_NODES}]
+    return [row["jobid"] if row["batchflag"] not in {"0", ""} else None for row in present]
 
 
 if __name__ == "__main__":

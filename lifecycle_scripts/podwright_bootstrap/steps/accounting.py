@@ -24,6 +24,7 @@ SLURMDBD_CONF = slurm_conf.FOLDER / "slurmdbd.conf"
 SLURMDBD_LOG = Path("/var/log/slurm/slurmdbd.log")
 MAX_DAEMONS = 2  # slurm.conf(5): AccountingStorageHost and AccountingStorageBackupHost
 ANSWER_LIMIT_S = 120
+MOST_RESTARTS = 3  # by systemd, before a boot gives slurmdbd up and shows its log
 
 # Where a secret may be changed, as RDS does every week: this step again.
 ROTATION = "podwright-accounting"
@@ -165,9 +166,13 @@ def _answers(node: Node, daemons: list[Controller]) -> Callable[[], bool]:
     """Return whether sacctmgr gets an answer; raises with slurmdbd's own message once it has ended."""
 
     def answered() -> bool:
-        if _runs_slurmdbd(node, daemons) and units.answer("is-active", "slurmdbd") == "failed":
+        if _runs_slurmdbd(node, daemons) and _keeps_failing():
             log = SLURMDBD_LOG.read_text(errors="replace") if SLURMDBD_LOG.exists() else ""
             raise BootstrapError(f"slurmdbd has ended: {shell.Outcome(1, log).summary}")
         return sacctmgr.answers()
 
     return answered
+
+
+def _keeps_failing() -> bool:
+    return units.answer("is-active", "slurmdbd") == "failed" or units.restarts("slurmdbd") >= MOST_RESTARTS

@@ -23,6 +23,12 @@ OWN_SPOOL = (
     f"-/bin/sh -c 'cd {SPOOL} && ! mountpoint -q . && ! ls *_[0-9]* >/dev/null 2>&1 && "
     f"exec mount -t tmpfs -o size=256m,mode=755 tmpfs {SPOOL} || true'"
 )
+# Images ship them without a restart.
+DAEMONS = {
+    CONTROLLER: ("munge", "slurmctld", "slurmdbd"),
+    COMPUTE: ("munge", "slurmd"),
+    LOGIN: ("munge", "slurmd", "sackd"),
+}
 SLURMD_ENVIRONMENT = contract.STATE_DIRECTORY / "slurmd.env"
 
 # How long another host's part may take: a controller boots like we do.
@@ -40,10 +46,15 @@ class Slurm(Step):
     attempts = 3  # a daemon that did not start may start when munge does
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Start one daemon, keep the other one off; daemons that HyperPod has started already are its own."""
+        """Start one daemon, keep the other one off; daemons that HyperPod has started already are its own.
+
+        All of them come back when they crash: a slurmd gives up when the controller is away for seconds.
+        """
+        yield from units.restart_on_failure(*DAEMONS[node.role])
         if node.parameters.slurm_by_api:
-            return _by_api(node)
-        return _controller(node) if node.role == CONTROLLER else _client(node)
+            yield from _by_api(node)
+        else:
+            yield from _controller(node) if node.role == CONTROLLER else _client(node)
 
     def verify(self, node: Node) -> None:
         """The daemon is active, the controller answers and knows this node."""
@@ -120,10 +131,7 @@ def _configure(node: Node) -> Iterator[str]:
     """Options go through the unit's own $SLURMD_OPTIONS: the last EnvironmentFile= wins, the unit stays as shipped."""
     options = f"SLURMD_OPTIONS=--conf-server {','.join(node.controllers)}\n"
     drop_in = units.FOLDER / "slurmd.service.d" / "podwright.conf"
-    settings = (
-        f"[Service]\nEnvironmentFile={SLURMD_ENVIRONMENT}\nExecStartPre={OWN_SPOOL}\n"
-        "Restart=on-failure\nRestartSec=5\n"  # slurmd gives up when the controller is away for seconds
-    )
+    settings = f"[Service]\nEnvironmentFile={SLURMD_ENVIRONMENT}\nExecStartPre={OWN_SPOOL}\n"
     for path, text in ((SLURMD_ENVIRONMENT, options), (drop_in, settings)):
         if shell.write_file(path, text):
             yield f"wrote {path}"

@@ -14,7 +14,7 @@ from podwright.operations.target import add_examples, add_target_arguments, targ
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the jobs."""
     parser.add_argument(
-        "jobs", nargs="+", metavar="JOB", help="a job's number, or a run's name to cancel all jobs of the run"
+        "jobs", nargs="+", metavar="JOB", help="a job's number, or a run's name to cancel all jobs of your run"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_remote_arguments(parser)
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Cancel the jobs; a job that has a checkpoint to save gets Slurm's signal first."""
     node = remote(target(options), options)
-    found = _found(slurm.queue(node), options.jobs, node.cluster.name)
+    found = _found(slurm.queue(node), options.jobs, node.cluster.name, user_id=int(node.run("id -u")))
     listed = ", ".join(f"{job.job_id} ({job.name}, {job.user}, {job.state})" for job in found)
     if not confirm(f"Cancel {listed}?", yes=options.yes):
         return 1
@@ -37,15 +37,22 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _found(existing: list[slurm.Job], wanted: list[str], cluster: str) -> list[slurm.Job]:
-    """Return the jobs that the words name, each once.
+def _found(existing: list[slurm.Job], words: list[str], cluster: str, *, user_id: int) -> list[slurm.Job]:
+    """Return the jobs that the words name, each once: any by its number, the user's by the name of job or run.
 
     Raises:
         ArgumentError: a word names none; the message has every such word.
     """
-    found = {job.job_id: job for word in wanted for job in existing if job.is_named(word)}
-    wrong = [word for word in wanted if not any(job.is_named(word) for job in existing)]
+    named = {word: [job for job in existing if _is_named(job, word, user_id)] for word in words}
+    wrong = [word for word, jobs in named.items() if not jobs]
     if wrong:
-        there = ", ".join(f"{job.job_id} ({job.name})" for job in existing) or "none"
-        raise ArgumentError(f"{cluster} has no job {' and '.join(wrong)}", f"jobs that wait or run: {there}")
-    return list(found.values())
+        there = ", ".join(f"{job.job_id} ({job.name}, {job.user})" for job in existing) or "none"
+        raise ArgumentError(
+            f"{cluster} has no job {' and '.join(wrong)}",
+            f"jobs that wait or run: {there}; name jobs of other users by their numbers",
+        )
+    return list({job.job_id: job for jobs in named.values() for job in jobs}.values())
+
+
+def _is_named(job: slurm.Job, word: str, user_id: int) -> bool:
+    return job.has_number(word) or (job.user_id == user_id and job.has_name(word))

@@ -105,7 +105,9 @@ def _show_job(node: Remote, options: argparse.Namespace) -> None:
         paths, alive = [_output_of(node, options.job)], quoted("squeue", "--noheader", f"--jobs={options.job}")
     else:
         name = runs.run_name(options.job)
-        paths, alive = _outputs_of_run(node, name, options.runs), slurm.of_run(name)
+        paths = _outputs_of_run(node, name, options.runs)
+        owner = f"$(stat --format=%u {quoted(str(Path(paths[0]).parent))})"  # a run's jobs are its owner's
+        alive = slurm.of_run(name, user=owner)
     if options.follow:
         node.show(FOLLOW.format(lines=options.lines, paths=quoted(*_together(paths)), alive=alive))
     else:
@@ -113,10 +115,10 @@ def _show_job(node: Remote, options: argparse.Namespace) -> None:
 
 
 def _output_of(node: Remote, job_id: str) -> str:
-    fields = slurm.job(node, job_id)
-    path = fields.get("StdOut", "")
+    state = slurm.job(node, job_id)["state"]
+    path = slurm.output_of(node, job_id)
     if not path or path == "/dev/null":
-        raise OperationError(f"job {job_id} has no output file: it is {fields.get('JobState', 'unknown')}")
+        raise OperationError(f"job {job_id} has no output file: it is {state}")
     return path
 
 

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from podwright.operations.access.remote import Remote, RemoteError, quoted
 from podwright.operations.errors import ArgumentError, OperationError
+from podwright_bootstrap.slurm import listing
+from podwright_bootstrap.slurm.listing import ListingError
 
-SEPARATOR, END = "\x1f", "\x1e"  # of fields and jobs: a name may have spaces, bars and line breaks
-# https://slurm.schedmd.com/squeue.html#OPT_format, in the order of Job
-SQUEUE = SEPARATOR.join(("%i", "%j", "%u", "%P", "%T", "%M", "%l", "%D", "%k", f"%R{END}"))
+# https://slurm.schedmd.com/squeue.html#OPT_Format, in the order of Job
+COLUMNS = (
+    *("jobarrayid", "name", "username", "partition", "state", "timeused", "timelimit", "numnodes", "comment"),
+    *("reasonlist", "userid"),
+)
 # https://slurm.schedmd.com/sacct.html#SECTION_Job-Accounting-Fields, in the order of Job
-SACCT = "JobID,JobName,User,Partition,State,Elapsed,Timelimit,NNodes,Comment,NodeList"
+SACCT = (
+    "JobID",
+    "JobName",
+    "User",
+    "Partition",
+    "State",
+    "Elapsed",
+    "Timelimit",
+    "NNodes",
+    "Comment",
+    "NodeList",
+    "UID",
+)
 INVALID_JOB_ID = "Invalid job id"  # of a job that Slurm does not know, or no longer
 OF_RUN = "podwright:"  # the comment of podwright-train's jobs, before the name of their run
 JOB_ID = re.compile(r"\d+(_\d+)?(\+\d+)?")  # of a job, a task of an array, a part of a heterogeneous job
-_FIELD = re.compile(r"(?:^|\s)(\w[\w/:]*)=(.*?)(?=\s\w[\w/:]*=|\s*$)")
+ME = "$(id -u)"  # on the node
 
 
 class Shell(Protocol):
@@ -30,7 +47,7 @@ class Shell(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """One job. ``run`` is the podwright-train run that it belongs to; ``where`` its nodes, or why it waits."""
+    """One job. ``run`` is the podwright-train run that it claims; ``where`` its nodes, or why it waits."""
 
     job_id: str
     name: str
@@ -42,13 +59,15 @@ class Job:
     node_count: int
     run: str
     where: str
+    user_id: int
 
-    def is_named(self, word: str) -> bool:
-        """Return whether a word is its number, its array's, its name or its run's."""
-        return word in {self.job_id, self.job_id.split("_")[0], self.name, self.run}
+    def has_number(self, word: str) -> bool:
+        """Return whether a word is its number or its array's."""
+        return word in {self.job_id, self.job_id.split("_")[0]}
 
-
-FIELDS = len(fields(Job))
+    def has_name(self, word: str) -> bool:
+        """Return whether a word is its name or its run's: every user may give a job the name of another's."""
+        return word in {self.name, self.run}
 
 
 def queue(node: Shell, *, user: str | None = None, job_ids: Sequence[str] = ()) -> list[Job]:
@@ -58,7 +77,7 @@ def queue(node: Shell, *, user: str | None = None, job_ids: Sequence[str] = ()) 
         OperationError: the node or Slurm does not answer.
     """
     only = [*([f"--user={user}"] if user else []), *([f"--jobs={','.join(job_ids)}"] if job_ids else [])]
-    return _jobs(node.run(quoted("squeue", "--noheader", f"--format={SQUEUE}", *only)).split(END))
+    return [_job(*row.values()) for row in _listed(node, COLUMNS, quoted(*only))]
 
 
 def ended(node: Remote, *, days: int, user: str | None = None) -> list[Job]:
@@ -67,43 +86,64 @@ def ended(node: Remote, *, days: int, user: str | None = None) -> list[Job]:
     Raises:
         OperationError: the cluster has no accounting, or as ``queue``.
     """
+    mark = f"~{secrets.token_hex(16)}~"
     who = [f"--user={user}"] if user else ["--allusers"]
     command = quoted(
-        *("sacct", "--allocations", "--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={SACCT}"),
+        *("sacct", "--allocations", "--noheader", "--parsable", f"--delimiter={mark}", f"--format={','.join(SACCT)}"),
         *(f"--starttime=now-{days}days", "--endtime=now", "--state=BF,CA,CD,DL,F,NF,OOM,PR,TO", *who),
     )
     try:
-        return _jobs(node.run(command).splitlines())
+        output = node.run(command)
     except RemoteError as error:
         if "accounting storage is disabled" not in str(error):
             raise
         raise OperationError(
             f"{node.cluster.name} keeps no ended jobs: Slurm's accounting is off", "see `podwright explain accounting`"
         ) from error
+    return [_job(*listing.printable(row).values()) for row in _rows(listing.rows, SACCT, mark, output)]
 
 
-def job(node: Remote, job_id: str) -> dict[str, str]:
-    """Return the fields of ``scontrol show job``: JobState, StdOut, WorkDir and others.
+def job(node: Shell, job_id: str) -> Mapping[str, str]:
+    """Return the state and reason of a job, also of one that has just ended.
 
     Raises:
         ArgumentError: Slurm does not know the job, or no longer.
         OperationError: the node or Slurm does not answer.
     """
     try:
-        output = node.run(quoted("scontrol", "show", "job", "--oneliner", job_id))
+        found = _listed(node, ("state", "reason"), quoted("--states=all", f"--jobs={job_id}"))
     except RemoteError as error:
         if INVALID_JOB_ID not in str(error):
             raise
+        found = []
+    if not found:
         raise ArgumentError(
             f"Slurm knows no job {job_id}: it forgets a job minutes after its end",
             "`podwright jobs --ended 7` lists ended ones; `podwright logs RUN` reads a run's output",
-        ) from error
-    return {key: value.strip() for key, value in _FIELD.findall(output.splitlines()[0])}
+        )
+    return found[0]
 
 
-def of_run(name: str) -> str:
-    """Return the line of shell that prints the numbers of a run's jobs; it fails if Slurm does not answer."""
-    listed = quoted("squeue", "--noheader", "--format=%i|%k|%j")
+def output_of(node: Shell, job_id: str) -> str:
+    """Return the path that a job writes to, which its user has chosen; empty if there is none.
+
+    Only scontrol shows it for every release of Slurm with its patterns filled in, and only behind texts of the user.
+    """
+    text = node.run(quoted("scontrol", "show", "job", job_id))
+    paths = re.findall(r"(?m)^ {3}StdOut=(.*)$", text)
+    return paths[-1] if paths else ""
+
+
+def of_run(name: str, user: str = ME) -> str:
+    """Return the line of shell that prints the numbers of a run's jobs; it fails if Slurm does not answer.
+
+    Every user may name a job after another's run: only jobs of one user count.
+
+    Args:
+        name: the run's, without characters that have a meaning for awk or shell.
+        user: number of the user, as words of shell. Default: who runs the line.
+    """
+    listed = f"squeue --noheader --user={user} {quoted('--format=%i|%k|%j')}"
     chosen = quoted("awk", "-F|", f'$2 == "{OF_RUN}{name}" || $3 == "{name}" {{ print $1 }}')
     return f"{{ jobs=$({listed}) && printf '%s\\n' \"$jobs\" | {chosen}; }}"
 
@@ -129,18 +169,20 @@ def cancel(node: Remote, job_ids: Sequence[str]) -> None:
     node.run(quoted("scancel", *job_ids))
 
 
-def _jobs(records: Iterable[str]) -> list[Job]:
-    """Return a job for each record that has all fields: users name jobs as they like."""
-    values = (_printable(record.strip("\r\n")).split(SEPARATOR) for record in records)
-    return [_job(*each) for each in values if len(each) == FIELDS]
+def _listed(node: Shell, columns: Sequence[str], options: str) -> list[dict[str, str]]:
+    """Return squeue's rows, without control characters."""
+    output = node.run(listing.shell_line(columns, options))
+    return [listing.printable(row) for row in _rows(listing.rows_of_shell, columns, output)]
+
+
+def _rows(read: Callable[..., list[dict[str, str]]], *arguments: object) -> list[dict[str, str]]:
+    try:
+        return read(*arguments)
+    except ListingError as error:
+        raise OperationError(f"Slurm's answer cannot be read: {error}", "run the command again") from error
 
 
 def _job(*values: str) -> Job:
-    job_id, name, user, partition, state, elapsed, limit, nodes, comment, where = values
+    job_id, name, user, partition, state, elapsed, limit, nodes, comment, where, user_id = values
     run = comment.removeprefix(OF_RUN) if comment.startswith(OF_RUN) else ""
-    return Job(job_id, name, user, partition, state, elapsed, limit, int(nodes), run, where)
-
-
-def _printable(record: str) -> str:
-    """Replace control characters that a terminal would obey."""
-    return "".join(letter if letter.isprintable() or letter == SEPARATOR else "?" for letter in record)
+    return Job(job_id, name, user, partition, state, elapsed, limit, int(nodes), run, where, int(user_id))

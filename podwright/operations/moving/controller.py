@@ -18,6 +18,11 @@ from podwright.operations.moving.journal import Place
 from podwright.operations.nodes.slurm_states import ControllerShell, controller_shell
 
 PACKAGE = "podwright.operations.moving.on_node"
+READER = "podwright_bootstrap.slurm.listing"  # which the programs import; the node's own copy may be an older one
+START = """import base64,json,sys,types,zlib
+for name, text in json.loads(zlib.decompress(base64.b64decode('{packed}'))):
+    sys.modules[name] = module = types.ModuleType(name)
+    exec(compile(text, name, 'exec'), module.__dict__)"""
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,24 @@ class Controller:
         Raises:
             OperationError: no session, or the program failed; the message has what it said.
         """
-        source = files(PACKAGE).joinpath(f"{program}.py").read_bytes()
-        packed = base64.b64encode(zlib.compress(source, 9)).decode()
-        start = f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
-        output = self.shell.run(quoted("python3", "-c", start, verb, *arguments))
+        output = self.shell.run(quoted("python3", "-c", packed(program), verb, *arguments))
         try:
             return dict(json.loads(output.strip().splitlines()[-1]))
         except (ValueError, IndexError) as error:
             said = " ".join(output.split()) or "nothing"
             raise OperationError(f"{self.shell.node.name} answered {program} {verb} with {said}") from error
+
+
+def packed(program: str) -> str:
+    """Return the Python that runs a program of ``on_node`` on a host that has none of our packages."""
+    top, below, module = READER.split(".")
+    reader = files(f"{top}.{below}").joinpath(f"{module}.py").read_text(encoding="utf-8")
+    source = files(PACKAGE).joinpath(f"{program}.py").read_text(encoding="utf-8")
+    modules = [
+        (top, ""),
+        (READER, reader),
+        # `from PACKAGE import MODULE` looks into the package.
+        (f"{top}.{below}", f"import sys; {module} = sys.modules[{READER!r}]"),
+        ("__main__", source),
+    ]
+    return START.format(packed=base64.b64encode(zlib.compress(json.dumps(modules).encode(), 9)).decode())

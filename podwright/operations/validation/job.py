@@ -221,4 +221,4 @@ def _end(node: Remote, job_id: str) -> str:
         found = slurm.job(node, job_id)
     except OperationError as error:
         return str(error)
-    return f"job {job_id} wrote no log; Slurm has {found.get('JobState')} ({found.get('Reason')})"
+    return f"job {job_id} wrote no log; Slurm has {found['state']} ({found['reason']})"

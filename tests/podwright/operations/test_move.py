@@ -22,6 +22,7 @@ from podwright.errors import PodwrightError
 from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError
 from podwright.operations.moving import on_node
+from podwright.operations.moving.controller import packed
 from podwright.operations.moving.destination import Destination, default_name, new_file
 from podwright.operations.moving.journal import Journal, Place, alone, journal_path
 from podwright.operations.moving.move import STEP_NAMES
@@ -204,37 +205,101 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("jobs")
 
 
+def job_of(jobs: ModuleType, **changes: str) -> dict[str, str]:
+    """Return a job's fields as squeue lists them."""
+    plain = dict.fromkeys(jobs.COLUMNS, "") | {"jobid": "11", "arrayjobid": "11", "arraytaskid": "N/A"}
+    return {**plain, **{name.replace("_", "-"): text for name, text in changes.items()}}
+
+
 @pytest.mark.parametrize(
-    ("line", "number"),
-    [
-        ("JobId=11", "11"),
-        ("JobId=11 ArrayJobId=11 ArrayTaskId=3", "11_3"),
-        ("JobId=11 ArrayJobId=11 ArrayTaskId=3-9", "11"),
-    ],
+    ("task", "number"),
+    [("N/A", "11"), ("3", "11_3"), ("3-9", "11")],
 )
-def test_a_running_task_is_asked_alone(jobs: ModuleType, line: str, number: str) -> None:
+def test_a_running_task_is_asked_alone(jobs: ModuleType, task: str, number: str) -> None:
     """An array's last task has the number of the whole array, whose other tasks it is not."""
-    assert jobs.number_of(jobs.fields(line)) == number
+    assert jobs.number_of(job_of(jobs, arraytaskid=task)) == number
 
 
 def test_a_job_is_submitted_again_as_it_was(jobs: ModuleType) -> None:
     """Slurm's fields become sbatch's options; what the script itself names stays the script's."""
-    line = (
-        "JobId=12 ArrayJobId=11 ArrayTaskId=3-9%2 JobName=a b UserId=ada(2001) QOS=urgent Account=lab Partition=gpu "
-        "TimeLimit=UNLIMITED NumNodes=2-2 NumTasks=2 CPUs/Task=4 OverSubscribe=NO Comment=x "
-        "Dependency=afterok:7(unfulfilled) "
-        "WorkDir=/fsx/my run StdErr=/fsx/e.log StdOut=/fsx/slurm-11_3.out TresPerNode=gres/gpu:8 Requeue=1"
-    )
-    job = jobs.fields(line)
+    changes = {
+        "jobid": "12",
+        "arraytaskid": "3-9%2",
+        "name": "a b",
+        "userid": "2001",
+        "qos": "urgent",
+        "account": "lab",
+        "partition": "gpu",
+        "timelimit": "UNLIMITED",
+        "numnodes": "2-2",
+        "numtasks": "2",
+        "cpus-per-task": "4",
+        "oversubscribe": "NO",
+        "comment": "x UserId=root(0)",
+        "dependency": "afterok:7(unfulfilled)",
+        "workdir": "/fsx/my run",
+        "stderr": "/fsx/e.log",
+        "stdout": "/fsx/slurm-11_3.out",
+        "tres-per-node": "gres/gpu:8",
+        "requeue": "1",
+    }
+    job = job_of(jobs, **changes)
     text = "#!/bin/bash\n#SBATCH --signal=B:USR1@120\n#SBATCH --nodes=2 -e /fsx/e.log\n"
     words = list(jobs.options(job, [{"fields": job, "script": text}], {"7": "107"}))
     assert set(words) == {
         *("--job-name=a b", "--qos=urgent", "--account=lab", "--partition=gpu", "--nodes=2-2", "--ntasks=2"),
-        *("--cpus-per-task=4", "--exclusive", "--comment=x", "--chdir=/fsx/my run", "--gres=gpu:8", "--array=3-9%2"),
-        "--dependency=afterok:107",
+        *("--cpus-per-task=4", "--exclusive", "--comment=x UserId=root(0)", "--chdir=/fsx/my run", "--gres=gpu:8"),
+        *("--array=3-9%2", "--dependency=afterok:107", "--parsable"),
     }
     asked = jobs.SIGNAL.search(text)
     assert (asked["who"], asked["signal"]) == ("B:", "USR1")
+
+
+def test_a_program_of_a_move_runs_without_our_packages(tmp_path: Path) -> None:
+    """A controller's Python has none of them; the reader of Slurm's list travels with the program."""
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    lock = tmp_path / "lock"  # not this machine's own
+    moved_lock = f"lambda path, *more, **named: opened({str(lock)!r} if 'podwright-move' in str(path) else path, *more)"
+    code = f"import os; opened = os.open; os.open = {moved_lock}\n{packed('jobs')}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, "submit", tmp_path / "none"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": str(tmp_path)},
+    )
+    assert (done.stdout, done.returncode) == ('{"submitted": {}, "refused": []}\n', 0), done.stderr
+    assert lock.stat().st_mode & 0o777 == 0o600  # who can open a lock can hold it
+
+
+def test_a_job_of_nobody_or_somebody_else_is_refused(jobs: ModuleType) -> None:
+    """The number that Slurm keeps says whose a job is; a name that differs here is no reason to guess."""
+    assert jobs.user_of(job_of(jobs, userid="0", username="root")).pw_uid == 0
+    for number, name in (("0", "ada"), ("3999999999", "ada")):
+        with pytest.raises(jobs.SubmissionError):
+            jobs.user_of(job_of(jobs, userid=number, username=name))
+
+
+def test_a_login_that_waits_or_writes_without_end_is_ended(jobs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start files of users run before sbatch: neither a pause, nor a flood, nor a program left behind holds a move."""
+    monkeypatch.setattr(jobs, "LOGIN_LIMIT_S", 0.5)
+    assert jobs.answer_of(["sh", "-c", "sleep 100"], b"")[0] == -9
+    assert jobs.answer_of(["sh", "-c", "yes"], b"")[0] != 0
+    assert jobs.answer_of(["sh", "-c", "sleep 5 & cat"], b"\xff12") == (0, "\N{REPLACEMENT CHARACTER}12")
+
+
+def test_a_record_that_others_can_write_is_refused(jobs: ModuleType, tmp_path: Path) -> None:
+    """The record says as whom jobs are submitted: its folder and the one above are of whoever submits alone."""
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    for place in (tmp_path / "open", tmp_path / "open" / "mine"):
+        with pytest.raises(SystemExit, match="not root's alone"):
+            jobs.write(place, jobs.read(place))
+    tmp_path.chmod(0o700)
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(SystemExit, match="not root's alone"):
+        jobs.read(tmp_path / "link")
 
 
 @pytest.mark.usefixtures("folder")

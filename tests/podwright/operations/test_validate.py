@@ -184,11 +184,11 @@ class Controller:
             words = f"echo {WARNING} >&2\necho {text!r} >&{1 + bool(status)}\n" if (status, text) != KILLED else ""
             (folder / f"answer-{number}").write_text(f"{words}exit {status}\n")
         (folder / "squeue").write_text(
-            f"#!/bin/bash\nprintf x >> {folder}/asked\n. {folder}/answer-$(stat -c %s {folder}/asked)\n"
+            f'#!/bin/bash\nif [ -n "$SQUEUE_FORMAT2" ]; then mark=${{SQUEUE_FORMAT2##*:}}\n'
+            '  echo "NODE_FAIL${mark}NonZeroExitCode${mark}"; exit; fi\n'
+            f"printf x >> {folder}/asked\n. {folder}/answer-$(stat -c %s {folder}/asked)\n"
         )
-        (folder / "scontrol").write_text("#!/bin/bash\necho JobId=7 JobState=NODE_FAIL Reason=NonZeroExitCode\n")
-        for program_ in ("squeue", "scontrol"):
-            (folder / program_).chmod(0o755)
+        (folder / "squeue").chmod(0o755)
         self.folder = folder
 
     def run(self, line):

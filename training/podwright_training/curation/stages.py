@@ -286,10 +286,10 @@ class _OnSlurm(SlurmPipelineExecutor):  # type: ignore[misc]  # datatrove has no
 
 
 def _in_queue(jobs: list[str]) -> list[str]:
-    """Return the given jobs that wait or run."""
+    """Return the given jobs that wait or run, and are this user's: Slurm gives numbers again."""
     if not jobs:
         return []
-    command = ["squeue", "--noheader", "--format=%A", f"--jobs={','.join(jobs)}"]
+    command = ["squeue", "--noheader", f"--user={os.geteuid()}", "--format=%A", f"--jobs={','.join(jobs)}"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)  # fails if Slurm has forgotten all
     return sorted(set(answer.stdout.split()), key=int)
 

@@ -1,7 +1,8 @@
 """Find the hosts that fail again and again, and report them to the cluster's health loop.
 
 A report is the comment of this host's Slurm job. Where cluster.yaml has ``nodes.remediation.jobs``, the controller
-reads it and lets HyperPod reboot the host, and replace it if that does not help.
+reads it and lets HyperPod reboot the host, at most once a day, if no other user has a job there. Every user can write
+a comment, so it never has a host replaced.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def settings() -> dict[str, str]:
 
 def cluster() -> str:
     """Return the cluster's name as the database spells it."""
-    found = re.search(r"ClusterName\s*=\s*(\S+)", run("scontrol", "show", "config"))
+    found = re.search(r"(?m)^ClusterName\s*=\s*(\S+)", run("scontrol", "show", "config"))
     name = found.group(1).lower() if found else ""
     if not re.fullmatch(r"[a-z0-9_.-]+", name):  # it becomes part of SQL
         sys.exit(f"Slurm's cluster has no usable name: {name!r}")
@@ -140,7 +140,7 @@ def settle(database: Database, name: str) -> None:
     """Wait until slurmctld has sent its news to slurmdbd, and slurmdbd has committed it, which it does in batches."""
     quiet_s, before = 0, -1
     for _ in range(SETTLE_S):
-        queued = re.search(r"DBD Agent queue size:\s*(\d+)", run("sdiag", check=False))
+        queued = re.search(r"(?m)^DBD Agent queue size:\s*(\d+)", run("sdiag", check=False))
         jobs = job_count(database, name)
         quiet_s = quiet_s + 1 if jobs == before and queued and queued.group(1) == "0" else 0
         if quiet_s >= QUIET_S:
@@ -281,6 +281,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    with LOCK.open("w") as lock:  # a program whose caller was killed still runs
+    # Who can open a lock can hold it. A program whose caller was killed still runs.
+    with os.fdopen(os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         main(sys.argv[1:])

@@ -14,37 +14,49 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pwd
 import re
+import select
 import shlex
+import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from podwright_bootstrap.slurm import listing
+
 LOCK = Path("/run/podwright-move.lock")
 RECORD = "jobs.json"
-RUNNING = {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOPPED"}
-FIELD = re.compile(r"(?:^|\s)(\w[\w/:]*)=(.*?)(?=\s\w[\w/:]*=|\s*$)")
 SIGNAL = re.compile(r"^#SBATCH\s+(?:.*\s)?--signal[= ](?P<who>[A-Z]*:)?(?P<signal>\w+)", re.MULTILINE)
-NO_VALUE = {"", "(null)", "N/A", "UNLIMITED", "None"}
-# sbatch's options by the fields of `scontrol show job`.
+NO_VALUE = {"", "N/A", "UNLIMITED", "None"}
+# sbatch's options by squeue's fields.
 OPTIONS = {
-    "JobName": "job-name",
-    "Partition": "partition",
-    "Account": "account",
-    "QOS": "qos",
-    "TimeLimit": "time",
-    "NumTasks": "ntasks",
-    "CPUs/Task": "cpus-per-task",
-    "WorkDir": "chdir",
-    "Comment": "comment",
-    "Features": "constraint",
-    "Licenses": "licenses",
-    "Nice": "nice",
+    "name": "job-name",
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "timelimit": "time",
+    "numtasks": "ntasks",
+    "cpus-per-task": "cpus-per-task",
+    "workdir": "chdir",
+    "comment": "comment",
+    "feature": "constraint",
+    "licenses": "licenses",
+    "nice": "nice",
 }
-FILES = {"StdErr": "error", "StdOut": "output"}  # unless the script names them, with patterns
+FILES = {"stderr": "error", "stdout": "output"}  # unless the script names them, with patterns
+COLUMNS = (
+    *("jobid", "userid", "username", "state", "arrayjobid", "arraytaskid", "hetjobid", "batchflag", "requeue"),
+    *("numnodes", "tres-per-node", "oversubscribe", "reason", "dependency", *OPTIONS, *FILES),
+)
+ARRAY = re.compile(r"[0-9,%:-]+")  # tasks, as --array takes them
+LOGIN_LIMIT_S = 60  # for a user's start files, and sbatch
+ANSWER_BYTES = 1 << 16
 
 
 def run(*words: str, stdin: str | None = None) -> str:
@@ -55,29 +67,47 @@ def run(*words: str, stdin: str | None = None) -> str:
     return done.stdout
 
 
-def fields(line: str) -> dict[str, str]:
-    """Return the fields of a line of scontrol."""
-    return {key: value.strip() for key, value in FIELD.findall(line)}
-
-
 def partitions() -> dict[str, str]:
-    """Return the state of each partition."""
+    """Return the state of each partition; administrators alone name partitions."""
     lines = run("scontrol", "show", "partition", "--oneliner").splitlines()
-    return {item["PartitionName"]: item["State"] for item in map(fields, lines) if "PartitionName" in item}
+    states = (re.match(r"PartitionName=(\S+) .*?\sState=(\w+)", line) for line in lines)
+    return {match[1]: match[2] for match in states if match}
 
 
 def queue() -> list[dict[str, str]]:
     """Return every job that waits or runs."""
-    ids = sorted({line.strip() for line in run("squeue", "--noheader", "--format=%A").splitlines()} - {""}, key=int)
-    shown = (run("scontrol", "show", "job", "--oneliner", number) for number in ids)
-    jobs = {item["JobId"]: item for text in shown for item in map(fields, text.splitlines()) if "JobId" in item}
-    return [item for item in jobs.values() if item["JobState"] in RUNNING | {"PENDING"}]
+    found = listing.jobs(COLUMNS, "--all", "--states=all")
+    return [item for item in found if item["state"] in {"PENDING", *listing.HAS_NODES}]
+
+
+def array_of(job: dict[str, str]) -> str:
+    """Return the number that all tasks of an array share, or the job's own."""
+    return str(int(job["arrayjobid"]))
+
+
+def is_task(job: dict[str, str]) -> bool:
+    """Return whether the job is a part of an array."""
+    return ARRAY.fullmatch(job["arraytaskid"]) is not None
 
 
 def number_of(job: dict[str, str]) -> str:
-    """Return an unambiguous id of this job: the JobId of an array's last task is also the id of the array."""
-    task = job.get("ArrayTaskId", "")
-    return f"{job['ArrayJobId']}_{task}" if task.isdigit() else job["JobId"]
+    """Return an unambiguous id of this job: the id of an array's last task is also the id of the array."""
+    task = job["arraytaskid"]
+    return f"{array_of(job)}_{task}" if task.isdecimal() else str(int(job["jobid"]))
+
+
+def label(job: dict[str, str], number: str) -> str:
+    """Return the job's number, name and user for a message."""
+    shown = listing.printable(job)
+    return f"{number} ({shown['name']}, {shown['username']})"
+
+
+def require_own(folder: Path) -> None:
+    """End if somebody else could write the record, which says as whom jobs are submitted."""
+    for place in (folder, folder.parent):
+        status = place.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            sys.exit(f"{place} is not root's alone: remove it, and run `podwright move` again")
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -91,12 +121,15 @@ def read(folder: Path) -> dict[str, Any]:
         "submitted": {},  # new number by old number
     }
     file = folder / RECORD
+    if folder.exists():
+        require_own(folder)
     return {**record, **(json.loads(file.read_text()) if file.exists() else {})}
 
 
 def write(folder: Path, record: dict[str, Any]) -> None:
     """Write the record whole."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_own(folder)
     with (folder / f".{RECORD}").open("w") as file:
         json.dump(record, file)
         file.flush()
@@ -123,19 +156,19 @@ def hold(folder: Path, save_s: float) -> dict[str, Any]:
     running, unable = [], []
     for job in queue():
         number = number_of(job)
-        if job["JobState"] == "PENDING":
+        if job["state"] == "PENDING":
             continue
-        if job.get("Requeue") != "1" or job.get("BatchFlag") == "0":
-            unable.append(f"{number} ({job['JobName']}, {job['UserId'].split('(')[0]})")
+        if job["requeue"] != "1" or job["batchflag"] == "0":
+            unable.append(label(job, number))
             continue
         running.append(number)
-        if job["JobState"] == "COMPLETING":
+        if job["state"] == "COMPLETING":
             continue
         signalled_at = record["signalled"].get(number)
         if signalled_at is None:
             record["signalled"][number] = time.time()
             write(folder, record)
-            ask_to_save(number, script(job["JobId"]))
+            ask_to_save(number, script(job["jobid"]))
         elif time.time() - signalled_at > save_s:
             requeue(number)
     return {"running": running, "unable": unable}
@@ -157,12 +190,13 @@ def requeue(number: str) -> None:
 
 
 def script(number: str) -> str:
-    """Return a job's batch script; empty for one without."""
+    """Return a job's batch script, whose bytes need not be UTF-8; empty for one without."""
     done = subprocess.run(
         ["scontrol", "write", "batch_script", number, "-"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        errors="surrogateescape",
         check=False,
     )
     return done.stdout if done.returncode == 0 else ""
@@ -173,11 +207,11 @@ def close(folder: Path) -> dict[str, Any]:
     record = read(folder)
     set_partitions(record, "INACTIVE")
     jobs = queue()
-    record["jobs"] = [{"fields": job, "script": script(job.get("ArrayJobId", job["JobId"]))} for job in jobs]
-    found = re.search(r"NEXT_JOB_ID\s*=\s*(\d+)", run("scontrol", "show", "config"))
+    record["jobs"] = [{"fields": job, "script": script(array_of(job))} for job in jobs]
+    found = re.search(r"(?m)^NEXT_JOB_ID\s*=\s*(\d+)", run("scontrol", "show", "config"))
     record["next_job_id"] = int(found.group(1)) if found else 0
     write(folder, record)
-    return {"jobs": [f"{job['JobId']} ({job['JobName']}, {job['UserId'].split('(')[0]})" for job in jobs]}
+    return {"jobs": [label(job, str(int(job["jobid"]))) for job in jobs]}
 
 
 def reopen(folder: Path) -> dict[str, Any]:
@@ -197,40 +231,122 @@ def submit(folder: Path) -> dict[str, Any]:
         if number in record["submitted"]:
             continue
         job, text = parts[0]["fields"], parts[0]["script"]
-        known = copy_of(job) if number in record["submitting"] else ""
-        if known:
-            record["submitted"][number] = known
+        existing = copy_of(job) if number in record["submitting"] else ""
+        if existing:
+            record["submitted"][number] = existing
             write(folder, record)
             continue
-        user = job["UserId"].split("(")[0]
-        if not text or "HetJobId" in job:
-            refused.append(f"{number} ({job['JobName']}, {user}): Slurm has no batch script of it")
+        try:
+            user = user_of(job)
+            require_script(job, text)
+            record["submitting"].append(number)
+            write(folder, record)
+            record["submitted"][number] = submit_as(user, [*options(job, parts, record["submitted"])], text)
+        except SubmissionError as why:
+            refused.append(f"{label(job, number)}: {why}")
             continue
-        words = [*options(job, parts, record["submitted"]), "--parsable"]
-        line = f"PATH={shlex.quote(os.environ['PATH'])}; export PATH; sbatch {' '.join(map(shlex.quote, words))}"
-        record["submitting"].append(number)
-        write(folder, record)
-        done = subprocess.run(
-            ["runuser", "--login", user, "--shell", "/bin/sh", "--command", line],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            refused.append(f"{number} ({job['JobName']}, {user}): {done.stderr.strip()}")
-            continue
-        record["submitted"][number] = done.stdout.strip().split(";")[0]
         write(folder, record)
     return {"submitted": record["submitted"], "refused": refused}
 
 
+class SubmissionError(Exception):
+    """A job is not submitted; the message says why."""
+
+
+def require_script(job: dict[str, str], text: str) -> None:
+    """Check that the job can be submitted again.
+
+    Raises:
+        SubmissionError: Slurm keeps no batch script, as of a job of several parts.
+    """
+    if not text or job["hetjobid"].isdecimal():
+        raise SubmissionError("Slurm has no batch script of it")
+
+
+def user_of(job: dict[str, str]) -> pwd.struct_passwd:
+    """Return the user of a job by the number that Slurm keeps.
+
+    Raises:
+        SubmissionError: the number is nobody's here, or somebody else's.
+    """
+    try:
+        user = pwd.getpwuid(int(job["userid"]))
+    except KeyError:
+        raise SubmissionError(f"no user has the id {int(job['userid'])} here") from None
+    if user.pw_name != job["username"]:
+        raise SubmissionError(f"the user id {user.pw_uid} is {user.pw_name}'s here")
+    return user
+
+
+def submit_as(user: pwd.struct_passwd, words: list[str], text: str) -> str:
+    """Submit a batch script as a user, from a login of theirs; return the number that Slurm gave to the job.
+
+    Start files of the login may print, wait or write without end: the number is taken from the last line, and only if
+    Slurm has a job of this number and user.
+
+    Raises:
+        SubmissionError: sbatch or the login failed.
+    """
+    line = f"PATH={shlex.quote(os.environ['PATH'])}; export PATH; exec sbatch {' '.join(map(shlex.quote, words))}"
+    command = ["runuser", "--login", "--shell", "/bin/sh", "--command", line, "--", user.pw_name]
+    status, said = answer_of(command, text.encode(errors="surrogateescape"))
+    last = said.strip().rpartition("\n")[2]
+    if status != 0:
+        raise SubmissionError(listing.printable({"": last})[""] or f"sbatch ended with {status}")
+    number = last.split(";")[0]
+    if not re.fullmatch(r"[0-9]{1,10}", number) or not is_of(number, user.pw_uid):
+        raise SubmissionError(
+            "sbatch printed no number of a job of this user; do start files of the login end or print?"
+        )
+    return number
+
+
+def is_of(number: str, uid: int) -> bool:
+    """Return whether Slurm has a job of this number and user."""
+    try:
+        return any(int(row["userid"]) == uid for row in listing.jobs(("userid",), f"--jobs={number}", "--states=all"))
+    except listing.ListingError:
+        return False
+
+
+def answer_of(command: list[str], stdin: bytes) -> tuple[int, str]:
+    """Run a user's command; return its status, and the end of what it wrote.
+
+    It gets ``LOGIN_LIMIT_S``; a descendant that keeps its output open does not keep us waiting.
+    """
+    said, deadline = b"", time.monotonic() + LOGIN_LIMIT_S
+    reader, writer = os.pipe()
+    try:
+        with tempfile.TemporaryFile() as script:
+            script.write(stdin)
+            script.seek(0)
+            process = subprocess.Popen(command, stdin=script, stdout=writer, stderr=writer, start_new_session=True)
+        os.close(writer)
+        while time.monotonic() < deadline:
+            has_ended = process.poll() is not None
+            if select.select([reader], [], [], 0.1)[0]:
+                chunk = os.read(reader, ANSWER_BYTES)
+                said = (said + chunk)[-ANSWER_BYTES:]
+                if not chunk:
+                    break
+            elif has_ended:
+                break
+    finally:
+        os.close(reader)
+    try:
+        return process.wait(max(0.0, deadline - time.monotonic())), said.decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return -signal.SIGKILL, f"the login or sbatch did not end within {LOGIN_LIMIT_S} s"
+
+
 def copy_of(job: dict[str, str]) -> str:
     """Return the id of the job that was submitted for this one when we were killed; empty if there is none."""
-    same = ("JobName", "UserId", "WorkDir", "Partition")
-    for other in queue():
-        if all(other.get(field) == job.get(field) for field in same):
-            return other.get("ArrayJobId", other["JobId"])
+    same = ("userid", "name", "workdir", "partition")
+    for candidate in queue():
+        if all(candidate[field] == job[field] for field in same):
+            return array_of(candidate)
     return ""
 
 
@@ -238,39 +354,40 @@ def arrays(jobs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the recorded jobs by number; the tasks of an array have one."""
     found: dict[str, list[dict[str, Any]]] = {}
     for job in jobs:
-        found.setdefault(job["fields"].get("ArrayJobId", job["fields"]["JobId"]), []).append(job)
+        found.setdefault(array_of(job["fields"]), []).append(job)
     return found
 
 
 def options(job: dict[str, str], parts: list[dict[str, Any]], submitted: dict[str, str]) -> Iterator[str]:
     """Yield sbatch's options for a job as it was submitted; its script's own lines agree with them."""
+    yield "--parsable"
     for field, option in OPTIONS.items():
-        value = job.get(field, "")
-        if value not in NO_VALUE and not (field == "Nice" and value == "0"):
+        value = job[field]
+        if value not in NO_VALUE and not (field == "nice" and value == "0"):
             yield f"--{option}={value}"
     text = parts[0]["script"]
     for field, option in FILES.items():
         named = re.search(rf"(?m)^#SBATCH\s+(?:.*\s)?(--{option}|-{option[0]})\b", text)
-        if not named and job.get(field, "") not in NO_VALUE and not is_default(job[field]):
+        if not named and job[field] not in NO_VALUE and not is_default(job[field]):
             yield f"--{option}={job[field]}"
-    yield f"--nodes={job['NumNodes']}"
-    per_node = job.get("TresPerNode", "")
+    yield f"--nodes={job['numnodes']}"
+    per_node = job["tres-per-node"]
     if per_node.startswith("gres"):
         yield f"--gres={','.join(part[5:] for part in per_node.split(',') if part.startswith('gres'))}"
-    if job.get("OverSubscribe") == "NO":
+    if job["oversubscribe"] == "NO":
         yield "--exclusive"
-    if "ArrayTaskId" in job:
-        yield f"--array={','.join(part['fields']['ArrayTaskId'] for part in parts)}"
-    if job.get("Reason") in {"JobHeldUser", "JobHeldAdmin"}:
+    if is_task(job):
+        yield f"--array={','.join(part['fields']['arraytaskid'] for part in parts)}"
+    if job["reason"] in {"JobHeldUser", "JobHeldAdmin"}:
         yield "--hold"
-    waits = ",".join(dependencies(job.get("Dependency", ""), submitted))
+    waits = ",".join(dependencies(job["dependency"], submitted))
     if waits:
         yield f"--dependency={waits}"
 
 
 def is_default(path: str) -> bool:
     """Return whether a path is sbatch's default: slurm-%j.out in the work folder."""
-    return re.fullmatch(r"slurm-\d+(_\d+)?\.out", Path(path).name) is not None
+    return re.fullmatch(r"slurm-(\d+(_\d+)?|%j|%A_%a)\.out", Path(path).name) is not None
 
 
 def dependencies(text: str, submitted: dict[str, str]) -> Iterator[str]:
@@ -290,6 +407,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    with LOCK.open("w") as lock:  # a program whose caller was killed still runs
+    # Who can open a lock can hold it. A program whose caller was killed still runs.
+    with os.fdopen(os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         main(sys.argv[1:])

@@ -10,6 +10,7 @@ import fcntl
 import grp
 import hashlib
 import json
+import os
 import pwd
 import sys
 from pathlib import Path
@@ -83,6 +84,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    with LOCK.open("w") as lock:  # a program whose caller was killed still runs
+    # Who can open a lock can hold it. A program whose caller was killed still runs.
+    with os.fdopen(os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         main(sys.argv[1:])
