@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
+LONGEST_VALUE = 60  # characters of a file's value in a message
+
+
 class UserError(ValueError):
     """An error the user can fix: the message has the given value, the allowed ones and the solution. Exit status 2."""
 
@@ -28,6 +31,12 @@ class ConfigError(UserError):
 
 class LostRanksError(RuntimeError):
     """Another rank of the job is gone or late, and has its own error. A new start may succeed. Exit status 1."""
+
+
+def shortened(value: object) -> str:
+    """Return a value of a file as a message shows it, in one line."""
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 def report(error: Exception) -> None:

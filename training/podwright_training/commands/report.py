@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from podwright_training.answer import add_json, answer
 from podwright_training.errors import UserError
+from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder, write_atomically
 
 if TYPE_CHECKING:  # numpy and yaml, which --help does without
@@ -26,6 +27,7 @@ PAGE = "index.html"
 TIME = "time.md"
 PORT = 8000
 LARGEST_PORT = 65_535
+LIMIT_BYTES = 16 << 20  # of samples, and of the result of evaluate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,12 +136,44 @@ def _page(folders: Sequence[RunFolder], histories: Sequence[History], **options:
     from podwright_training.report.page import render
 
     first = folders[0]
-    samples, evaluation = _text(first.samples), _text(first.evaluation)
+    return render(histories, samples=_text(first.samples).rstrip(), evaluation=_evaluation(first.evaluation), **options)
+
+
+def _evaluation(path: Path) -> dict[str, Any]:
+    """Return the result of ``evaluate``, empty without one.
+
+    Raises:
+        ReportError: It is damaged; the message has the place.
+    """
+    from podwright_training.documents import CheckpointQuality, SourceQuality
+    from podwright_training.json_values import loads
+    from podwright_training.report.history import ReportError
+
+    tables = {
+        "sources": dict[str, SourceQuality],
+        "tasks": dict[str, dict[str, float]],
+        "progression": list[CheckpointQuality],
+    }
+    text = _text(path)
     try:
-        figures = json.loads(evaluation) if evaluation else {}
+        figures = loads(text) if text else {}
+        reason = _misfit(figures, tables)
     except ValueError as error:
-        raise ReportError(f"{first.evaluation} is damaged ({error}): evaluate again, or remove it") from error
-    return render(histories, samples=samples.rstrip(), evaluation=figures, **options)
+        reason = str(error)
+    if reason:
+        raise ReportError(f"{path} is damaged ({reason}): evaluate again, or remove it")
+    return figures
+
+
+def _misfit(figures: Any, tables: Mapping[str, Any]) -> str:
+    """Return the first value that the page cannot show; empty if there is none."""
+    from podwright_training.json_values import misfit
+
+    if not isinstance(figures, dict):
+        return f"got a {type(figures).__name__}, need an object"
+    return next(
+        filter(None, (misfit(figures[name], kind, name) for name, kind in tables.items() if name in figures)), ""
+    )
 
 
 def _text(path: Path) -> str:
@@ -147,6 +181,8 @@ def _text(path: Path) -> str:
     from podwright_training.report.history import ReportError
 
     try:
-        return path.read_text() if path.exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReportError(f"cannot read {path}: {error}; remove it, or write it again") from error
+        return read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ReportError(f"cannot read {path}: {error.strerror}; remove it, or write it again") from error

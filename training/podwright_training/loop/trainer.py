@@ -204,7 +204,8 @@ class Trainer:
         """Return the best learning rate of a range, on the first rank."""
         if self.options.lr_schedule != "range" or self.ranks.rank != 0:
             return {}
-        steps = {event["step"]: (event["lr"], event["loss"]) for event in self.folder.events("train")}
+        events = (event for event in self.folder.events("train") if event.get("lr") is not None)
+        steps = {event["step"]: (event["lr"], event["loss"]) for event in events}
         return {"lr_of_lowest_loss": best_of_range(steps.values())}
 
     def validate(self) -> None:
