@@ -25,7 +25,7 @@ from podwright.checkout import INSTALLED, TRAINING
 from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, add_file, config_path
 from podwright.errors import PodwrightError
 from podwright.parser import Parser, add_examples
-from podwright.terminal import fit_terminals, whole_lines
+from podwright.terminal import fit_terminals, printable, whole_lines
 
 if TYPE_CHECKING:
     from podwright.check.explain import Key
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         sys.stdout.flush()
     except PodwrightError as error:
-        print(error.render(), file=sys.stderr)
+        print(printable(error.render()), file=sys.stderr)
         return error.exit_status
     except ModuleNotFoundError as error:
         if error.name not in MISSING:

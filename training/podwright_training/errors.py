@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from podwright_training.terminal import printable
 
 LONGEST_VALUE = 60  # characters of a file's value in a message
 
@@ -44,7 +45,7 @@ def report(error: Exception) -> None:
     host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""
     for line in str(error).splitlines():
         if _is_first(line):
-            print(f"{host}error: {line}", file=sys.stderr, flush=True)
+            print(f"{host}error: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def _is_first(line: str) -> bool:

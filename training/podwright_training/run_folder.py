@@ -34,12 +34,44 @@ REQUIRED = {
     "end": ("step", "reason"),
 }
 NUMBERS = frozenset(
-    "time loss perplexity grad_norm lr epoch mfu noise_scale_tokens loss_scale flops_per_token tokens_per_s "
-    "tokens_per_s_per_rank samples_per_s step_s data_s lag_s saving_s validating_s first_step_s process_s paused_s "
-    "seconds detecting_s stopping_s waiting_s restarting_s loading_s stepping_s memory_peak_bytes "
-    "memory_reserved_bytes lr_of_lowest_loss lost_steps".split()
+    [
+        "time",
+        "loss",
+        "perplexity",
+        "grad_norm",
+        "lr",
+        "epoch",
+        "mfu",
+        "noise_scale_tokens",
+        "loss_scale",
+        "flops_per_token",
+        "tokens_per_s",
+        "tokens_per_s_per_rank",
+        "samples_per_s",
+        "step_s",
+        "data_s",
+        "lag_s",
+        "saving_s",
+        "validating_s",
+        "first_step_s",
+        "process_s",
+        "paused_s",
+        "seconds",
+        "detecting_s",
+        "stopping_s",
+        "waiting_s",
+        "restarting_s",
+        "loading_s",
+        "stepping_s",
+        "memory_peak_bytes",
+        "memory_reserved_bytes",
+        "lr_of_lowest_loss",
+        "lost_steps",
+    ]
 )
-WHOLE_NUMBERS = frozenset("step world_size parameters sequences batch_sequences tokens log_byte memory_step".split())
+WHOLE_NUMBERS = frozenset(
+    ["step", "world_size", "parameters", "sequences", "batch_sequences", "tokens", "log_byte", "memory_step"]
+)
 POSITIVE_NUMBERS = frozenset(["world_size", "parameters", "perplexity"])  # readers divide by them
 NUMBERS_BY_NAME = frozenset(["losses", "source_tokens", "source_epochs"])
 TEXTS = frozenset(["texts"])

@@ -18,7 +18,7 @@ from podwright.operations.access.remote import Remote, add_remote_arguments, quo
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.jobs import runs
 from podwright.operations.jobs.runs import Runs
-from podwright.operations.output import console, print_json
+from podwright.operations.output import print_json
 from podwright.operations.target import add_examples, add_target_arguments, target
 from podwright.planning.on_demand import on_demand
 from podwright_bootstrap.contract import COMPUTE
@@ -129,9 +129,7 @@ def _name_report(report: Path, price: Price | None) -> None:
     """Print where the report is, and the price in it."""
     if not report.is_file():
         return
-    from rich.text import Text  # --help can do without
-
-    console().print("report:", Text(str(report), style=f"link {report.absolute().as_uri()}"), soft_wrap=True)
+    print(f"report: {report}")
     if price:
         print(f"its cost: {price.usd_per_hour:.2f} $/h, {price.source}")
 

@@ -166,12 +166,16 @@ def _show_slurm(wanted: Target, options: argparse.Namespace) -> None:
 
 
 def _show_file(node: Remote, path: str, options: argparse.Namespace, *, sudo: str = "") -> None:
-    output = node.run(f"{sudo}tail -n {options.lines} {quoted(path)}")
+    output = node.output(f"{sudo}tail -n {options.lines} {quoted(path)}")
+    text = output.decode(errors="replace")
     if options.json:
-        lines = [{"time": None, "message": line} for line in output.splitlines()]
+        lines = [{"time": None, "message": line} for line in text.splitlines()]
         print_json("podwright.logs/1", {"cluster": node.cluster.name, "source": path, "lines": lines})
+    elif sys.stdout.isatty():
+        sys.stdout.write(text)
     else:
-        sys.stdout.write(output)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(output)
 
 
 # ---- in CloudWatch -----------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import http.server
-import json
 import math
 import sys
 import tempfile
@@ -132,7 +131,6 @@ def _histories(folders: Sequence[RunFolder]) -> list[History]:
 
 
 def _page(folders: Sequence[RunFolder], histories: Sequence[History], **options: Any) -> str:
-    from podwright_training.report.history import ReportError
     from podwright_training.report.page import render
 
     first = folders[0]

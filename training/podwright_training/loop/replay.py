@@ -121,8 +121,8 @@ def _event(folder: RunFolder, step: int) -> dict[str, Any]:
         raise ReplayError(f"{folder.metrics}: the line of step {step} has no {', '.join(missing)}")
     if event["batch_sequences"] > event["sequences"]:
         raise ReplayError(
-            f"{folder.metrics}: the line of step {step} is damaged: batch_sequences {event['batch_sequences']} is above "
-            f"sequences {event['sequences']}"
+            f"{folder.metrics}: the line of step {step} is damaged: batch_sequences {event['batch_sequences']} "
+            f"is above sequences {event['sequences']}"
         )
     return event
 

@@ -17,8 +17,8 @@ import yaml
 
 from podwright_training.errors import UserError, shortened
 from podwright_training.jobs.spec import read_written
-from podwright_training.report.goodput import ELAPSED, Goodput, account
 from podwright_training.regular_file import read_text
+from podwright_training.report.goodput import ELAPSED, Goodput, account
 from podwright_training.run_folder import LARGEST_WHOLE, RunFolder
 
 NOTABLE = ("start", "membership", "offender", "guard", "overflow", "straggler", "checkpoint", "end")
