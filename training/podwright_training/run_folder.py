@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
 import math
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -202,7 +204,7 @@ class RunFolder:
         """Append an event that has its time."""
         line = json.dumps(event)
         try:
-            with self.metrics.open("ab", buffering=0) as file:
+            with os.fdopen(open_for_append(self.metrics), "ab", buffering=0) as file:
                 file.write(f"{line}\n".encode())
         except OSError as error:
             logger.warning("metrics: cannot write to %s: %s", self.metrics, error.strerror)
@@ -279,6 +281,25 @@ def _is_number(name: str, value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < LARGEST and (value > 0 or name not in POSITIVE_NUMBERS)
 
 
+def open_for_append(path: Path) -> int:
+    """Open a regular file to append to it, and make it if need be; return its descriptor.
+
+    Raises:
+        OSError: It is something else, such as a pipe, for whose reader the process would wait.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise OSError(errno.EINVAL, "is no regular file", str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return descriptor
+
+
 @contextmanager
 def writable(root: Path) -> Iterator[None]:
     """Turn an error of the system, while a run's folder is written, into one line.
@@ -292,8 +313,25 @@ def writable(root: Path) -> Iterator[None]:
         raise UserError(f"--run-dir: cannot write {error.filename or root}: {error.strerror or error}") from error
 
 
+def place_of(path: Path) -> Path:
+    """Return where a file or folder is written: behind the link that a user may have put there, as to another disk.
+
+    A temporary name beside that place is on the same file system, so a rename there is atomic.
+
+    Raises:
+        UserError: The link leads into a folder that does not exist.
+    """
+    if not path.is_symlink():
+        return path
+    place = Path(os.path.realpath(path))
+    if place.is_symlink() or not place.parent.is_dir():
+        raise UserError(f"{path} is a link to {path.readlink()}, where there is no folder: make it, or remove the link")
+    return place
+
+
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically: readers see the old or the new content."""
+    """Write ``text`` to ``path`` atomically: readers see the old or the new content, and a link stays a link."""
+    path = place_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w") as file:
@@ -322,9 +360,12 @@ def alone(path: Path) -> Iterator[None]:
 def commit_folder(partial: Path, final: Path) -> None:
     """Rename a synced folder to its final name, durably; a folder of that name is set aside first and deleted last.
 
+    If the final name is a link, the folder that it leads to is replaced: ``partial`` has to be beside that.
+
     Readers see the old folder, for a moment no folder, then the whole new one. After a kill at that moment,
     ``recover_folders`` gives the old folder its name back.
     """
+    final = place_of(final)
     aside = final.with_name(f".{final.name}{ASIDE}")
     _sync_folder(partial)
     if final.exists():
@@ -344,7 +385,13 @@ def recover_folders(parent: Path) -> None:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder, if it is there; rename it first, so that a half-deleted one does not keep its name."""
+    """Delete a folder, if it is there; rename it first, so that a half-deleted one does not keep its name.
+
+    Of a link to a folder only the link goes: what somebody put elsewhere is not ours to delete.
+    """
+    if path.is_symlink():
+        path.unlink()
+        return
     hidden = path.with_name(f".{path.name.removeprefix('.')}.deleted")
     shutil.rmtree(hidden, ignore_errors=True)  # of a process that was killed
     if path.exists():

@@ -13,6 +13,7 @@ from podwright.operations.account.cluster import Cluster, Node
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.output import print_json
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
+from podwright.output_file import place_of
 
 INCLUDE = "Include podwright/*.config"  # relative to ~/.ssh
 PUBLIC_KEY = re.compile(r"(ssh-|ecdsa-|sk-)\S+ [A-Za-z0-9+/]+=*( .*)?")
@@ -96,7 +97,7 @@ def write(cluster: Cluster, blocks: str) -> Path:
     own = Path.home() / ".ssh" / "config"
     lines = own.read_text(encoding="utf-8") if own.exists() else ""
     if INCLUDE not in (line.strip() for line in lines.splitlines()):
-        _replace(own.resolve(), f"{INCLUDE}\n\n{lines}")  # at the top: a Host block would swallow it
+        _replace(own, f"{INCLUDE}\n\n{lines}")  # at the top: a Host block would swallow it
     return path
 
 
@@ -136,7 +137,8 @@ def _options(wanted: Target, cluster: Cluster, node: Node, options: argparse.Nam
 
 
 def _replace(path: Path, content: str) -> None:
-    """Write a file that only its owner reads, whole or not at all."""
+    """Write a file that only its owner reads, whole or not at all; a link stays a link."""
+    path = place_of(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -20,6 +20,7 @@ from podwright.operations.jobs import runs
 from podwright.operations.jobs.runs import Runs
 from podwright.operations.output import print_json
 from podwright.operations.target import add_examples, add_target_arguments, target
+from podwright.output_file import place_of
 from podwright.planning.on_demand import on_demand
 from podwright_bootstrap.contract import COMPUTE
 
@@ -258,7 +259,7 @@ def _unpack(stream: IO[bytes], expected: set[str], to: Path) -> Iterator[str]:
             source = archive.extractfile(item)
             if source is None or item.name not in expected:
                 continue  # nothing that was not asked for is written
-            path = to / item.name
+            path = place_of(to / item.name)
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{path.name}.partial")
             with partial.open("wb") as file:

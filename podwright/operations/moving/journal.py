@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from podwright.operations.errors import ArgumentError, OperationError
+from podwright.output_file import place_of
 from podwright_bootstrap.host.shell import write_file
 
 SCHEMA = "podwright.move-journal/1"
@@ -79,7 +80,7 @@ class Journal:
 
     def write(self) -> None:
         """Write the file atomically."""
-        write_file(self.path, json.dumps(self.to_dict(), indent=2) + "\n")
+        write_file(place_of(self.path), json.dumps(self.to_dict(), indent=2) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the journal as it is written."""

@@ -20,6 +20,7 @@ from podwright.operations.errors import ArgumentError
 from podwright.operations.nodes.group_request import group_request
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
+from podwright.output_file import place_of
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host.shell import write_file
 from podwright_constructs import facts
@@ -107,7 +108,7 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
         usd_per_hour_after=prices.nodes(after.instance_type, after.count, after.volume_gib, region=settings.region),
         prices=prices.label(settings.region, [after.instance_type]),
     )
-    path = file.resolve()  # a link stays a link
+    path = place_of(file)
     mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
     write_file(path, mark + text.encode(), mode=path.stat().st_mode & 0o777)
     line = edited.position((*GROUPS, _index(edited, options.group), "count")).line

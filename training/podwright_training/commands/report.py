@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import http.server
 import math
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from podwright_training.answer import add_json, answer
 from podwright_training.errors import UserError
 from podwright_training.regular_file import read_text
-from podwright_training.run_folder import RunFolder, write_atomically
+from podwright_training.run_folder import RunFolder, place_of, write_atomically
 
 if TYPE_CHECKING:  # numpy and yaml, which --help does without
     from podwright_training.report.history import History
@@ -70,6 +71,7 @@ def _write(output: Path, texts: Mapping[str, str], drawing: Drawing, *, title: s
     """Write page and figures, both or neither."""
     from podwright_training.report.figures import draw
 
+    output = place_of(output)
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output, prefix=".report-") as name:
         made = Path(name)
@@ -78,7 +80,10 @@ def _write(output: Path, texts: Mapping[str, str], drawing: Drawing, *, title: s
         for file, text in texts.items():
             write_atomically(made / file, text)
         for path in made.iterdir():
-            path.replace(output / path.name)
+            final = place_of(output / path.name)
+            if final.parent != output:  # a link, perhaps to another disk
+                path = Path(shutil.copy(path, final.with_name(f".{final.name}.{path.name}")))  # noqa: PLW2901
+            path.replace(final)
 
 
 def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None) -> int:
