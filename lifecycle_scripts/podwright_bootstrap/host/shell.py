@@ -37,6 +37,8 @@ FAULT = re.compile(r"error|fatal|cannot|denied|not found|\(constraint\)", re.IGN
 # What opening a name for writing says of links, pipes, folders, and files of other people.
 NO_FILE_OF_OURS = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EACCES, errno.EPERM}
 
+# What a terminal obeys, or no log can have: administrators read logs on one. Tabs and line ends stay.
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 T = TypeVar("T")
 
 
@@ -61,8 +63,9 @@ class TimeLimitError(BaseException):
 
 
 def say(text: str) -> None:
-    """Write a line to the log."""
-    print(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}", flush=True)
+    """Write a line to the log; control characters, as in a file's name, are written as in Python."""
+    line = OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    print(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {line}", flush=True)
 
 
 @dataclass(frozen=True)

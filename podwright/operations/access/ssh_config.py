@@ -21,6 +21,7 @@ AUTHORIZED = "podwright: authorized"
 # Root acts as the user: links in a home then lead nowhere that its owner cannot write.
 AUTHORIZE = (
     "umask 077; mkdir -p ~/.ssh && touch ~/.ssh/authorized_keys && "
+    "{{ [ -f ~/.ssh/authorized_keys ] || {{ echo '~/.ssh/authorized_keys is not a regular file'; exit 1; }}; }} && "
     "{{ grep -qxF {key} ~/.ssh/authorized_keys || echo {key} >> ~/.ssh/authorized_keys; }} && echo {done}"
 )
 

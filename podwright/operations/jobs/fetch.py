@@ -26,6 +26,7 @@ from podwright_bootstrap.contract import COMPUTE
 
 # Of podwright-train and NxD Training; they stay on the cluster unless asked for.
 LARGE = ("checkpoints", "hf-steps", "traces", "nxdt/results/checkpoints")
+SCRIPT_BYTES = 1 << 20
 MODEL = "hf"
 SCRIPTS = ("train.sbatch", "nxdt/train.sbatch")  # that trained: the newer one has the run's nodes
 REPORT = Path("report", "index.html")
@@ -34,7 +35,7 @@ UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _ASKED = re.compile(r"^#SBATCH --(nodes|partition|array)=(\S+)$", re.MULTILINE)
 _LIST = "cd {folder} && find . -type f {without} -printf '%s %T@ %P\\0'"
 # A log may grow while it is read: tar then pads or cuts it to the size it had, and ends with 1.
-_PACK = "cd {folder} && tar -c -f - --no-recursion --null -T - || [ $? = 1 ]"
+_PACK = "cd {folder} && tar -c -f - --no-recursion --hard-dereference --null -T - || [ $? = 1 ]"
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,9 @@ def _size(size_bytes: int) -> str:
 
 def _price(node: Remote, folder: str) -> Price | None:
     """Return EC2's on-demand price of a run's nodes; None if they change, were paid in advance, or are not known."""
-    newest = f"ls -t {quoted(*SCRIPTS)} 2>/dev/null | head -n 1"
-    script = node.run(f"cd {quoted(folder)} 2>/dev/null && cat /dev/null $({newest}); true")
+    newest = f"newest=$(ls -t {quoted(*SCRIPTS)} 2>/dev/null | head -n 1)"
+    read = f'[ -f "$newest" ] && head -c {SCRIPT_BYTES} "$newest"'  # a pipe would never end
+    script = node.run(f"cd {quoted(folder)} 2>/dev/null && {{ {newest}; {read}; }}; true")
     asked = dict(_ASKED.findall(script))
     groups = [
         group
@@ -205,7 +207,7 @@ def _list(node: Remote, folder: str, name: str, *, without: tuple[str, ...]) -> 
     excluded = " ".join(f"-not -path {quoted(f'./{part}/*')}" for part in without)
     hidden = r"-not -path '*/.*'"  # half-written files
     listing = _LIST.format(folder=quoted(folder), without=f"{excluded} {hidden}")
-    output = node.run(f"[ -d {quoted(folder)} ] && {listing} || echo none")
+    output = node.output(f"[ -d {quoted(folder)} ] && {listing} || echo none").decode(errors="surrogateescape")
     if output == "none\n":
         parent = quoted(str(PurePosixPath(folder).parent))
         there = ", ".join(node.run(f"ls {parent} 2>/dev/null | head -n 20; true").split())
@@ -248,7 +250,7 @@ def _bring(node: Remote, folder: str, wanted: list[RemoteFile], to: Path) -> Ite
 
 def _started(node: Remote, folder: str, wanted: list[RemoteFile], names: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start tar with the names in a file: a pipe of them could wait for tar, and tar for us."""
-    names.write("".join(f"{file.path}\0" for file in wanted).encode())
+    names.write("".join(f"{file.path}\0" for file in wanted).encode(errors="surrogateescape"))
     names.seek(0)
     return node.start(_PACK.format(folder=quoted(folder)), stdin=names.fileno())
 
@@ -256,9 +258,9 @@ def _started(node: Remote, folder: str, wanted: list[RemoteFile], names: IO[byte
 def _unpack(stream: IO[bytes], expected: set[str], to: Path) -> Iterator[str]:
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for item in archive:
-            source = archive.extractfile(item)
+            source = archive.extractfile(item) if item.isreg() else None
             if source is None or item.name not in expected:
-                continue  # nothing that was not asked for is written
+                continue  # nothing that was not asked for is written, and no link or pipe that has taken its name
             path = place_of(to / item.name)
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{path.name}.partial")
