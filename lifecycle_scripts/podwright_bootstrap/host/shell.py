@@ -25,6 +25,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Callable, Iterator, List, Mapping, Tuple, Type, TypeVar
 
+from podwright_bootstrap.host import regular_file
+
 # How long to wait for others, as a factor on every such limit and pause: a rehearsal is less patient than a cloud.
 PATIENCE = float(os.environ.get("PODWRIGHT_PATIENCE", "1"))
 # The same for whole steps: a test of a wait is impatient, and its step may take as long as a busy machine makes it.
@@ -224,7 +226,7 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
     """
     data = content.encode() if isinstance(content, str) else content
     uid, gid = find_user(owner)[2:4] if owner else (os.geteuid(), os.getegid())
-    if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
+    if path.is_file() and path.stat().st_size == len(data) and _content(path, len(data)) == data:
         status = path.stat()
         if (status.st_mode & 0o7777, status.st_uid) == (mode, uid):
             return False
@@ -243,6 +245,14 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
             raise
     _sync_folder(path.parent)
     return True
+
+
+def _content(path: Path, limit_bytes: int) -> bytes:
+    """Return a file's content; empty if it has just become something else."""
+    try:
+        return regular_file.read(path, limit_bytes=limit_bytes, follow_links=True)
+    except OSError:
+        return b""
 
 
 def remove_files(*paths: Path) -> Iterator[str]:

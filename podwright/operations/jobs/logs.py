@@ -174,9 +174,11 @@ def _show_slurm(wanted: Target, options: argparse.Namespace) -> None:
 
 
 def _show_file(node: Remote, path: str, options: argparse.Namespace, *, sudo: str = "") -> None:
-    tail, file = f"{sudo}tail -n", quoted(path)
+    file = quoted(path)
     refuse = "" if sudo else REGULAR.format(paths=file)
-    output = node.output(f"{refuse}{tail} 0 {file} && {tail} {options.lines} {file} | tail -c {LIMIT_BYTES}")
+    output = node.output(
+        f"{refuse}{sudo}tail -c 1 {file} >/dev/null && {sudo}tail -n {options.lines} {file} | tail -c {LIMIT_BYTES}"
+    )
     text = output.decode(errors="replace")
     if options.json:
         lines = [{"time": None, "message": line} for line in text.splitlines()]

@@ -84,9 +84,10 @@ def sha256(path: str) -> str:
         if error.errno in GONE:
             return ""
         raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return ""
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
         return hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()
 
 

@@ -77,9 +77,10 @@ def read(file: Path) -> bytes:
         OSError: it is no regular file, or too long.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{file} is not a regular file")
     with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{file} is not a regular file")
         content = stream.read(KEYS_LIMIT_BYTES + 1)
     if len(content) > KEYS_LIMIT_BYTES:
         raise OSError(f"{file} has more than {KEYS_LIMIT_BYTES} bytes")
