@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from podwright_training import model_folder
 from podwright_training.data.faults import DataError, first_line
+from podwright_training.errors import UserError
 
 if TYPE_CHECKING:  # it takes seconds to import; worker processes do without
     from transformers import PreTrainedTokenizerBase
@@ -37,11 +39,16 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
     """
     from transformers import AutoTokenizer
 
+    if Path(name).is_dir():
+        try:
+            model_folder.refuse_special(Path(name))
+        except UserError as error:
+            raise DataError(f"tokenizer {name!r}: {error}") from error
     try:
         local = cached or Path(name).is_dir() or not _hub_answers()
         of_revision = {"revision": revision} if revision else {}
         return AutoTokenizer.from_pretrained(name, local_files_only=local, **of_revision)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of tokenizers, which meets a damaged file with any kind
         raise DataError(
             f"tokenizer {name!r}: neither a folder with tokenizer.json nor an identifier that the Hugging Face hub "
             f"serves to this machine ({first_line(error)})"
