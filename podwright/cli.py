@@ -110,8 +110,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _unwritten(error: OSError) -> int:
-    """Return the status of a command that could not write; raise errors that the user cannot solve."""
-    if not isinstance(error, BrokenPipeError) and error.errno not in STORAGE:
+    """Return the status of a command that could not read or write a file; raise errors that name none."""
+    if not isinstance(error, BrokenPipeError) and error.errno not in STORAGE and error.filename is None:
         raise error
     try:
         sys.stdout.flush()
@@ -119,7 +119,7 @@ def _unwritten(error: OSError) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):  # `podwright explain | head`
         return UNREAD
-    print(f"podwright: {error.filename or 'cannot write'}: {error.strerror}", file=sys.stderr)
+    print(printable(f"podwright: {error.filename or 'cannot write'}: {error.strerror}"), file=sys.stderr)
     return FAILED
 
 

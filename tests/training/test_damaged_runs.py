@@ -230,3 +230,55 @@ def test_what_is_no_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 BIND = "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])"
+
+
+@pytest.mark.parametrize("flag", ["--config", "--data-mixture", "--sample-prompts"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "bytes"])
+def test_inputs_of_train_that_are_no_text_are_one_line(
+    tmp_path: Path, tiny_flags: Any, capsys: pytest.CaptureFixture[str], flag: str, kind: str
+) -> None:
+    """A settings file, a mixture or prompts that are no file, or not UTF-8, are named before anything is read."""
+    path = tmp_path / "input.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(b"preset: \xff\n")
+    sample = ["--sample-tokens=2"] if flag == "--sample-prompts" else []
+    assert main(["train", *tiny_flags(tmp_path / "run", ranks=1, max_steps=1), f"{flag}={path}", *sample]) in {1, 2}
+    reason = "not UTF-8: byte 0xff at 8" if kind == "bytes" else f"is a {kind}, not a regular file"
+    lines = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert len(lines) == 1
+    assert str(path) in lines[0]
+    assert reason in lines[0]
+
+
+def test_a_pipe_in_place_of_the_metrics_holds_no_training(
+    tmp_path: Path, tiny_flags: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would wait for a reader."""
+    run = RunFolder(tmp_path / "run")
+    run.root.mkdir()
+    os.mkfifo(run.metrics)
+    assert main(["train", *tiny_flags(run.root, ranks=1, max_steps=1)]) == 2
+    assert f"{run.metrics}: is a pipe, not a regular file" in capsys.readouterr().err
+    run.add_event("start", step=0)  # as by an elastic run's agent: a warning
+
+
+def test_a_name_that_is_no_text_is_printed(tmp_path: Path) -> None:
+    """A file's name may be any bytes; in a pipe and on stderr it is written with escapes."""
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(folder)  # noqa: PTH102 - bytes
+    (Path(os.fsdecode(folder)) / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
+    words = [sys.executable, "-m", "podwright_training"]
+    done = subprocess.run([*words, "watch", b"--run-dir=" + folder], capture_output=True, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"caf\udce9" in done.stdout
+    done = subprocess.run(
+        [*words, "report", b"--run-dir=" + folder + b"/none"], capture_output=True, check=False, timeout=300
+    )
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert rb"caf\udce9" in done.stderr

@@ -14,9 +14,11 @@ from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.output import print_json
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
 from podwright.output_file import place_of
+from podwright_bootstrap.host.regular_file import read_text
 
 INCLUDE = "Include podwright/*.config"  # relative to ~/.ssh
 PUBLIC_KEY = re.compile(r"(ssh-|ecdsa-|sk-)\S+ [A-Za-z0-9+/]+=*( .*)?")
+KEY_LIMIT_BYTES = 1 << 16
 AUTHORIZED = "podwright: authorized"
 # Root acts as the user: links in a home then lead nowhere that its owner cannot write.
 AUTHORIZE = (
@@ -125,9 +127,9 @@ def public_key(path: Path) -> str:
         ArgumentError: the file is unreadable or not a public key; a private key never leaves this machine.
     """
     try:
-        content = path.expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"--authorize {path}: {getattr(error, 'strerror', None) or 'not text'}") from error
+        content = read_text(path.expanduser(), limit_bytes=KEY_LIMIT_BYTES, follow_links=True).strip()
+    except OSError as error:
+        raise ArgumentError(f"--authorize {path}: {error.strerror}") from error
     if not PUBLIC_KEY.fullmatch(content):
         raise ArgumentError(f"--authorize {path}: need a file with one public key", "name the file that ends with .pub")
     return content

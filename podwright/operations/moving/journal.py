@@ -14,7 +14,10 @@ from typing import Any
 
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.output_file import place_of
+from podwright_bootstrap.host.regular_file import read_text
 from podwright_bootstrap.host.shell import write_file
+
+LIMIT_BYTES = 16 << 20  # of a file that people write, or a command
 
 SCHEMA = "podwright.move-journal/1"
 
@@ -47,10 +50,12 @@ class Journal:
             OperationError: it is not a journal of this version.
         """
         try:
-            given = json.loads(path.read_text(encoding="utf-8"))
+            given = json.loads(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except OSError as error:
+            raise OperationError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
             raise OperationError(f"{path} is not the journal of a move: {error}", "restore it from a copy") from error
         if not isinstance(given, dict) or given.get("schema") != SCHEMA:
             raise OperationError(

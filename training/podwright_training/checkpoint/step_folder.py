@@ -322,8 +322,11 @@ def _clear(directory: Path, partial: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     recover_folders(directory)
     for left_over in directory.glob(".step-*"):
-        delete_folder(left_over)
-    delete_folder(partial)  # where a link leads
+        if left_over.is_symlink():
+            left_over.unlink()
+        else:
+            shutil.rmtree(left_over)
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed, where a link leads
     partial.mkdir()
 
 
