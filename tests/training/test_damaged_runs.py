@@ -276,7 +276,12 @@ def test_a_name_that_is_no_text_is_printed(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "podwright_training"]
     done = subprocess.run([*words, "watch", b"--run-dir=" + folder], capture_output=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"caf\xe9" in done.stdout
+    words_of_report = [*words, "report", b"--run-dir=" + folder]
+    done = subprocess.run(words_of_report, capture_output=True, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (0, b"")
     assert rb"caf\udce9" in done.stdout
+    assert r"caf\xe9" in (Path(os.fsdecode(folder)) / "report" / "index.html").read_text()
     done = subprocess.run(
         [*words, "report", b"--run-dir=" + folder + b"/none"], capture_output=True, check=False, timeout=300
     )

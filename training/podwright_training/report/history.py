@@ -7,6 +7,7 @@ steps do not count.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +76,7 @@ class History:
             why = f"{not_a_number(not_finite)}: look at {folder.log}, and lower learning_rate or check the data"
             raise ReportError(f"{folder.metrics} has no curve: {why}")
         return cls(
-            name=folder.root.absolute().name,
+            name=_shown(folder.root.absolute().name),
             config=_job(folder.job) if folder.job.exists() else _configuration(folder.config),
             starts=[event for event in events if event["event"] == "start"],
             restarts=list(_restarts(events)),
@@ -140,10 +141,15 @@ def distinct_names(folders: Sequence[RunFolder]) -> list[str]:
     """Return as much of each run's path as differs."""
     paths = [folder.root.absolute().parts for folder in folders]
     for length in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(parts[-length:]) for parts in paths]
+        names = [_shown("/".join(parts[-length:])) for parts in paths]
         if len(set(names)) == len(names):
             break
     return names
+
+
+def _shown(name: str) -> str:
+    """Return the name of a file as a page can have it: it may be no text."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def not_a_number(steps: Sequence[int]) -> str:
