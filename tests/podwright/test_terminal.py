@@ -169,7 +169,7 @@ def test_nothing_of_a_text_is_obeyed(text: str) -> None:
 
 
 def test_colours_of_our_own_are_left() -> None:
-    """What the programs print in colours stays so, and a colour ends with its line."""
+    """Colours that the programs print are left, and a colour ends with its line."""
     assert printable("\x1b[1;31merror\x1b[0m", colours=True) == "\x1b[1;31merror\x1b[0m"
     assert printable("\x1b[38;5;9mx", colours=True) == "\x1b[38;5;9mx\x1b[0m"
     assert printable("\x1b[8mx\x1b[0m", colours=True) == "\\x1b[8mx\x1b[0m"
