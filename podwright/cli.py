@@ -25,7 +25,7 @@ from podwright.checkout import INSTALLED, TRAINING
 from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, add_file, config_path
 from podwright.errors import PodwrightError
 from podwright.parser import Parser, add_examples
-from podwright.terminal import fit_terminals, whole_lines
+from podwright.terminal import fit_terminals, printable, whole_lines
 
 if TYPE_CHECKING:
     from podwright.check.explain import Key
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         sys.stdout.flush()
     except PodwrightError as error:
-        print(error.render(), file=sys.stderr)
+        print(printable(error.render()), file=sys.stderr)
         return error.exit_status
     except ModuleNotFoundError as error:
         if error.name not in MISSING:
@@ -110,8 +110,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _unwritten(error: OSError) -> int:
-    """Return the status of a command that could not write; raise errors that the user cannot solve."""
-    if not isinstance(error, BrokenPipeError) and error.errno not in STORAGE:
+    """Return the status of a command that could not read or write a file; raise errors that name none."""
+    if not isinstance(error, BrokenPipeError) and error.errno not in STORAGE and error.filename is None:
         raise error
     try:
         sys.stdout.flush()
@@ -119,7 +119,7 @@ def _unwritten(error: OSError) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):  # `podwright explain | head`
         return UNREAD
-    print(f"podwright: {error.filename or 'cannot write'}: {error.strerror}", file=sys.stderr)
+    print(printable(f"podwright: {error.filename or 'cannot write'}: {error.strerror}"), file=sys.stderr)
     return FAILED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from podwright.errors import PodwrightError
@@ -12,6 +13,11 @@ class OutputError(PodwrightError):
     """Writing the file failed."""
 
 
+def place_of(path: Path) -> Path:
+    """Return where a file is written: behind a link that the user put there, which stays a link."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def write_output(path: Path, text: str) -> None:
     """Write the file completely, or leave the old one.
 
@@ -19,6 +25,6 @@ def write_output(path: Path, text: str) -> None:
         OutputError: writing fails; the message names the file and says why.
     """
     try:
-        write_file(path, text)
+        write_file(place_of(path), text)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}") from error

@@ -1,6 +1,8 @@
-"""Wrap printed lines at the terminal's width, between words.
+"""Print to terminals: lines wrapped between words, and nothing that a terminal would obey but our own colours.
 
-Only terminals are fitted. A pipe or a file gets every line whole.
+Names, reasons, logs and errors are texts of others: printed raw, they could clear the screen, write to the clipboard or
+reverse a line. Every text passes ``Fitted``; what draws a screen uses ``drawing_console``. A pipe or a file gets every
+line whole and unchanged.
 """
 
 from __future__ import annotations
@@ -9,18 +11,29 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import TextIOWrapper
-from typing import TextIO
+from io import TextIOBase, TextIOWrapper
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DEFAULT_COLUMNS = 80
 INDENT = 2  # columns by which a line's second part is moved in
-# Colours and links take no room. A line with other sequences draws on the screen, and places its text itself.
-_NO_ROOM = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;.*?\x1b\\")
-_DRAWS = re.compile(r"\r(?!$)|\x1b(?!\[[0-9;]*m|\]8;|\\)")
 _WORD = re.compile(r"(\s*)(\S+)")
 _COLUMN = re.compile(r"\S {2,}(?=\S)")  # what follows two spaces is a column of its own
+# Control characters (C0, C1), those that change a line's direction or end it, and halves of characters.
+_OBEYED = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+# Colours and weights of the text: https://man7.org/linux/man-pages/man4/console_codes.4.html. Others could hide it.
+_SHADE = r"(?:[0-4]|2[2-4]|3[0-79]|9[0-7]|38;5;\d{1,3}|38;2;\d{1,3};\d{1,3};\d{1,3})"
+_COLOURS = rf"\x1b\[(?:{_SHADE}(?:;{_SHADE})*)?m"
+_MOVES = r"\r|\x1b\[\d{0,3}[A-DGJK]|\x1b\[H|\x1b\[\?(?:25|1049)[hl]"  # those with which rich draws
+_PLAIN = re.compile(_OBEYED)
+_COLOURED = re.compile(f"(?P<ours>{_COLOURS})|{_OBEYED}")
+_DRAWN = re.compile(f"(?P<ours>{_COLOURS}|{_MOVES})|{_OBEYED}")
+_NO_ROOM = re.compile(_COLOURS)
+_RESET = "\x1b[0m"
 
 
 class Fitted(TextIOWrapper):
@@ -46,8 +59,97 @@ class Fitted(TextIOWrapper):
             super().write(self._fit(started.rstrip(" ")) + spaces)
         super().flush()
 
+    def draw(self, text: str) -> None:
+        """Write what rich draws: also the moves of its cursor."""
+        self.flush()
+        super().write(_without(_DRAWN, text))
+        super().flush()
+
     def _fit(self, line: str) -> str:
-        return line if self.keeps_lines or _DRAWS.search(line) else fit(line, columns(self))
+        if self.keeps_lines:  # the parts of a progress bar in a log become lines
+            line = line.rstrip("\r").replace("\r", "\n")
+        line = printable(line, colours=True)
+        return line if self.keeps_lines else fit(line, columns(self))
+
+
+class Canvas(TextIOBase):
+    """The file of a rich console that draws on a terminal."""
+
+    def __init__(self, stream: Fitted) -> None:
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Return the terminal's encoding."""
+        return self._stream.encoding
+
+    def write(self, text: str) -> int:
+        """Draw."""
+        self._stream.draw(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write the rest of a line."""
+        if not self._stream.closed:
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Return that this is a terminal."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the terminal's descriptor."""
+        return self._stream.fileno()
+
+
+def printable(text: str, *, colours: bool = False) -> str:
+    r"""Return a text of which a terminal obeys nothing: control characters are written as in Python, such as ``\x1b``.
+
+    Args:
+        text: of anybody.
+        colours: leave sequences that only colour a text; the line ends without one.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    if not colours:
+        return _PLAIN.sub(_escaped, text)
+    shown = _without(_COLOURED, text)
+    return shown + _RESET if _is_coloured_at_end(shown) else shown
+
+
+def _without(pattern: re.Pattern[str], text: str) -> str:
+    return pattern.sub(lambda match: match["ours"] or _escaped(match), text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
+def _is_coloured_at_end(text: str) -> bool:
+    colours: list[str] = _NO_ROOM.findall(text)
+    return bool(colours) and colours[-1] not in {_RESET, "\x1b[m"}
+
+
+def drawing_console(stream: TextIO | None = None, **options: Any) -> Console:
+    """Return rich's console for a stream, with arguments of its own; texts in what it renders move no cursor.
+
+    Args:
+        stream: that it writes to. Default: stdout.
+        options: further arguments of ``rich.console.Console``.
+    """
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    stream = stream or sys.stdout
+    if not stream.isatty():
+        return Console(file=stream, **options)
+
+    class Drawing(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    return Drawing(file=Canvas(stream) if isinstance(stream, Fitted) else stream, **options)  # type: ignore[arg-type]
 
 
 def fit_terminals() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from podwright.operations.errors import ArgumentError
+from podwright.terminal import drawing_console
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -47,11 +48,10 @@ class Column(NamedTuple):
 
 def console(stream: TextIO | None = None) -> Console:
     """Return rich's console for a stream. Default: stdout."""
-    from rich.console import Console  # 60 ms that --help and --json need not wait for
-
     stream = stream or sys.stdout
-    return Console(
-        file=stream, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=not stream.isatty()
+    is_terminal = stream.isatty()
+    return drawing_console(
+        stream, width=None if is_terminal else PIPE_WIDTH, highlight=False, soft_wrap=not is_terminal
     )
 
 

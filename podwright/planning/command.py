@@ -52,10 +52,13 @@ from podwright.planning.units import (
     parse_whole,
 )
 from podwright.settings.regions import REGIONS
+from podwright_bootstrap.host.regular_file import read_text
 from podwright_constructs.catalog import UnknownInstanceTypeError
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import ConfigError
+
+LIMIT_BYTES = 16 << 20  # of a file that people write, or a command
 
 OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
 SHOWN = 8  # lines of a table
@@ -387,12 +390,10 @@ def _model(args: argparse.Namespace, run: TrainConfig | None) -> Model:
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
     except OSError as error:
         raise PlanInputError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PlanInputError(f"{path} is not UTF-8 text: save it as UTF-8") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise PlanInputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if content is None:
         raise PlanInputError(f"{path} is empty: `podwright init` writes a first one")

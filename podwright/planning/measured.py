@@ -11,6 +11,9 @@ from typing import TypeGuard
 from podwright.errors import PodwrightError
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import calibration
+from podwright_bootstrap.host.regular_file import read_text
+
+LIMIT_BYTES = 16 << 20  # of a file that people write, or a command
 
 SCHEMA = "podwright.validate/1"
 CPU = "gloo"  # the transport of ranks without GPUs
@@ -40,8 +43,10 @@ class MeasuredNetwork:
             MeasuredError: the file has no measurements, no pair of nodes was measured, or the ranks ran on CPUs.
         """
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            document = json.loads(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
+        except OSError as error:
+            raise MeasuredError(f"cannot read --measured {path}: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
             raise MeasuredError(f"--measured {path} is not JSON: {error}") from error
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise MeasuredError(f"--measured {path}: not {SCHEMA}. `podwright validate --output FILE` writes it")

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import asdict, replace
@@ -39,7 +40,7 @@ from podwright_training.errors import UserError
 from podwright_training.harness import run_tasks
 from podwright_training.loop.replay import replay
 from podwright_training.report import summary
-from podwright_training.run_folder import RunFolder
+from podwright_training.run_folder import RunFolder, commit_folder, delete_folder
 
 SMALL_FILES = ExportOptions(max_shard_gb=20e-6)
 STILL = {"lr": 1e-12, "min_lr": 0}  # steps that change no weight
@@ -486,6 +487,73 @@ def test_a_second_export_replaces_the_first(exported):
     consolidate(exported)
     assert not (exported.hf / "stale").exists()
     assert not list(exported.root.glob(".*"))
+
+
+@pytest.fixture
+def other_disk(tmp_path):
+    """A folder on another file system than the tests' folders: a rename from one to the other fails."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        if Path(name).stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("the tests' folder is on /dev/shm too")
+        yield Path(name)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_folders_that_are_links_are_followed(exported, tmp_path, other_disk, exists):
+    """A model, a report and checkpoints on another disk are written there; the links stay, and nothing else is left."""
+    run = RunFolder(tmp_path / "run")
+    shutil.copytree(exported.root, run.root)
+    run.config.write_text(run.config.read_text().replace(str(exported.root), str(run.root)))
+    links = {
+        name: run.root / name for name in ("hf", "hf-steps", "report", "checkpoints", "samples.txt", "metrics.jsonl")
+    }
+    for name, link in links.items():
+        if link.exists() and (exists or name in {"checkpoints", "metrics.jsonl"}):
+            shutil.move(link, other_disk / name)
+        elif link.exists():
+            shutil.rmtree(link)
+        elif name == "hf-steps":
+            (other_disk / name).mkdir()
+        link.symlink_to(other_disk / name)
+    directory = f"--run-dir={run.root}"
+    (other_disk / "checkpoints" / "step-00000004").rename(other_disk / "four")
+    (other_disk / "checkpoints" / "step-00000004").symlink_to(other_disk / "four")
+    bf16, few = "--dtype=bf16", "--max-new-tokens=2"
+    for command, *flags in (
+        ["consolidate", bf16], ["consolidate", "--all-checkpoints", bf16], ["report"], ["generate", few],
+    ):  # fmt: skip
+        assert main([command, directory, *flags]) == 0
+    assert all(link.is_symlink() for link in links.values())
+    for name in ("hf/model.safetensors", "report/index.html", "report/loss.svg", "samples.txt"):
+        assert (other_disk / name).is_file(), name
+    assert len(list((other_disk / "hf-steps").iterdir())) == 3
+    assert not [path for path in other_disk.rglob(".*") if "metadata" not in path.name]
+    assert not list(run.root.rglob(".*.partial"))
+
+
+def test_a_checkpoint_that_is_a_link_is_written_again_and_removed(tmp_path, other_disk):
+    """A new folder of its step is put where the link leads; removing a checkpoint removes the link alone."""
+    (other_disk / "four").mkdir()
+    (other_disk / "four" / "old").touch()
+    link = tmp_path / "step-00000004"
+    link.symlink_to(other_disk / "four")
+    final, partial = step_folder.folders(tmp_path, 4)
+    partial.mkdir()
+    (partial / "new").touch()
+    commit_folder(partial, final)
+    assert (link.is_symlink(), [path.name for path in other_disk.rglob("*")]) == (True, ["four", "new"])
+    delete_folder(link)
+    assert (link.is_symlink(), (other_disk / "four" / "new").exists()) == (False, True)
+
+
+def test_a_link_into_nowhere_is_one_line(exported, tmp_path, capsys):
+    """As to a disk that is not mounted: nothing is written, and the line names link and target."""
+    run = RunFolder(shutil.copytree(exported.root, tmp_path / "run"))
+    shutil.rmtree(run.hf)
+    run.hf.symlink_to("/nowhere/disk/hf")
+    assert main(["consolidate", f"--run-dir={run.root}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {run.hf} is a link to /nowhere/disk/hf, where there is no folder")
 
 
 def test_several_files_in_bf16_hold_the_same_weights(exported, model_of):

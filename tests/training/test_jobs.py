@@ -577,7 +577,7 @@ def test_events_are_whole_numbers_where_the_report_needs_them():
         ("[]", "not the shape that launch writes"),
         ("{}", "the key command is missing"),
         ('{"command": ["a"], "mounts": [], "resume": null, "log": {}, "model": {}, "more": 1}', "'more'"),
-        (b"\xff", "no text in UTF-8 at byte 0"),
+        (b"\xff", "not UTF-8: byte 0xff at 0"),
         (None, "No such file or directory"),
     ],
 )

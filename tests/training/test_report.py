@@ -397,7 +397,7 @@ def test_names_may_have_dollar_signs(tmp_path):
     ("name", "content", "reason"),
     [
         ("evaluation.json", b'{"model": "x', "is damaged (Unterminated string"),
-        ("samples.txt", b"abc \xff", "'utf-8' codec can't decode byte 0xff"),
+        ("samples.txt", b"abc \xff", "not UTF-8: byte 0xff at 4"),
         ("report", b"", "report: File exists"),
     ],
 )

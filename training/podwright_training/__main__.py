@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from io import TextIOWrapper
 
 from podwright_training.code_caches import use_private_caches
 from podwright_training.errors import DeviceMemoryError, LostRanksError, UserError, report
@@ -76,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     gc.set_threshold(*GARBAGE)
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, TextIOWrapper):  # the name of a file may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     fit_terminals()
     logging.basicConfig(format="%(levelname)s: %(message)s")
     if ASKED_BY_SHELL in os.environ:
@@ -124,9 +127,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def _unwritten(error: OSError) -> int:
-    """Return the status of a command that could not write; raise errors that the user cannot solve."""
+    """Return the status of a command that could not read or write a file; raise errors that name none."""
     is_unread = isinstance(error, BrokenPipeError)  # `podwright-train prepare … | head`
-    if not is_unread and error.errno not in STORAGE:
+    if not is_unread and error.errno not in STORAGE and error.filename is None:
         raise error
     if not is_unread:
         report(UserError(f"{error.filename or 'cannot write'}: {error.strerror}"))

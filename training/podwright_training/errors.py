@@ -9,6 +9,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from podwright_training.terminal import printable
+
+LONGEST_VALUE = 60  # characters of a file's value in a message
+
 
 class UserError(ValueError):
     """An error the user can fix: the message has the given value, the allowed ones and the solution. Exit status 2."""
@@ -30,12 +34,18 @@ class LostRanksError(RuntimeError):
     """Another rank of the job is gone or late, and has its own error. A new start may succeed. Exit status 1."""
 
 
+def shortened(value: object) -> str:
+    """Return a value of a file as a message shows it, in one line."""
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
 def report(error: Exception, *, level: str = "error") -> None:
     """Print one line per problem; print problems that several ranks of a host share only once."""
     host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""
     for line in str(error).splitlines():
         if _is_first(line):
-            print(f"{host}{level}: {line}", file=sys.stderr, flush=True)
+            print(f"{host}{level}: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def _is_first(line: str) -> bool:

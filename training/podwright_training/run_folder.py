@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
 import math
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,20 +19,70 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from podwright_training.errors import UserError
+from podwright_training.json_values import loads
+from podwright_training.regular_file import open_regular
 
 logger = logging.getLogger(__name__)
 
-# What readers of the metrics rely on (see ``loop/metrics.py``).
-NUMBERS = {
+# What readers of the metrics rely on (see ``loop/metrics.py``): a line without it is damaged.
+REQUIRED = {
     "start": ("step", "world_size"),
     "train": ("step", "loss"),  # our trainer writes more, and another one what its log has
     "validation": ("step", "loss", "perplexity", "tokens"),
-    "end": ("step",),
+    "sample": ("step", "texts"),
+    "guard": ("step",),
+    "straggler": ("step",),
+    "checkpoint": ("step",),
+    "end": ("step", "reason"),
 }
-WHOLE_NUMBERS = ("step", "world_size", "parameters", "sequences", "batch_sequences", "tokens")
+NUMBERS = frozenset(
+    [
+        "time",
+        "loss",
+        "perplexity",
+        "grad_norm",
+        "lr",
+        "epoch",
+        "mfu",
+        "noise_scale_tokens",
+        "loss_scale",
+        "flops_per_token",
+        "tokens_per_s",
+        "tokens_per_s_per_rank",
+        "samples_per_s",
+        "step_s",
+        "data_s",
+        "lag_s",
+        "saving_s",
+        "validating_s",
+        "first_step_s",
+        "process_s",
+        "paused_s",
+        "seconds",
+        "detecting_s",
+        "stopping_s",
+        "waiting_s",
+        "restarting_s",
+        "loading_s",
+        "stepping_s",
+        "memory_peak_bytes",
+        "memory_reserved_bytes",
+        "lr_of_lowest_loss",
+        "lost_steps",
+    ]
+)
+WHOLE_NUMBERS = frozenset(
+    ["step", "world_size", "parameters", "sequences", "batch_sequences", "tokens", "log_byte", "memory_step"]
+)
+POSITIVE_NUMBERS = frozenset(["world_size", "parameters", "perplexity"])  # readers divide by them
+NUMBERS_BY_NAME = frozenset(["losses", "source_tokens", "source_epochs"])
+TEXTS = frozenset(["texts"])
+NUMBERS_AS_TEXT = frozenset(["guard", "overflow"])  # events whose numbers are texts: NaN is no JSON
 START = b'"event": "start"'  # as the trainer writes it
 DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or infinite
 LARGEST = 1e100  # of a number that is not damage
+LARGEST_WHOLE = 2**63
+METRICS_LIMIT_BYTES = 1 << 30  # of the end of the metrics that is read: the steps of two million lines
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
 ASIDE = ".replaced"  # suffix of the hidden name of a folder that is being replaced
@@ -152,7 +204,7 @@ class RunFolder:
         """Append an event that has its time."""
         line = json.dumps(event)
         try:
-            with self.metrics.open("ab", buffering=0) as file:
+            with os.fdopen(open_for_append(self.metrics), "ab", buffering=0) as file:
                 file.write(f"{line}\n".encode())
         except OSError as error:
             logger.warning("metrics: cannot write to %s: %s", self.metrics, error.strerror)
@@ -162,13 +214,18 @@ class RunFolder:
 
         A half-written last line is skipped, and so is a damaged line, with a warning.
         """
-        if not self.metrics.exists():
+        limit_bytes = min(last_bytes or METRICS_LIMIT_BYTES, METRICS_LIMIT_BYTES)
+        try:
+            file = open_regular(self.metrics, follow_links=True)
+        except FileNotFoundError:
             return
-        with self.metrics.open("rb") as file:
-            begin = max(0, file.seek(0, os.SEEK_END) - last_bytes) if last_bytes else 0
+        except OSError as error:
+            raise UserError(f"cannot read {self.metrics}: {error.strerror}") from error
+        with file:
+            begin = max(0, file.seek(0, os.SEEK_END) - limit_bytes)
             starts = list(_starts(file, begin)) if begin else []
             file.seek(begin)
-            lines = file.read().split(b"\n")[:-1]
+            lines = file.read(limit_bytes).split(b"\n")[:-1]
         for number, line in enumerate([*starts, *lines[1:]] if begin else lines, start=1):
             event = _event(line)
             if event is None:
@@ -189,31 +246,58 @@ def _starts(file: BinaryIO, end: int) -> Iterator[bytes]:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """Return the event in a line of the metrics; ``None`` if it lacks a required number."""
+    """Return the event in a line of the metrics, without fields that are null; ``None`` if the line is damaged."""
     try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
+        event = loads(line)
+    except ValueError:
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         return None
-    needed = all(_is_number(name, event.get(name)) for name in NUMBERS.get(event["event"], ()))
-    others = event["event"] not in NUMBERS or all(_is_value(name, value) for name, value in event.items())
-    whole = all(type(event[name]) is int and 0 <= event[name] < 2**63 for name in WHOLE_NUMBERS if name in event)
-    return event if needed and others and whole and _is_number("time", event.get("time", 0)) else None
+    kind = event["event"]
+    has_all = all(event.get(name) is not None for name in REQUIRED.get(kind, ()))
+    is_whole = has_all and all(_is_value(kind, name, value) for name, value in event.items())
+    return {name: value for name, value in event.items() if value is not None} if is_whole else None
 
 
-def _is_value(name: str, value: Any) -> bool:
-    """Return whether a value is a text, a number that is not damage, or one number by source."""
-    if isinstance(value, dict):
-        return all(_is_number(name, each) for each in value.values())
-    return value is None or isinstance(value, str) or _is_number(name, value)
+def _is_value(kind: str, name: str, value: Any) -> bool:
+    """Return whether a field of an event has the type that its name stands for, or is null."""
+    if value is None:
+        return True
+    if name in WHOLE_NUMBERS:
+        return type(value) is int and (name in POSITIVE_NUMBERS) <= value < LARGEST_WHOLE
+    if name in NUMBERS:
+        return _is_number(name, value) or (kind in NUMBERS_AS_TEXT and isinstance(value, str))
+    if name in NUMBERS_BY_NAME:
+        return isinstance(value, dict) and all(_is_number(name, each) for each in value.values())
+    if name in TEXTS:
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return kind not in REQUIRED or isinstance(value, str | list) or _is_number(name, value)
 
 
 def _is_number(name: str, value: Any) -> bool:
     """Return whether a value is a number that is not damage."""
     if type(value) is float and not math.isfinite(value):
         return name in DIVERGING
-    return type(value) in (int, float) and abs(value) < LARGEST
+    return type(value) in (int, float) and abs(value) < LARGEST and (value > 0 or name not in POSITIVE_NUMBERS)
+
+
+def open_for_append(path: Path) -> int:
+    """Open a regular file to append to it, and make it if need be; return its descriptor.
+
+    Raises:
+        OSError: It is something else, such as a pipe, for whose reader the process would wait.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise OSError(errno.EINVAL, "is no regular file", str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return descriptor
 
 
 @contextmanager
@@ -229,8 +313,25 @@ def writable(root: Path) -> Iterator[None]:
         raise UserError(f"--run-dir: cannot write {error.filename or root}: {error.strerror or error}") from error
 
 
+def place_of(path: Path) -> Path:
+    """Return where a file or folder is written: behind the link that a user may have put there, as to another disk.
+
+    A temporary name beside that place is on the same file system, so a rename there is atomic.
+
+    Raises:
+        UserError: The link leads into a folder that does not exist.
+    """
+    if not path.is_symlink():
+        return path
+    place = Path(os.path.realpath(path))
+    if place.is_symlink() or not place.parent.is_dir():
+        raise UserError(f"{path} is a link to {path.readlink()}, where there is no folder: make it, or remove the link")
+    return place
+
+
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically: readers see the old or the new content."""
+    """Write ``text`` to ``path`` atomically: readers see the old or the new content, and a link stays a link."""
+    path = place_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w") as file:
@@ -259,9 +360,12 @@ def alone(path: Path) -> Iterator[None]:
 def commit_folder(partial: Path, final: Path) -> None:
     """Rename a synced folder to its final name, durably; a folder of that name is set aside first and deleted last.
 
+    If the final name is a link, the folder that it leads to is replaced: ``partial`` has to be beside that.
+
     Readers see the old folder, for a moment no folder, then the whole new one. After a kill at that moment,
     ``recover_folders`` gives the old folder its name back.
     """
+    final = place_of(final)
     aside = final.with_name(f".{final.name}{ASIDE}")
     _sync_folder(partial)
     if final.exists():
@@ -281,7 +385,13 @@ def recover_folders(parent: Path) -> None:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder, if it is there; rename it first, so that a half-deleted one does not keep its name."""
+    """Delete a folder, if it is there; rename it first, so that a half-deleted one does not keep its name.
+
+    Of a link to a folder only the link goes: what somebody put elsewhere is not ours to delete.
+    """
+    if path.is_symlink():
+        path.unlink()
+        return
     hidden = path.with_name(f".{path.name.removeprefix('.')}.deleted")
     shutil.rmtree(hidden, ignore_errors=True)  # of a process that was killed
     if path.exists():

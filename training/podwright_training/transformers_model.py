@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podwright_training import model_folder
 from podwright_training.data.faults import first_line
 from podwright_training.errors import UserError
 from podwright_training.openmp import sleep_when_idle
@@ -40,9 +41,10 @@ def load_model(
         raise UserError(f"{folder} has no config.json: need a folder in Hugging Face's layout")
     if tokenizer is None and not any(path for name in TOKENIZER_FILES for path in folder.glob(name)):
         raise UserError(f"{folder} has no tokenizer (tokenizer.json): copy the one that the model was trained with")
+    if tokenizer is None:
+        model_folder.check(folder)
     sleep_when_idle()
     import torch
-    from safetensors import SafetensorError
     from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
@@ -58,7 +60,7 @@ def load_model(
             encoder, model = load_tokenizer(tokenizer), _of_checkpoint(folder, kind)
     except UserError:
         raise
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
+    except Exception as error:
         if needs_code(error):
             raise UserError(refusal(folder)) from error
         raise UserError(f"cannot load {folder}: {first_line(error)}") from error

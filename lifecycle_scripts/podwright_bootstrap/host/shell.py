@@ -25,6 +25,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Callable, Iterator, List, Mapping, Tuple, Type, TypeVar
 
+from podwright_bootstrap.host import regular_file
+
 # How long to wait for others, as a factor on every such limit and pause: a rehearsal is less patient than a cloud.
 PATIENCE = float(os.environ.get("PODWRIGHT_PATIENCE", "1"))
 # The same for whole steps: a test of a wait is impatient, and its step may take as long as a busy machine makes it.
@@ -37,6 +39,8 @@ FAULT = re.compile(r"error|fatal|cannot|denied|not found|\(constraint\)", re.IGN
 # What opening a name for writing says of links, pipes, folders, and files of other people.
 NO_FILE_OF_OURS = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EACCES, errno.EPERM}
 
+# What a terminal obeys, or no log can have: administrators read logs on one. Tabs and line ends stay.
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 T = TypeVar("T")
 
 
@@ -61,8 +65,9 @@ class TimeLimitError(BaseException):
 
 
 def say(text: str) -> None:
-    """Write a line to the log."""
-    print(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}", flush=True)
+    """Write a line to the log; control characters, as in a file's name, are written as in Python."""
+    line = OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    print(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {line}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -221,7 +226,7 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
     """
     data = content.encode() if isinstance(content, str) else content
     uid, gid = find_user(owner)[2:4] if owner else (os.geteuid(), os.getegid())
-    if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
+    if path.is_file() and path.stat().st_size == len(data) and _content(path, len(data)) == data:
         status = path.stat()
         if (status.st_mode & 0o7777, status.st_uid) == (mode, uid):
             return False
@@ -240,6 +245,14 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
             raise
     _sync_folder(path.parent)
     return True
+
+
+def _content(path: Path, limit_bytes: int) -> bytes:
+    """Return a file's content; empty if it has just become something else."""
+    try:
+        return regular_file.read(path, limit_bytes=limit_bytes, follow_links=True)
+    except OSError:
+        return b""
 
 
 def remove_files(*paths: Path) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap import contract
@@ -12,6 +11,7 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage import own_folder
 
 OF_EVERYBODY = 0o1777  # as /tmp: each removes only what is theirs
 
@@ -35,7 +35,7 @@ class Runs(Step):
         if not os.path.lexists(folder):
             folder.mkdir(exist_ok=True)
             yield f"made {folder}"
-        descriptor = _open(folder)
+        descriptor = own_folder.open_folder(folder)
         try:
             status = os.fstat(descriptor)
             if status.st_uid != user.pw_uid:
@@ -52,14 +52,3 @@ class Runs(Step):
         folder = node.shared(contract.RUNS_DIRECTORY)
         if folder.owner() != contract.JOB_USER:
             raise BootstrapError(f"{folder} belongs to {folder.owner()}, not to {contract.JOB_USER}")
-
-
-def _open(folder: Path) -> int:
-    """Open the folder itself; do not follow symlinks."""
-    try:
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except NotADirectoryError as error:
-        kind = f"a link to {folder.resolve()}" if folder.is_symlink() else "not a folder"
-        raise BootstrapError(
-            f"{folder} is {kind}", hint=f"move it away, and boot again: mv {folder} {folder}.old"
-        ) from error

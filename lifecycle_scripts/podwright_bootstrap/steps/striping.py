@@ -15,6 +15,7 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage import own_folder
 
 MIB, GIB = 1 << 20, 1 << 30
 # (end of the part of a file in bytes, over how many targets it is spread; fewer where there are fewer): what FSx gives
@@ -44,7 +45,11 @@ class Striping(Step):
             if not directory.is_dir():
                 user = shell.find_user(contract.JOB_USER)
                 directory.mkdir(exist_ok=True)  # another host may be first
-                os.chown(directory, user.pw_uid, user.pw_gid)
+                descriptor = own_folder.open_folder(directory)
+                try:
+                    os.fchown(descriptor, user.pw_uid, user.pw_gid)
+                finally:
+                    os.close(descriptor)
                 yield f"made {directory}"
             if _layout(directory) != PROGRESSIVE:
                 shell.run("lfs", "setstripe", *_options(), directory, timeout_s=60)

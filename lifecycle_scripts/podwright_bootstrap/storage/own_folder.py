@@ -64,6 +64,21 @@ def refuse_writable(path: Path) -> None:
     )
 
 
+def open_folder(folder: Path) -> int:
+    """Open the folder itself, so that its owner can be changed: a user may have put a link in its place.
+
+    Raises:
+        BootstrapError: it is a link, or no folder.
+    """
+    try:
+        return os.open(folder, _NO_LINK)
+    except NotADirectoryError as error:
+        kind = f"a link to {folder.resolve()}" if folder.is_symlink() else "not a folder"
+        raise BootstrapError(
+            f"{folder} is {kind}", hint=f"move it away, and boot again: mv {folder} {folder}.old"
+        ) from error
+
+
 def _make_sticky(path: Path, folder: int) -> Iterator[str]:
     mode = stat.S_IMODE(os.fstat(folder).st_mode)
     if mode & 0o022 and not mode & stat.S_ISVTX:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import os
 import re
 import shlex
 import shutil
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from podwright.operations.access import session_plugin, ssh
 from podwright.operations.access.drain import Drain
@@ -22,6 +24,7 @@ from podwright.operations.target import NODE_HELP, Target
 from podwright_bootstrap.contract import CONTROLLER, JOB_USER, LOGIN, SLURM_ROOT
 
 CONNECT_LIMIT_S = 60  # until sshd has answered through the session; a node may hang
+CHUNK_BYTES = 1 << 16
 SSH_FAILED = 255  # ssh's own exit status; others are the command's
 RUNNING = "Running"
 USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]*\$?")  # useradd's
@@ -60,6 +63,10 @@ class Remote:
         Raises:
             RemoteError: the node is unreachable, or the line failed; the message ends with what it said.
         """
+        return self.output(line, stdin=stdin).decode(errors="replace")
+
+    def output(self, line: str, *, stdin: bytes | None = None) -> bytes:
+        """Run a line of shell and return the bytes of its output; errors are those of ``run``."""
         done = subprocess.run(
             self._words(line),
             input=stdin,
@@ -69,10 +76,10 @@ class Remote:
         )
         if done.returncode:
             raise self.failure(done.returncode, done.stderr.decode(errors="replace"))
-        return done.stdout.decode(errors="replace")
+        return done.stdout
 
     def show(self, line: str) -> None:
-        """Run a line of shell until it ends, and copy its output to our own.
+        """Run a line of shell until it ends, and copy its output to our own: as bytes, or as text to a terminal.
 
         The line ends with this process: the pipe of its standard input closes.
 
@@ -80,7 +87,10 @@ class Remote:
             RemoteError: as ``run``.
         """
         sys.stdout.flush()
-        with self.started(line, stdout=None) as process:
+        is_terminal = sys.stdout.isatty()
+        with self.started(line, stdout=subprocess.PIPE if is_terminal else None) as process:
+            if process.stdout:
+                _print_as_it_comes(process.stdout)
             process.wait()
 
     @contextmanager
@@ -114,6 +124,17 @@ class Remote:
     def _words(self, line: str) -> list[str]:
         # Whatever shell the user has.
         return [*self.command, self.node.name, quoted("exec", "/bin/sh", "-c", f"{SLURM_PATH}; export PATH; {line}")]
+
+
+def _print_as_it_comes(output: IO[bytes]) -> None:
+    """Print text to stdout, which leaves out what a terminal would obey."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    while chunk := os.read(output.fileno(), CHUNK_BYTES):
+        sys.stdout.write(decoder.decode(chunk))
+        if chunk.endswith((b"\n", b"\r")):  # half a line waits for its end: it may be half a sequence
+            sys.stdout.flush()
+    sys.stdout.write(decoder.decode(b"", final=True))
+    sys.stdout.flush()
 
 
 def add_remote_arguments(parser: argparse.ArgumentParser) -> None:

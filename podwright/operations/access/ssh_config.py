@@ -13,13 +13,17 @@ from podwright.operations.account.cluster import Cluster, Node
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.output import print_json
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
+from podwright.output_file import place_of
+from podwright_bootstrap.host.regular_file import read_text
 
 INCLUDE = "Include podwright/*.config"  # relative to ~/.ssh
 PUBLIC_KEY = re.compile(r"(ssh-|ecdsa-|sk-)\S+ [A-Za-z0-9+/]+=*( .*)?")
+KEY_LIMIT_BYTES = 1 << 16
 AUTHORIZED = "podwright: authorized"
 # Root acts as the user: links in a home then lead nowhere that its owner cannot write.
 AUTHORIZE = (
     "umask 077; mkdir -p ~/.ssh && touch ~/.ssh/authorized_keys && "
+    "{{ [ -f ~/.ssh/authorized_keys ] || {{ echo '~/.ssh/authorized_keys is not a regular file'; exit 1; }}; }} && "
     "{{ grep -qxF {key} ~/.ssh/authorized_keys || echo {key} >> ~/.ssh/authorized_keys; }} && echo {done}"
 )
 
@@ -96,7 +100,7 @@ def write(cluster: Cluster, blocks: str) -> Path:
     own = Path.home() / ".ssh" / "config"
     lines = own.read_text(encoding="utf-8") if own.exists() else ""
     if INCLUDE not in (line.strip() for line in lines.splitlines()):
-        _replace(own.resolve(), f"{INCLUDE}\n\n{lines}")  # at the top: a Host block would swallow it
+        _replace(own, f"{INCLUDE}\n\n{lines}")  # at the top: a Host block would swallow it
     return path
 
 
@@ -123,9 +127,9 @@ def public_key(path: Path) -> str:
         ArgumentError: the file is unreadable or not a public key; a private key never leaves this machine.
     """
     try:
-        content = path.expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"--authorize {path}: {getattr(error, 'strerror', None) or 'not text'}") from error
+        content = read_text(path.expanduser(), limit_bytes=KEY_LIMIT_BYTES, follow_links=True).strip()
+    except OSError as error:
+        raise ArgumentError(f"--authorize {path}: {error.strerror}") from error
     if not PUBLIC_KEY.fullmatch(content):
         raise ArgumentError(f"--authorize {path}: need a file with one public key", "name the file that ends with .pub")
     return content
@@ -136,7 +140,8 @@ def _options(wanted: Target, cluster: Cluster, node: Node, options: argparse.Nam
 
 
 def _replace(path: Path, content: str) -> None:
-    """Write a file that only its owner reads, whole or not at all."""
+    """Write a file that only its owner reads, whole or not at all; a link stays a link."""
+    path = place_of(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

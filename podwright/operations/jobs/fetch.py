@@ -19,13 +19,15 @@ from podwright.operations.access.remote import Remote, add_remote_arguments, quo
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.jobs import runs
 from podwright.operations.jobs.runs import Runs
-from podwright.operations.output import console, print_json
+from podwright.operations.output import print_json
 from podwright.operations.target import add_examples, add_target_arguments, target
+from podwright.output_file import place_of
 from podwright.planning.on_demand import on_demand
 from podwright_bootstrap.contract import COMPUTE
 
 # Of podwright-train and NxD Training; they stay on the cluster unless asked for.
 LARGE = ("checkpoints", "hf-steps", "traces", "nxdt/results/checkpoints")
+SCRIPT_BYTES = 1 << 20
 MODEL = "hf"
 SCRIPTS = ("train.sbatch", "nxdt/train.sbatch")  # that trained: the newer one has the run's nodes
 REPORT = Path("report", "index.html")
@@ -34,7 +36,7 @@ UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _ASKED = re.compile(r"^#SBATCH --(nodes|partition|array)=(\S+)$", re.MULTILINE)
 _LIST = "cd {folder} && find . -type f {without} -printf '%s %T@ %P\\0'"
 # A log may grow while it is read: tar then pads or cuts it to the size it had, and ends with 1.
-_PACK = "cd {folder} && tar -c -f - --no-recursion --null -T - || [ $? = 1 ]"
+_PACK = "cd {folder} && tar -c -f - --no-recursion --hard-dereference --null -T - || [ $? = 1 ]"
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,7 @@ def _name_report(report: Path, price: Price | None) -> None:
     """Print where the report is, and the price in it."""
     if not report.is_file():
         return
-    from rich.text import Text  # --help can do without
-
-    console().print("report:", Text(str(report), style=f"link {report.absolute().as_uri()}"), soft_wrap=True)
+    print(f"report: {report}")
     if price:
         print(f"its cost: {price.usd_per_hour:.2f} $/h, {price.source}")
 
@@ -164,8 +164,9 @@ def _size(size_bytes: int) -> str:
 
 def _price(node: Remote, folder: str) -> Price | None:
     """Return EC2's on-demand price of a run's nodes; None if they change, were paid in advance, or are not known."""
-    newest = f"ls -t {quoted(*SCRIPTS)} 2>/dev/null | head -n 1"
-    script = node.run(f"cd {quoted(folder)} 2>/dev/null && cat /dev/null $({newest}); true")
+    newest = f"newest=$(ls -t {quoted(*SCRIPTS)} 2>/dev/null | head -n 1)"
+    read = f'[ -f "$newest" ] && head -c {SCRIPT_BYTES} "$newest"'  # a pipe would never end
+    script = node.run(f"cd {quoted(folder)} 2>/dev/null && {{ {newest}; {read}; }}; true")
     asked = dict(_ASKED.findall(script))
     groups = [
         group
@@ -207,7 +208,7 @@ def _list(node: Remote, folder: str, name: str, *, without: tuple[str, ...]) -> 
     excluded = " ".join(f"-not -path {quoted(f'./{part}/*')}" for part in without)
     hidden = r"-not -path '*/.*'"  # half-written files
     listing = _LIST.format(folder=quoted(folder), without=f"{excluded} {hidden}")
-    output = node.run(f"[ -d {quoted(folder)} ] && {listing} || echo none")
+    output = node.output(f"[ -d {quoted(folder)} ] && {listing} || echo none").decode(errors="surrogateescape")
     if output == "none\n":
         parent = quoted(str(PurePosixPath(folder).parent))
         there = ", ".join(node.run(f"ls {parent} 2>/dev/null | head -n 20; true").split())
@@ -249,7 +250,7 @@ def _started(
     node: Remote, folder: str, wanted: list[RemoteFile], names: IO[bytes]
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """Start tar with the names in a file: a pipe of them could wait for tar, and tar for us."""
-    names.write("".join(f"{file.path}\0" for file in wanted).encode())
+    names.write("".join(f"{file.path}\0" for file in wanted).encode(errors="surrogateescape"))
     names.seek(0)
     return node.started(_PACK.format(folder=quoted(folder)), stdin=names.fileno())
 
@@ -257,10 +258,10 @@ def _started(
 def _unpack(stream: IO[bytes], expected: set[str], to: Path) -> Iterator[str]:
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for item in archive:
-            source = archive.extractfile(item)
+            source = archive.extractfile(item) if item.isreg() else None
             if source is None or item.name not in expected:
-                continue  # nothing that was not asked for is written
-            path = to / item.name
+                continue  # nothing that was not asked for is written, and no link or pipe that has taken its name
+            path = place_of(to / item.name)
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{path.name}.partial")
             with partial.open("wb") as file:

@@ -23,6 +23,12 @@ LAST_LINES = 50
 LIFECYCLE, HEALTH = "LifecycleConfig", "SagemakerHealthMonitoringAgent"
 ANY = ""  # an option without its node
 OF_RUN = RunFolder(Path())  # paths in a run's folder
+# A job's user names the file: a pipe or a device would never end.
+REGULAR = (
+    'for each in {paths}; do if [ -e "$each" ] && [ ! -f "$each" ]; then '
+    'echo "$each is not a regular file" >&2; exit 1; fi; done; '
+)
+LIMIT_BYTES = 64 << 20  # of the last lines: a line may have no end
 # Ends with the job or, because its standard input ends, with the command here.
 # A job has ended when squeue says so, and not when Slurm does not answer or squeue only warns.
 FOLLOW = """exec 3<&0
@@ -109,7 +115,9 @@ def _show_job(node: Remote, options: argparse.Namespace) -> None:
         owner = f"$(stat --format=%u {quoted(str(Path(paths[0]).parent))})"  # a run's jobs are its owner's
         alive = slurm.of_run(name, user=owner)
     if options.follow:
-        node.show(FOLLOW.format(lines=options.lines, paths=quoted(*_together(paths)), alive=alive))
+        together = quoted(*_together(paths))
+        follow = FOLLOW.format(lines=options.lines, paths=together, alive=alive)
+        node.show(REGULAR.format(paths=together) + follow)
     else:
         _show_file(node, paths[0], options)
 
@@ -168,12 +176,20 @@ def _show_slurm(wanted: Target, options: argparse.Namespace) -> None:
 
 
 def _show_file(node: Remote, path: str, options: argparse.Namespace, *, sudo: str = "") -> None:
-    output = node.run(f"{sudo}tail -n {options.lines} {quoted(path)}")
+    file = quoted(path)
+    refuse = "" if sudo else REGULAR.format(paths=file)
+    output = node.output(
+        f"{refuse}{sudo}tail -c 1 {file} >/dev/null && {sudo}tail -n {options.lines} {file} | tail -c {LIMIT_BYTES}"
+    )
+    text = output.decode(errors="replace")
     if options.json:
-        lines = [{"time": None, "message": line} for line in output.splitlines()]
+        lines = [{"time": None, "message": line} for line in text.splitlines()]
         print_json("podwright.logs/1", {"cluster": node.cluster.name, "source": path, "lines": lines})
+    elif sys.stdout.isatty():
+        sys.stdout.write(text)
     else:
-        sys.stdout.write(output)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(output)
 
 
 # ---- in CloudWatch -----------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from podwright.operations.moving.journal import Journal, Place
 from podwright.operations.moving.preview import MovePreview
 from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, Move
 from podwright.operations.output import confirm, print_json
+from podwright.output_file import place_of
 from podwright_bootstrap.host.shell import write_file
 
 OK, FAILED = 0, 1
@@ -101,7 +102,7 @@ def _begin(options: argparse.Namespace, path: Path) -> int:
     if not confirm(f"Move {settings.name} to {name}?", yes=options.yes):
         return FAILED
     _keep_finished(path)
-    write_file(file, new.text)
+    write_file(place_of(file), new.text)
     move.journal.write()
     return _go_on(move, options, preview)
 

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from podwright.operations.errors import ArgumentError, OperationError
+from podwright.output_file import place_of
+from podwright_bootstrap.host.regular_file import read_text
 from podwright_bootstrap.host.shell import write_file
+
+LIMIT_BYTES = 16 << 20  # of a file that people write, or a command
 
 SCHEMA = "podwright.move-journal/1"
 
@@ -46,10 +50,12 @@ class Journal:
             OperationError: it is not a journal of this version.
         """
         try:
-            given = json.loads(path.read_text(encoding="utf-8"))
+            given = json.loads(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except OSError as error:
+            raise OperationError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
             raise OperationError(f"{path} is not the journal of a move: {error}", "restore it from a copy") from error
         if not isinstance(given, dict) or given.get("schema") != SCHEMA:
             raise OperationError(
@@ -79,7 +85,7 @@ class Journal:
 
     def write(self) -> None:
         """Write the file atomically."""
-        write_file(self.path, json.dumps(self.to_dict(), indent=2) + "\n")
+        write_file(place_of(self.path), json.dumps(self.to_dict(), indent=2) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the journal as it is written."""

@@ -21,6 +21,7 @@ from podwright.operations.moving.backups import Carrier, Say
 from podwright.operations.moving.controller import Controller
 from podwright.operations.moving.journal import Journal, Place
 from podwright.operations.moving.settings_text import edited
+from podwright.output_file import place_of
 from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_bootstrap.host.shell import write_file
@@ -124,7 +125,7 @@ class Move:
         file = self.journal.new.file
         values: dict[KeyPath, str] = {(section, "backup_id"): backup_id for section, backup_id in backups.items()}
         text = edited(file.read_text(encoding="utf-8"), values, file=file)
-        write_file(file, text, mode=file.stat().st_mode & 0o777)
+        write_file(place_of(file), text, mode=file.stat().st_mode & 0o777)
         self.journal.finish("last-backup", last_backups=backups)
 
     def foundation(self) -> None:

@@ -20,6 +20,7 @@ from podwright.operations.errors import ArgumentError
 from podwright.operations.nodes.group_request import group_request
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
+from podwright.output_file import place_of
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host.shell import write_file
 from podwright_constructs import facts
@@ -133,7 +134,7 @@ def _write(settings: Settings, file: Path, text: str) -> list[Change] | None:
         FolderBusyError: another command deploys from this folder.
         PodwrightError: Terraform cannot plan it; the file is as it was.
     """
-    path = file.resolve()  # a link stays a link
+    path = place_of(file)
     mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
     content, mode = mark + text.encode(), path.stat().st_mode & 0o777
     stack = stacks(settings.name, folder=Path.cwd())["cluster"]

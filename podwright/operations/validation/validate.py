@@ -21,6 +21,7 @@ from podwright.operations.output import Column, print_json, print_table
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 from podwright.operations.validation import job
 from podwright.operations.validation.findings import findings, node_bus_gb_s, pair_bus_gb_s
+from podwright.output_file import place_of
 from podwright.planning.collectives import all_reduce
 from podwright_bootstrap.contract import COMPUTE
 from podwright_training.validation.measurements import Measurements, NodeReport
@@ -149,6 +150,7 @@ def _document(
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
     """Write the document under its name when it is whole."""
+    path = place_of(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8") as file:

@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from podwright.errors import PodwrightError
+from podwright.terminal import drawing_console
 from podwright_rehearsal.run import story
 
 NOTE_EVERY_S = 5.0
@@ -159,7 +160,7 @@ class LiveProgress(Progress):
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(names)
-        self.console = Console()
+        self.console = drawing_console()
         self.line = ""
 
     @contextmanager
@@ -189,7 +190,7 @@ class LiveProgress(Progress):
         """Draw the summary as a table."""
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, value in rows:
-            table.add_row(Text(name, style="bold"), value)
+            table.add_row(Text(name, style="bold"), Text(value))
         self.console.print(table)
 
     def _picture(self) -> Group:
@@ -199,7 +200,7 @@ class LiveProgress(Progress):
                 self._mark(record),
                 Text(record.name, style=self.STYLES[record.state]),
                 Text(f"{record.elapsed_s:5.1f} s" if record.state != "waiting" else "", style="cyan"),
-                record.detail,
+                Text(record.detail),
             )
         return Group(table, Text(self.line, style="dim", overflow="ellipsis", no_wrap=True))
 

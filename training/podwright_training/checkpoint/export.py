@@ -30,7 +30,7 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.model import HuggingFacePart, from_hugging_face
-from podwright_training.run_folder import CARD, ORIGIN, commit_folder, write_atomically
+from podwright_training.run_folder import CARD, ORIGIN, commit_folder, place_of, write_atomically
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 STORED = {torch.float32: "F32", torch.bfloat16: "BF16"}  # names in safetensors
@@ -92,6 +92,7 @@ def export(
         UserError: The checkpoint is damaged or has no moving average, or the disk is full; no files are left.
     """
     chosen = chosen or ExportOptions()
+    target = place_of(target)
     partial = target.with_name(f".{target.name}.partial")
     averaged = (path, *averaged_with)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -16,15 +15,17 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import AutoConfig
 
+from podwright_training import model_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
 from podwright_training.config.architecture import ModelConfig
+from podwright_training.errors import UserError
+from podwright_training.json_values import misfit
 from podwright_training.model import HuggingFacePart, from_hugging_face
+from podwright_training.model_folder import CONFIG, INDEX
 from podwright_training.remote_code import needs_code, refusal
 
 logger = logging.getLogger(__name__)
 
-CONFIG = "config.json"
-INDEX = "model.safetensors.index.json"
 FREE = (  # keys of config.json that may differ: they change no weight, or nothing in training
     "architectures",
     "attention_dropout",
@@ -53,8 +54,11 @@ class HuggingFaceModel:
     def problems(self, config: ModelConfig) -> list[str]:
         """Return why its weights do not fit a model of this configuration, one line each."""
         try:
+            model_folder.check(self._folder)
             there = self._config()
-        except (OSError, ValueError, KeyError) as error:
+        except UserError as error:
+            return [f"init_from {error}"]
+        except Exception as error:  # noqa: BLE001 - of transformers, which meets an odd value with any kind
             if needs_code(error):
                 return [f"init_from {refusal(self._folder)}"]
             return [f"init_from {self._folder}: cannot read {CONFIG}: {' '.join(str(error).split())}"]
@@ -75,7 +79,10 @@ class HuggingFaceModel:
                 f"init_from {self._folder}: vocab_size is {words[0]} there, {words[1]} here; podwright-train does not "
                 "extend or cut a vocabulary: set the model's vocab_size and its tokenizer"
             )
-        return problems or self._missing_files()
+        try:
+            return problems or self._missing_files()
+        except UserError as error:
+            return [str(error)]
 
     def load(self, weights: Mapping[str, Tensor], config: ModelConfig) -> None:
         """Fill this rank's part of the weights; called by all ranks.
@@ -114,7 +121,9 @@ class HuggingFaceModel:
         for key, plain in PLAIN_ROTATION.items():
             scales = key == "rope_type" and old[key] == plain
             if old[key] != new[key] and not scales:
-                to_do = f"; set rope_scaling_factor {old['factor']:g}" if old[key] == "llama3" else ""
+                to_do = (
+                    f"; set rope_scaling_factor {old['factor']:g}" if old[key] == "llama3" and "factor" in old else ""
+                )
                 yield f"init_from {self._folder}: {key} is {old[key]} there, {new[key]} here{to_do}"
 
     def _load(
@@ -164,11 +173,11 @@ class HuggingFaceModel:
         index = self._folder / INDEX
         if not index.exists():
             return [self._folder / "model.safetensors"]
-        try:
-            names = set(json.loads(index.read_text())["weight_map"].values())
-        except (ValueError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"init_from {self._folder}: cannot read {INDEX}: {error}") from error
-        return [self._folder / Path(name).name for name in sorted(names)]
+        files = model_folder.read_object(index).get("weight_map")
+        if not files or (reason := misfit(files, dict[str, str], "weight_map")):
+            reason = reason if files else "it has no weight_map"
+            raise CheckpointError(f"init_from {self._folder}: cannot read {INDEX}: {reason}")
+        return [self._folder / Path(name).name for name in sorted(set(files.values()))]
 
 
 def _parts(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, list[HuggingFacePart]]:

@@ -26,7 +26,7 @@ from pyarrow.fs import (
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
 from podwright_training.checkpoint.step_folder import MANIFEST
-from podwright_training.run_folder import commit_folder
+from podwright_training.run_folder import commit_folder, place_of
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Mirror:
         name = collective.first_rank(self._newer_remote)
         if name is None:
             return
-        partial = self._directory / f".{name}.partial"
+        partial = place_of(self._directory / name).with_name(f".{name}.partial")
         collective.first_rank(lambda: _recreate(partial))
         files = collective.first_rank(lambda: sorted(self._files(name)))
         if dist.get_rank() == 0:

@@ -43,7 +43,7 @@ from podwright_training.checkpoint.collective_io import PASSING, CheckpointError
 from podwright_training.checkpoint.index import IndexedReader
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.optim import EMA, Optimizers
-from podwright_training.run_folder import commit_folder, delete_folder, recover_folders, write_atomically
+from podwright_training.run_folder import commit_folder, delete_folder, place_of, recover_folders, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -110,9 +110,9 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
 
 
 def folders(directory: Path, step: int) -> tuple[Path, Path]:
-    """Return the folder of a step, and its name while it is written."""
+    """Return the folder of a step, and its name while it is written: beside the folder that a link leads to."""
     final = directory / f"step-{step:08d}"
-    return final, directory / f".{final.name}.partial"
+    return final, place_of(final).with_name(f".{final.name}.partial")
 
 
 def step_of(path: Path) -> int:
@@ -322,7 +322,11 @@ def _clear(directory: Path, partial: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     recover_folders(directory)
     for left_over in directory.glob(".step-*"):
-        shutil.rmtree(left_over)
+        if left_over.is_symlink():
+            left_over.unlink()
+        else:
+            shutil.rmtree(left_over)
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed, where a link leads
     partial.mkdir()
 
 

@@ -13,6 +13,7 @@ from podwright_training.config.export_options import DTYPES, SHARD_GB, ExportOpt
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder
+from podwright_training.terminal import drawing_console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,10 +161,9 @@ def _earlier(path: Path, average: int) -> list[Path]:
 @contextmanager
 def _progress(path: Path, total_bytes: int) -> Iterator[Callable[[int], object]]:
     """Show on a terminal how many bytes are written."""
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    console = Console(file=sys.stderr)
+    console = drawing_console(sys.stderr)
     left = TimeRemainingColumn(elapsed_when_finished=True)
     columns = (TextColumn(path.name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), left)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:

@@ -22,6 +22,7 @@ from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_
 from podwright_training.data.faults import DataError
 from podwright_training.errors import ConfigError
 from podwright_training.spelling import flag
+from podwright_training.terminal import drawing_console
 
 if TYPE_CHECKING:
     from podwright_training.curation.stages import Curation
@@ -140,10 +141,9 @@ def _settings(args: argparse.Namespace) -> CurationSettings:
 @contextmanager
 def _progress(stage: Any, completions: Path) -> Iterator[None]:
     """Show how many tasks of a stage are complete while it runs."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(file=sys.stderr)
+    console = drawing_console(sys.stderr)
     columns = (TextColumn(f"{stage.name:16}"), BarColumn(), MofNCompleteColumn(), "tasks", TimeElapsedColumn())
     done = threading.Event()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:

@@ -16,6 +16,7 @@ from podwright_training.config.sources import add_options, load, load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
 from podwright_training.harness import PROGRAM, run_tasks
+from podwright_training.model_folder import read_object
 from podwright_training.perplexity import Sums, sums_by_source
 from podwright_training.ranks import Ranks
 from podwright_training.run_folder import ORIGIN, RunFolder, write_atomically
@@ -192,9 +193,9 @@ def _origin(folder: RunFolder) -> dict[str, Any]:
     if not folder.hf.exists():
         raise UserError(f"{folder.hf} does not exist: {again} first")
     try:
-        origin: dict[str, Any] = json.loads((folder.hf / ORIGIN).read_text())
+        origin = read_object(folder.hf / ORIGIN)
         return {**origin, "step": int(origin["step"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(f"{folder.hf / ORIGIN} does not have the step of the model: {again} again") from error
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from podwright_training.errors import UserError
 from podwright_training.jobs.log_reader import LONGEST_LINE, Event, LogReader
 from podwright_training.jobs.spec import JobSpec, read_written
+from podwright_training.regular_file import open_regular
 from podwright_training.run_folder import RunFolder
 
 POLL_S = 0.5
@@ -69,11 +70,12 @@ class _Follower:
         Its lines get the time of its last event: they were written shortly after it.
         """
         last = next(iter(deque(self._folder.events(last_bytes=LAST_BYTES), 1)), {})
-        if 0 < last.get("log_byte", 0) < end:
+        begin, at = last.get("log_byte") or 0, last.get("time") or round(time.time(), 3)
+        if 0 < begin < end:
             reader = self._reader(before=_before(self._folder), continues=True)
-            for line in _lines(self._log, last["log_byte"], end):
-                self._write(reader.feed(line.text or "", last["time"]), line)
-            self._write(reader.flush(last["time"]), _Line(None, end, end))
+            for line in _lines(self._log, begin, end):
+                self._write(reader.feed(line.text or "", at), line)
+            self._write(reader.flush(at), _Line(None, end, end))
 
     def follow(self, begin: int) -> None:
         """Read the log until the job's script writes that the program has ended."""
@@ -118,7 +120,11 @@ def _lines(path: Path, begin: int, end: int | None = None) -> Iterator[_Line]:
     while not path.exists():
         yield _Line(None, begin, begin)
         time.sleep(POLL_S)
-    with path.open("rb") as file:
+    try:
+        opened = open_regular(path, follow_links=True)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    with opened as file:
         at, rest = file.seek(begin), b""  # where a line begins, and what was read of it
         while end is None or file.tell() < end:
             before = file.tell()

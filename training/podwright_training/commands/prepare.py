@@ -30,6 +30,7 @@ from podwright_training.data.faults import first_line
 from podwright_training.data.prose import READERS, UnreadableError, check_packages
 from podwright_training.data.storage import files_below
 from podwright_training.errors import UserError
+from podwright_training.run_folder import place_of
 from podwright_training.spelling import command_line
 
 CONFIG_NAME = "en"
@@ -161,6 +162,7 @@ def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validat
             f"{source} has {len(train)} documents for training and {len(validation)} for validation; {shards} shards "
             f"need at least {shards} of each: {_way_out(sorted(documents), shards)}"
         )
+    output = place_of(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
         folder = Path(temporary) / output.name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import http.server
-import json
 import math
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from podwright_training.answer import add_json, answer
 from podwright_training.errors import UserError
-from podwright_training.run_folder import RunFolder, write_atomically
+from podwright_training.regular_file import read_text
+from podwright_training.run_folder import RunFolder, place_of, write_atomically
 
 if TYPE_CHECKING:  # numpy and yaml, which --help does without
     from podwright_training.report.history import History
@@ -26,6 +27,7 @@ PAGE = "index.html"
 TIME = "time.md"
 PORT = 8000
 LARGEST_PORT = 65_535
+LIMIT_BYTES = 16 << 20  # of samples, and of the result of evaluate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +71,7 @@ def _write(output: Path, texts: Mapping[str, str], drawing: Drawing, *, title: s
     """Write page and figures, both or neither."""
     from podwright_training.report.figures import draw
 
+    output = place_of(output)
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output, prefix=".report-") as name:
         made = Path(name)
@@ -77,7 +80,10 @@ def _write(output: Path, texts: Mapping[str, str], drawing: Drawing, *, title: s
         for file, text in texts.items():
             write_atomically(made / file, text)
         for path in made.iterdir():
-            path.replace(output / path.name)
+            final = place_of(output / path.name)
+            if final.parent != output:  # a link, perhaps to another disk
+                path = Path(shutil.copy(path, final.with_name(f".{final.name}.{path.name}")))  # noqa: PLW2901
+            path.replace(final)
 
 
 def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None) -> int:
@@ -130,16 +136,47 @@ def _histories(folders: Sequence[RunFolder]) -> list[History]:
 
 
 def _page(folders: Sequence[RunFolder], histories: Sequence[History], **options: Any) -> str:
-    from podwright_training.report.history import ReportError
     from podwright_training.report.page import render
 
     first = folders[0]
-    samples, evaluation = _text(first.samples), _text(first.evaluation)
+    return render(histories, samples=_text(first.samples).rstrip(), evaluation=_evaluation(first.evaluation), **options)
+
+
+def _evaluation(path: Path) -> dict[str, Any]:
+    """Return the result of ``evaluate``, empty without one.
+
+    Raises:
+        ReportError: It is damaged; the message has the place.
+    """
+    from podwright_training.documents import CheckpointQuality, SourceQuality
+    from podwright_training.json_values import loads
+    from podwright_training.report.history import ReportError
+
+    tables = {
+        "sources": dict[str, SourceQuality],
+        "tasks": dict[str, dict[str, float]],
+        "progression": list[CheckpointQuality],
+    }
+    text = _text(path)
     try:
-        figures = json.loads(evaluation) if evaluation else {}
+        figures = loads(text) if text else {}
+        reason = _misfit(figures, tables)
     except ValueError as error:
-        raise ReportError(f"{first.evaluation} is damaged ({error}): evaluate again, or remove it") from error
-    return render(histories, samples=samples.rstrip(), evaluation=figures, **options)
+        reason = str(error)
+    if reason:
+        raise ReportError(f"{path} is damaged ({reason}): evaluate again, or remove it")
+    return figures
+
+
+def _misfit(figures: Any, tables: Mapping[str, Any]) -> str:
+    """Return the first value that the page cannot show; empty if there is none."""
+    from podwright_training.json_values import misfit
+
+    if not isinstance(figures, dict):
+        return f"got a {type(figures).__name__}, need an object"
+    return next(
+        filter(None, (misfit(figures[name], kind, name) for name, kind in tables.items() if name in figures)), ""
+    )
 
 
 def _text(path: Path) -> str:
@@ -147,6 +184,8 @@ def _text(path: Path) -> str:
     from podwright_training.report.history import ReportError
 
     try:
-        return path.read_text() if path.exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReportError(f"cannot read {path}: {error}; remove it, or write it again") from error
+        return read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ReportError(f"cannot read {path}: {error.strerror}; remove it, or write it again") from error

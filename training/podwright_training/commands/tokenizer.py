@@ -16,6 +16,7 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, special_token_problems, train
 from podwright_training.data.faults import BadRecordError, BadShardError, DataError, Fault, Faults
 from podwright_training.errors import UserError
+from podwright_training.run_folder import place_of
 from podwright_training.spelling import command_line, flag
 
 SAMPLE_DOCUMENTS = 1000  # that ``inspect`` reads
@@ -147,9 +148,10 @@ def fit(tokenizer: str, texts: list[str]) -> Fit:
 def _train(args: argparse.Namespace) -> int:
     _check(args)
     texts = islice(_texts(args, "train"), args.documents)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=args.output.parent, prefix=f".{args.output.name}.") as temporary:
-        folder = Path(temporary) / args.output.name
+    output = place_of(args.output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
+        folder = Path(temporary) / output.name
         size = train(
             texts,
             folder,
@@ -158,7 +160,7 @@ def _train(args: argparse.Namespace) -> int:
             multiple=args.multiple,
             special_tokens=args.special_tokens,
         )
-        folder.rename(args.output)
+        folder.rename(output)
     lines = [f"{args.output}: {size:,} tokens"]
     if size < args.vocab_size:
         lines.append(f"fewer than {args.vocab_size:,}, as the text has no more words to learn")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podwright_training.run_folder import RunFolder
+from podwright_training.terminal import drawing_console
 
 if TYPE_CHECKING:
     from podwright_training.report.history import History
@@ -27,14 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw until the run ends or Ctrl-C; in a pipe, print once."""
-    from rich.console import Console  # --help does without
-    from rich.live import Live
+    from rich.live import Live  # --help does without
     from rich.text import Text
 
     from podwright_training.report.history import ReportError
     from podwright_training.report.screen import render
 
-    folder, console = RunFolder(args.run_dir), Console(highlight=False)
+    folder, console = RunFolder(args.run_dir), drawing_console(highlight=False)
     if not console.is_terminal:
         console.print(render(_history(folder), width=console.width, usd_per_hour=args.usd_per_hour))
         return 0

@@ -14,8 +14,11 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from podwright_training.config.train_config import PRESETS, SECTIONS, TrainConfig, conflicts, option_names
 from podwright_training.errors import ConfigError
+from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import flag
+
+LIMIT_BYTES = 16 << 20  # of a text that people write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,11 +120,14 @@ def _read(path: Path, problems: list[str]) -> dict[str, _Given]:
     import yaml  # a run without a file does not need it
 
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
     except FileNotFoundError:
         problems.append(f"cannot read {path}: no such file")
         return {}
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except OSError as error:
+        problems.append(f"cannot read {path}: {error.strerror}")
+        return {}
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         problems.append(f"cannot read {path}: {' '.join(str(error).split())}")
         return {}
     if not isinstance(content or {}, dict):

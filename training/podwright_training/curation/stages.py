@@ -59,7 +59,7 @@ from podwright_training.data.faults import DataError
 from podwright_training.data.splits import Split, find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
-from podwright_training.run_folder import write_atomically
+from podwright_training.run_folder import place_of, write_atomically
 
 FAULTS_NAMED = 5  # of those that left nothing
 PATTERN_CHARACTERS = frozenset("[]*?")  # a stage would find none of its files, and so no duplicate
@@ -109,6 +109,7 @@ class Curation:
         if wild := sorted(PATTERN_CHARACTERS.intersection(str(output.absolute()))):
             where = f"output {output.absolute()}: got {' '.join(wild)} in the path"
             raise DataError(f"{where}, which datatrove takes for a pattern: choose another folder")
+        output = place_of(output)
         if output.exists():
             raise DataError(f"output {output} exists: remove it, or choose another folder")
         split = find_split(settings.dataset, settings.dataset_config_name, "train")

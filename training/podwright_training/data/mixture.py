@@ -16,6 +16,9 @@ from podwright_training.config import dataset_lists
 from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.faults import DataError
+from podwright_training.regular_file import read_text
+
+LIMIT_BYTES = 16 << 20  # of a text that people write
 
 Entries = Iterator[tuple[str, dict[str, Any]]]
 
@@ -147,8 +150,10 @@ def _source(options: TrainConfig, name: str, values: Mapping[str, Any]) -> Sourc
 
 def _read_yaml(path: Path, option: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = yaml.safe_load(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
+    except OSError as error:
+        raise DataError(f"{option}: cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise DataError(f"{option}: cannot read {path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise DataError(

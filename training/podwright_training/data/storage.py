@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from podwright_training.data.faults import DataError
 from podwright_training.data.schemes import HUB, S3
+from podwright_training.regular_file import open_regular
 
 Listing = dict[str, str]
 Share = Callable[[str, Callable[[], Listing]], Listing]
@@ -88,7 +89,7 @@ def read_pieces(file: str, places: Sequence[int], size: int) -> list[bytes]:
 
         return remote.read_pieces(file, places, size)
     try:
-        with Path(file).open("rb") as content:
+        with open_regular(Path(file), follow_links=True) as content:
             return [os.pread(content.fileno(), size, place) for place in places]
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
@@ -119,7 +120,7 @@ def open_file(path: str) -> BinaryIO:
     """
     if is_local(path):
         try:
-            return Path(path).open("rb")
+            return open_regular(Path(path), follow_links=True)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from error
     from podwright_training.data import remote

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from podwright_training import model_folder
 from podwright_training.data.faults import DataError, first_line
+from podwright_training.errors import UserError
 from podwright_training.remote_code import needs_code, refusal
 
 if TYPE_CHECKING:  # it takes seconds to import; worker processes do without
@@ -39,11 +41,16 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
 
     from podwright_training.data import hub_client
 
+    if Path(name).is_dir():
+        try:
+            model_folder.refuse_special(Path(name))
+        except UserError as error:
+            raise DataError(f"tokenizer {name!r}: {error}") from error
     try:
         local = cached or Path(name).is_dir() or not hub_client.answers()
         of_revision = {"revision": revision} if revision else {}
         return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False, **of_revision)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of tokenizers, which meets a damaged file with any kind
         if needs_code(error):
             raise DataError(f"tokenizer {refusal(name)}") from error
         raise DataError(

@@ -31,8 +31,11 @@ from podwright_training.jobs.yaml_file import (
     text_of,
     unknown,
 )
+from podwright_training.json_values import loads, misfit
+from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder
 
+LIMIT_BYTES = 16 << 20  # of the job that launch wrote: its files may be whole scripts
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun")
 SIGNALS = ("TERM", "USR1", "USR2", "INT")
 PLACES = {  # what stands for it in command, files, env and resume.argument
@@ -132,14 +135,26 @@ class JobSpec:
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
         """Return the job that ``to_json`` wrote."""
-        data = json.loads(text)
+        data = loads(text)
+        if reason := misfit(data, cls, "job"):
+            raise ValueError(reason)
         for name in ("command", "mounts"):
             data[name] = tuple(data[name])
         resume = data.pop("resume")
         parts: dict[str, Any] = {"log": Log(**data.pop("log")), "model": Model(**data.pop("model"))}
         if resume:
             parts["resume"] = Resume(**{**resume, "argument": tuple(resume["argument"])})
-        return cls(**data, **parts)
+        spec = cls(**data, **parts)
+        if wrong := [text for text in spec.log.patterns.values() if not _is_expression(text)]:
+            raise ValueError(f"job.log.patterns: got {wrong[0]!r}, need a regular expression with one group")
+        return spec
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        return re.compile(text).groups >= 1
+    except (re.error, OverflowError, RecursionError):
+        return False
 
 
 def read_written(path: Path) -> JobSpec:
@@ -150,13 +165,11 @@ def read_written(path: Path) -> JobSpec:
     """
     again = f"start the run again, which writes it: podwright-train launch --run-dir {path.parent} …"
     try:
-        return JobSpec.from_json(path.read_text(encoding="utf-8"))
+        return JobSpec.from_json(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
     except OSError as error:
         reason = error.strerror or str(error)
     except json.JSONDecodeError as error:
         reason = f"no JSON at line {error.lineno}, column {error.colno}: {error.msg}"
-    except UnicodeDecodeError as error:
-        reason = f"no text in UTF-8 at byte {error.start}"
     except KeyError as error:
         reason = f"the key {error.args[0]} is missing"
     except (AttributeError, TypeError, ValueError) as error:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from podwright_training.errors import ConfigError
+from podwright_training.regular_file import open_regular
 
 MAX_BYTES = 1 << 20
 LONGEST_SHOWN = 80  # characters of a wrong value in a message
@@ -59,7 +60,7 @@ def read(file: Path) -> tuple[dict[str, Value], Problems]:
     """
     problems = Problems(file)
     try:
-        with file.open("rb") as stream:
+        with open_regular(file, follow_links=True) as stream:
             content = stream.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ConfigError([f"{file}: it has more than {MAX_BYTES >> 10} KiB, a job has some lines"])
@@ -92,7 +93,7 @@ def keys_of(file: Path) -> set[str]:
     try:
         if not file.is_file():
             return set()
-        with file.open("rb") as stream:
+        with open_regular(file, follow_links=True) as stream:
             node = yaml.compose(stream.read(MAX_BYTES).decode(), Loader=yaml.SafeLoader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return set()

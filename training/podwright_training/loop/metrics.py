@@ -50,15 +50,19 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
 from podwright_training.data.faults import first_line
+from podwright_training.errors import UserError
 from podwright_training.loop.sinks import Sink
+from podwright_training.regular_file import open_regular
+from podwright_training.run_folder import open_for_append
 
 logger = logging.getLogger(__name__)
 
+BLOCK_BYTES = 1 << 20
 HASH_BITS = 64
 
 
@@ -155,6 +159,25 @@ def _brief(value: Any) -> str:
 def _open_for_append(path: Path) -> int:
     """Open the file, truncating a half line that a killed job may have left at its end."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        with open_regular(path, follow_links=True) as file:
+            end = _last_line_end(file)
+        os.truncate(path, end)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserError(f"cannot write the metrics to {path}: {error.strerror}; remove it") from error
+    return open_for_append(path)
+
+
+def _last_line_end(file: BinaryIO) -> int:
+    """Return the byte after the last whole line, looking from the end: the metrics of a long run are large."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        begin = max(0, end - BLOCK_BYTES)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0

@@ -29,6 +29,9 @@ BEGINNING_TOKENS = 24
 BEGINNING_CHARACTERS = 72
 
 
+NEEDED = ("sequences", "batch_sequences", "batch_digest")  # of a step's event
+
+
 class ReplayError(UserError):
     """A batch is not reproducible; the message says why."""
 
@@ -105,14 +108,23 @@ def replay(folder: RunFolder, step: int, *, losses: bool) -> Replayed:
 
 def _event(folder: RunFolder, step: int) -> dict[str, Any]:
     """Return a step's event: the one with the reason why it was skipped, or the last one."""
-    events = [event for event in folder.events() if event["event"] in {"train", "guard", "overflow"}]
+    kinds = {"train", "guard", "overflow"}
+    events = [event for event in folder.events() if event["event"] in kinds and type(event.get("step")) is int]
     of_step = [event for event in events if event["step"] == step]
     bad = [event for event in of_step if event["event"] != "train"]
     if not of_step:
         nearest = sorted({event["step"] for event in events}, key=lambda other: abs(other - step))[:3]
         hint = f"; the nearest are {', '.join(map(str, sorted(nearest)))}" if nearest else ""
         raise ReplayError(f"{folder.metrics} has no step {step}{hint}")
-    return (bad or of_step)[-1]
+    event = (bad or of_step)[-1]
+    if missing := [name for name in NEEDED if event.get(name) is None]:
+        raise ReplayError(f"{folder.metrics}: the line of step {step} has no {', '.join(missing)}")
+    if event["batch_sequences"] > event["sequences"]:
+        raise ReplayError(
+            f"{folder.metrics}: the line of step {step} is damaged: batch_sequences {event['batch_sequences']} "
+            f"is above sequences {event['sequences']}"
+        )
+    return event
 
 
 def _checkpoint_before(options: TrainConfig, event: dict[str, Any]) -> Path | None:

@@ -11,6 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.parallel import ParallelModel
+from podwright_training.regular_file import read_text
+
+LIMIT_BYTES = 16 << 20  # of a text that people write
 
 WIDTH_STEP = 128  # widths are multiples of it: block masks are made of such blocks
 
@@ -72,5 +75,5 @@ def problems(options: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> Iterat
 def _encoded(options: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     if options.sample_prompts is None:
         return []
-    lines = Path(options.sample_prompts).read_text(encoding="utf-8").splitlines()
+    lines = read_text(Path(options.sample_prompts), limit_bytes=LIMIT_BYTES, follow_links=True).splitlines()
     return [tokenizer.encode(line, add_special_tokens=False) for line in lines if line.strip()]

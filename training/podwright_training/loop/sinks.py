@@ -12,7 +12,10 @@ from typing import Any, Protocol
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.faults import first_line
+from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder, write_atomically
+
+ID_LIMIT_BYTES = 1 << 10  # of the file of an id
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +107,7 @@ def wandb_id(folder: RunFolder) -> str:
     """Return the id of a run folder's W&B run, drawn once: two users with equal folder names have two runs."""
     if not folder.wandb_id.exists():
         write_atomically(folder.wandb_id, f"{secrets.token_hex(8)}\n")
-    return folder.wandb_id.read_text().strip()
+    return read_text(folder.wandb_id, limit_bytes=ID_LIMIT_BYTES, follow_links=True).strip()
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:

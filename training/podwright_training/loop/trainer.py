@@ -59,7 +59,10 @@ from podwright_training.optim import Optimizers, clip_adaptively
 from podwright_training.parallel import ParallelModel, squared_norm
 from podwright_training.perplexity import perplexity
 from podwright_training.ranks import Hosts, Ranks, host_name, process_seconds
+from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder, write_atomically
+
+LIMIT_BYTES = 16 << 20  # of a text that people write
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +207,8 @@ class Trainer:
         """Return the best learning rate of a range, on the first rank."""
         if self.options.lr_schedule != "range" or self.ranks.rank != 0:
             return {}
-        steps = {event["step"]: (event["lr"], event["loss"]) for event in self.folder.events("train")}
+        events = (event for event in self.folder.events("train") if event.get("lr") is not None)
+        steps = {event["step"]: (event["lr"], event["loss"]) for event in events}
         return {"lr_of_lowest_loss": best_of_range(steps.values())}
 
     def validate(self) -> None:
@@ -643,8 +647,8 @@ def _stop_requests(*, says: bool) -> Iterator[list[int]]:
 def _options_before(config: Path) -> dict[str, Any]:
     """Return the options of the previous start, which an older or newer version may have written."""
     try:
-        return canonical(yaml.safe_load(config.read_text()))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
+        return canonical(yaml.safe_load(read_text(config, limit_bytes=LIMIT_BYTES, follow_links=True)))
+    except (OSError, yaml.YAMLError, ValueError, RecursionError, AttributeError) as error:
         reason = "it has no options" if isinstance(error, AttributeError) else " ".join(str(error).split())
         raise UserError(f"cannot read {config}: {reason}; remove it, this start writes it again") from error
 

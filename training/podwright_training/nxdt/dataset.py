@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from podwright_training.config import sources
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
-from podwright_training.run_folder import alone, commit_folder
+from podwright_training.run_folder import alone, commit_folder, place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +46,7 @@ def write(options: TrainConfig, out: Path, *, sequences: int, workers: int = 0) 
     from datasets.arrow_writer import ArrowWriter
     from datasets.table import MemoryMappedTable
 
+    out = place_of(out)
     partial = out.with_name(f"{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a job that was killed: the lock says that none writes it
     partial.mkdir(parents=True)

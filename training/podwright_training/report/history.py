@@ -7,6 +7,7 @@ steps do not count.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +16,15 @@ from typing import Any
 
 import yaml
 
-from podwright_training.errors import UserError
+from podwright_training.errors import UserError, shortened
 from podwright_training.jobs.spec import read_written
+from podwright_training.regular_file import read_text
 from podwright_training.report.goodput import ELAPSED, Goodput, account
-from podwright_training.run_folder import RunFolder
+from podwright_training.run_folder import LARGEST_WHOLE, RunFolder
 
 NOTABLE = ("start", "membership", "offender", "guard", "overflow", "straggler", "checkpoint", "end")
+COUNTED = ("max_context_width", "max_steps")  # options that figures are computed from
+LIMIT_BYTES = 1 << 20  # of a configuration
 CHECKPOINT = re.compile(r"step-(\d+)$")
 
 
@@ -72,7 +76,7 @@ class History:
             why = f"{not_a_number(not_finite)}: look at {folder.log}, and lower learning_rate or check the data"
             raise ReportError(f"{folder.metrics} has no curve: {why}")
         return cls(
-            name=folder.root.absolute().name,
+            name=_shown(folder.root.absolute().name),
             config=_job(folder.job) if folder.job.exists() else _configuration(folder.config),
             starts=[event for event in events if event["event"] == "start"],
             restarts=list(_restarts(events)),
@@ -120,11 +124,16 @@ def _configuration(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = yaml.safe_load(path.read_text()) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ReportError(f"cannot read {path}: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("max_context_width", 1), int):
-        raise ReportError(f"{path} is not the configuration of a run")
+        content = yaml.safe_load(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True)) or {}
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise ReportError(f"cannot read {path}: {reason}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ReportError(f"{path} is not the configuration of a run: need `option: value` lines")
+    for name in COUNTED:
+        value = content.get(name)
+        if value is not None and not (type(value) is int and 0 < value < LARGEST_WHOLE):
+            raise ReportError(f"{path}: {name}: got {shortened(value)}, need a whole number from 1")
     return content
 
 
@@ -132,10 +141,15 @@ def distinct_names(folders: Sequence[RunFolder]) -> list[str]:
     """Return as much of each run's path as differs."""
     paths = [folder.root.absolute().parts for folder in folders]
     for length in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(parts[-length:]) for parts in paths]
+        names = [_shown("/".join(parts[-length:])) for parts in paths]
         if len(set(names)) == len(names):
             break
     return names
+
+
+def _shown(name: str) -> str:
+    """Return the name of a file as a page can have it: it may be no text."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def not_a_number(steps: Sequence[int]) -> str:

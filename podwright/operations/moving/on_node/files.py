@@ -8,6 +8,7 @@ The record lies in FOLDER, which is on one of the file systems and travels with 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -29,6 +30,7 @@ HASHED_FILES = 500
 HASHED_BYTES = 16 << 20  # of each, from its beginning
 EXAMPLES = 10
 KINDS = {stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFREG: "f"}  # others are "s": reading a pipe would never end
+GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}  # deleted, or replaced by a link or a socket
 SAY_EVERY_S = 30  # Session Manager ends a session that says nothing for 20 minutes
 OWN = ("podwright", ".cache")  # below a root: what a boot writes, environments, keys and downloads
 
@@ -55,7 +57,7 @@ def walk(root: str, left_out: str) -> Iterator[str]:
     while waiting:
         try:
             items = os.scandir(waiting.pop())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue  # deleted meanwhile: people may still be logged in
         with items:
             for item in items:
@@ -70,17 +72,23 @@ def device_of(path: str) -> int:
     """Return the device that a path is on; 0 if it is gone."""
     try:
         return os.lstat(path).st_dev
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
 
 
 def sha256(path: str) -> str:
-    """Return the hash of a file's beginning; empty if it is gone."""
+    """Return the hash of a file's beginning; empty if it is gone, or its owner has put a pipe or a link there."""
     try:
-        with Path(path).open("rb") as file:
-            return hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()
-    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in GONE:
+            return ""
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         return ""
+    with os.fdopen(descriptor, "rb") as file:
+        return hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()
 
 
 class Progress:
@@ -108,7 +116,7 @@ def record(folder: Path, roots: list[str]) -> dict[str, Any]:
                 progress.step()
                 try:
                     what = entry(path)
-                except FileNotFoundError:
+                except (FileNotFoundError, NotADirectoryError):
                     continue
                 out.write(json.dumps([path, *what]) + "\n")
                 owners[what[2]] += 1

@@ -12,12 +12,16 @@ import hashlib
 import json
 import os
 import pwd
+import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 LOCK = Path("/run/podwright-move.lock")
 RECORD = "people.json"
+KEYS_LIMIT_BYTES = 1 << 20
 FIRST_ID, LAST_ID = 1000, 60000  # of people: https://systemd.io/UIDS-GIDS
 
 
@@ -32,20 +36,55 @@ def people() -> dict[str, dict[str, Any]]:
                 "gid": person.pw_gid,
                 "home": person.pw_dir,
                 "groups": sorted(gid for gid in groups if FIRST_ID <= gid <= LAST_ID),
-                "keys": keys(Path(person.pw_dir)),
+                "keys": keys(person),
             }
     return found
 
 
-def keys(home: Path) -> list[str]:
-    """Return the hashes of the public keys that a home admits."""
-    file = home / ".ssh" / "authorized_keys"
+def keys(person: pwd.struct_passwd) -> list[str]:
+    """Return the hashes of the public keys that a person's home admits."""
     try:
-        lines = file.read_text(errors="replace").splitlines()
+        with acting_as(person):
+            lines = read(Path(person.pw_dir) / ".ssh" / "authorized_keys").decode(errors="replace").splitlines()
     except OSError:
         return []
     kept = (line.strip() for line in lines if line.strip() and not line.startswith("#"))
     return sorted(hashlib.sha256(line.encode()).hexdigest()[:16] for line in kept)
+
+
+@contextmanager
+def acting_as(person: pwd.struct_passwd) -> Iterator[None]:
+    """Access files in the block with a person's rights: a link in the home leads to nothing that only root reads."""
+    if os.geteuid() != 0:
+        yield
+        return
+    groups, gid = os.getgroups(), os.getegid()
+    os.setgroups([])
+    os.setegid(person.pw_gid)
+    os.seteuid(person.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(gid)
+        os.setgroups(groups)
+
+
+def read(file: Path) -> bytes:
+    """Return the content of a file in a home, which may also be a pipe without a writer, or have no end.
+
+    Raises:
+        OSError: it is no regular file, or too long.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{file} is not a regular file")
+    with os.fdopen(descriptor, "rb") as stream:
+        content = stream.read(KEYS_LIMIT_BYTES + 1)
+    if len(content) > KEYS_LIMIT_BYTES:
+        raise OSError(f"{file} has more than {KEYS_LIMIT_BYTES} bytes")
+    return content
 
 
 def record(folder: Path) -> dict[str, Any]:
