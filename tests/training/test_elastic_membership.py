@@ -22,7 +22,6 @@ from podwright_bootstrap.remediation.decision import Claim
 from podwright_bootstrap.remediation.decision import Report as ClaimedReport
 from podwright_training.beats import Activity, Beats
 from podwright_training.config.train_config import TrainConfig, conflicts
-from podwright_training.elastic import terms
 from podwright_training.elastic.channel import Channel, ChannelError, accept, introduce
 from podwright_training.elastic.host_ranks import memory_folder
 from podwright_training.elastic.leader import Leader
@@ -527,16 +526,17 @@ def test_nobody_joins_without_the_secret(tmp_path):
                 channel.close()
             return await outcome
 
-    secret = terms.secret(tmp_path)
-    assert terms.secret(tmp_path) == secret
+    folder = RunFolder(tmp_path)
+    secret = run_secret(folder)
+    assert run_secret(folder) == secret
     assert asyncio.run(meet(secret, secret)) is True
     assert asyncio.run(meet(secret, b"another")) == "does not know the run's secret"
-    (tmp_path / "secret").write_text("")
+    folder.secret.write_text("")
     with pytest.raises(UserError, match="has no 64 hexadecimal digits, it is damaged: remove it"):
-        terms.secret(tmp_path)
-    (tmp_path / "secret").chmod(0o644)
-    with pytest.raises(UserError, match="others may not read it"):
-        terms.secret(tmp_path)
+        run_secret(folder)
+    folder.secret.chmod(0o644)
+    with pytest.raises(UserError, match="others may not read"):
+        run_secret(folder)
 
 
 @pytest.mark.parametrize("sent", [b"", b"half", b"[]\n", b"{\n", b"\xff\n", b"[" * 60_000 + b"\n", b"x" * 100_000])
@@ -569,7 +569,7 @@ def test_nobody_else_makes_a_hosts_folders(tmp_path):
         folder.rmdir()
     os.chown(tmp_path, NOBODY, NOBODY)
     with pytest.raises(UserError, match=f"belongs to uid {NOBODY}, need your own"):
-        terms.secret(tmp_path)
+        make_closed(tmp_path)
 
 
 @pytest.mark.parametrize("task", [None, "3"])

@@ -30,6 +30,10 @@ class LostRanksError(RuntimeError):
     """Another rank of the job is gone or late, and has its own error. A new start may succeed. Exit status 1."""
 
 
+class ForgedMessageError(LostRanksError):
+    """Something that is not part of the run wrote in place of a rank. A new start may succeed."""
+
+
 def report(error: Exception) -> None:
     """Print one line per problem; print problems that several ranks of a host share only once."""
     host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""

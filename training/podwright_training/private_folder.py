@@ -28,3 +28,15 @@ def make_private(path: Path) -> None:
                 f"{path}: got owner uid {found.st_uid}, mode {found.st_mode & 0o777:o}; need your own folder of mode "
                 "700; remove it"
             ) from None
+
+
+def make_closed(path: Path) -> None:
+    """Make a folder and its parents, or close an existing one of this user to others.
+
+    Raises:
+        UserError: It belongs to another user.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    if (owner := path.lstat().st_uid) != os.geteuid():
+        raise UserError(f"{path} belongs to uid {owner}, need your own: name another --run-dir")
+    path.chmod(0o700)
