@@ -46,6 +46,9 @@ from podwright_training.elastic.state_holders import fewest_holders
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import ConfigError, UserError
 from podwright_training.ports import listen
+from podwright_training.private_folder import make_closed
+from podwright_training.run_folder import RunFolder
+from podwright_training.run_secret import run_secret
 
 NOBODY = 65534
 HOSTS, TIMEOUT_S, TICK_S = 4, 5.0, 0.5

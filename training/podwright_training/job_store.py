@@ -20,8 +20,8 @@ from typing import Any
 from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from podwright_training.data.faults import DataError
 from podwright_training.beats import GENERATION
+from podwright_training.data.faults import DataError
 from podwright_training.errors import ForgedMessageError, LostRanksError, UserError
 from podwright_training.ranks import Ranks
 from podwright_training.run_secret import TAG_BYTES, tag
