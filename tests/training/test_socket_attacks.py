@@ -283,7 +283,8 @@ def test_ranks_load_no_objects_of_strangers(run_ranks, tmp_path):
 
 def _collectives(mark):
     """Collectives of objects, each of which brings the first rank one of the second's."""
-    rank, crafted = dist.get_rank(), Crafted(mark)
+    rank = dist.get_rank()
+    crafted = Crafted(mark) if rank else None
     yield lambda: dist.all_gather_object([None, None], crafted)
     yield lambda: dist.gather_object(crafted, [None, None] if rank == 0 else None)
     yield lambda: dist.broadcast_object_list([crafted], src=1)
