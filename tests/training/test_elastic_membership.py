@@ -542,6 +542,46 @@ def test_nobody_joins_without_the_secret(tmp_path):
         run_secret(folder)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [lambda _: b'{"end": 0, "reason": ""}\n', lambda line: line * 2, lambda line: line.replace(b"0}", b"1}")],
+    ids=["add", "repeat", "change"],
+)
+def test_whoever_takes_over_a_connection_gives_no_orders(change):
+    """Both sides have proved that they know the secret, to a relay between them: what it sends is no order."""
+    received = []
+
+    async def welcome(reader, writer):
+        await accept(channel := Channel(reader, writer), b"secret")
+        channel.send(port=0)
+        writer.close()
+
+    async def meet():
+        async def relay(reader, writer):
+            far, near = await asyncio.open_connection(*leader.sockets[0].getsockname())
+            writer.write(await far.readline())
+            near.write(await reader.readline())
+            writer.write(await far.readline())
+            writer.write(change(await far.readline()))
+            near.close()
+            writer.close()
+
+        leader = await asyncio.start_server(welcome, "127.0.0.1", 0)
+        between = await asyncio.start_server(relay, "127.0.0.1", 0)
+        async with leader, between:
+            channel = Channel(*await asyncio.open_connection(*between.sockets[0].getsockname()))
+            try:
+                await introduce(channel, b"secret")
+                while True:
+                    received.append(await channel.receive())
+            finally:
+                channel.close()
+
+    with pytest.raises(ChannelError, match="sent a message that is not of this run"):
+        asyncio.run(meet())
+    assert received in ([], [{"port": 0}])
+
+
 @pytest.mark.parametrize("sent", [b"", b"half", b"[]\n", b"{\n", b"\xff\n", b"[" * 60_000 + b"\n", b"x" * 100_000])
 def test_what_is_no_message_ends_the_connection(sent):
     """Neither the leader nor a member fails because of what somebody else sends."""
