@@ -59,9 +59,9 @@ class MemoryServer:
 
             def handle(self) -> None:
                 with contextlib.suppress(OSError, ValueError):  # the other side is gone, or is not ours
-                    tags = _prove(self.connection, self.rfile, secret, side=b"server")
-                    for line in iter(lambda: self.rfile.readline(LONGEST_REQUEST), b"") if tags else ():
-                        _answer(self.connection, root, line, tags)
+                    if tags := _prove(self.connection, self.rfile, secret, side=b"server"):
+                        for line in iter(lambda: self.rfile.readline(LONGEST_REQUEST), b""):
+                            _answer(self.connection, root, line, tags)
 
         class Server(socketserver.ThreadingTCPServer):
             daemon_threads = True
