@@ -101,7 +101,7 @@ def _is_taken(port):
 
 
 def port_of(number):
-    """The port that everybody can tell from the number of a job."""
+    """The first port that a job tries."""
     return 20_000 + number
 
 
