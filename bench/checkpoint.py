@@ -15,12 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,10 +30,14 @@ from podwright_training.checkpoint.memory_tier import MemoryTier
 from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.checkpoint.step_folder import TrainerState
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.device import device_of, process_group
+from podwright_training.device import DEFAULT_TIMEOUT_S, device_of, process_group
+from podwright_training.job_store import JobStore
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel
+from podwright_training.private_folder import make_private
 from podwright_training.ranks import Hosts, Ranks
+from podwright_training.run_folder import RunFolder
+from podwright_training.run_secret import run_secret
 
 MEMORY = "memory"
 KINDS = ("none", "background", "in between", MEMORY)
@@ -63,12 +67,14 @@ def main() -> None:
     )
     ranks = Ranks.from_environment()
     device = device_of(ranks, "auto")
-    with process_group(ranks, device), tempfile.TemporaryDirectory(prefix="bench-checkpoint.") as scratch:
-        scratches: list[Any] = [None] * ranks.world_size
-        dist.all_gather_object(scratches, scratch)
-        result = Bench(options, ranks, device, Path(scratches[0])).run(rounds=args.rounds, steps=args.steps)
-        dist.barrier()  # before the first rank removes its files
+    scratch = Path(tempfile.gettempdir()) / f"bench-checkpoint.{os.geteuid()}"  # the same for all ranks of this host
+    make_private(scratch)
+    store = JobStore(ranks, run_secret(RunFolder(scratch)), timeout_s=DEFAULT_TIMEOUT_S)
+    with process_group(ranks, device, store=store):
+        result = Bench(options, ranks, device, scratch).run(rounds=args.rounds, steps=args.steps)
+        dist.barrier()  # before the first rank removes the files
     if ranks.rank == 0:
+        shutil.rmtree(scratch)
         print(json.dumps(result, indent=1))
 
 

@@ -29,6 +29,7 @@ from podwright_rehearsal.run.prose import fetch_prose
 from podwright_training.commands.prepare import prepare
 from podwright_training.config.sources import load
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.ports import free_port
 from podwright_training.spelling import as_flag
 
 PEERS = Path(__file__).parent / "peers"
@@ -129,7 +130,9 @@ class Match:
             return Run(step_s[self.warm_up :], gpu_bytes / 2**20 if gpu_bytes else usage.ru_maxrss / 1024)
 
     def _torchrun(self, python: str | Path) -> list[str]:
-        return [str(python), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self.ranks}"]
+        # Not --standalone, whose store on every address is unpickled.
+        words = [f"--nproc-per-node={self.ranks}", f"--master-port={free_port()}"]
+        return [str(python), "-m", "torch.distributed.run", *words]
 
 
 def options_of_work(*, vocab_size: int) -> dict[str, Any]:

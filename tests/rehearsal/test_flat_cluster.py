@@ -259,7 +259,10 @@ def test_nxd_training_runs_as_a_chain_of_jobs(cluster: FlatCluster, neuron: Call
     assert sorted(kinds[:4]) == ["neuron_parallel_compileCOMPILE=1"] * 2 + ["torchrunCOMPILE=1"] * 2
     assert kinds[4:] == ["torchrunCOMPILE=0"] * 2
     assert {line.split(" on ")[1].split(",")[0] for line in rest[4:]} == {FIRST, SECOND}
-    assert all("port 41000: --nproc-per-node=32 --nnodes=2" in line for line in rest[4:])
+    assert all("port 41000: --nproc-per-node=32 " in line for line in rest[4:])
+    for rank, host in enumerate((FIRST, SECOND)):
+        (line,) = [line for line in rest[4:] if f" on {host}," in line]
+        assert f" --nnodes=2 --node-rank={rank} --master-addr={FIRST} --master-port=41000 " in line
     assert all(line.endswith(f"--config-path={folder} --config-name=config") for line in rest[4:])
 
     _, jobs = neuron(cluster)

@@ -21,7 +21,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from podwright_bootstrap.remediation.decision import Claim
 from podwright_training.beats import Activity, Beats
 from podwright_training.config.train_config import TrainConfig, conflicts
-from podwright_training.elastic import terms
 from podwright_training.elastic.channel import Channel, ChannelError, accept, introduce
 from podwright_training.elastic.host_ranks import memory_folder
 from podwright_training.elastic.leader import Leader
@@ -46,6 +45,9 @@ from podwright_training.elastic.state_holders import fewest_holders
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import ConfigError, UserError
 from podwright_training.ports import listen
+from podwright_training.private_folder import make_closed
+from podwright_training.run_folder import RunFolder
+from podwright_training.run_secret import run_secret
 
 NOBODY = 65534
 HOSTS, TIMEOUT_S, TICK_S = 4, 5.0, 0.5
@@ -526,16 +528,57 @@ def test_nobody_joins_without_the_secret(tmp_path):
                 channel.close()
             return await outcome
 
-    secret = terms.secret(tmp_path)
-    assert terms.secret(tmp_path) == secret
+    folder = RunFolder(tmp_path)
+    secret = run_secret(folder)
+    assert run_secret(folder) == secret
     assert asyncio.run(meet(secret, secret)) is True
     assert asyncio.run(meet(secret, b"another")) == "does not know the run's secret"
-    (tmp_path / "secret").write_text("")
+    folder.secret.write_text("")
     with pytest.raises(UserError, match="has no 64 hexadecimal digits, it is damaged: remove it"):
-        terms.secret(tmp_path)
-    (tmp_path / "secret").chmod(0o644)
-    with pytest.raises(UserError, match="others may not read it"):
-        terms.secret(tmp_path)
+        run_secret(folder)
+    folder.secret.chmod(0o644)
+    with pytest.raises(UserError, match="others may not read"):
+        run_secret(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda _: b'{"end": 0, "reason": ""}\n', lambda line: line * 2, lambda line: line.replace(b"0}", b"1}")],
+    ids=["add", "repeat", "change"],
+)
+def test_whoever_takes_over_a_connection_gives_no_orders(change):
+    """Both sides have proved that they know the secret, to a relay between them: what it sends is no order."""
+    received = []
+
+    async def welcome(reader, writer):
+        await accept(channel := Channel(reader, writer), b"secret")
+        channel.send(port=0)
+        writer.close()
+
+    async def meet():
+        async def relay(reader, writer):
+            far, near = await asyncio.open_connection(*leader.sockets[0].getsockname())
+            writer.write(await far.readline())
+            near.write(await reader.readline())
+            writer.write(await far.readline())
+            writer.write(change(await far.readline()))
+            near.close()
+            writer.close()
+
+        leader = await asyncio.start_server(welcome, "127.0.0.1", 0)
+        between = await asyncio.start_server(relay, "127.0.0.1", 0)
+        async with leader, between:
+            channel = Channel(*await asyncio.open_connection(*between.sockets[0].getsockname()))
+            try:
+                await introduce(channel, b"secret")
+                while True:
+                    received.append(await channel.receive())
+            finally:
+                channel.close()
+
+    with pytest.raises(ChannelError, match="sent a message that is not of this run"):
+        asyncio.run(meet())
+    assert received in ([], [{"port": 0}])
 
 
 @pytest.mark.parametrize("sent", [b"", b"half", b"[]\n", b"{\n", b"\xff\n", b"[" * 60_000 + b"\n", b"x" * 100_000])
@@ -568,7 +611,7 @@ def test_nobody_else_makes_a_hosts_folders(tmp_path):
         folder.rmdir()
     os.chown(tmp_path, NOBODY, NOBODY)
     with pytest.raises(UserError, match=f"belongs to uid {NOBODY}, need your own"):
-        terms.secret(tmp_path)
+        make_closed(tmp_path)
 
 
 @pytest.mark.parametrize("task", [None, "3"])

@@ -41,7 +41,7 @@ def test_a_first_rank_that_is_gone_is_no_error_of_the_user(run_ranks, tmp_path):
 def _gone(folder):
     ranks = Ranks.from_environment()
     job_store.GRACE_S = 0
-    store = JobStore(ranks, timeout_s=500)
+    store = JobStore(ranks, b"secret", timeout_s=500)
     store.of_first_rank("first", dict)
     (folder / f"heard-{ranks.rank}").touch()
     if ranks.rank == 0:
@@ -64,7 +64,7 @@ def _rank(folder):
         return {"a": "hf://a"}
 
     remote.list_hub = list_hub
-    store = JobStore(ranks, timeout_s=500)  # the first rank's holds what the others read
+    store = JobStore(ranks, b"secret", timeout_s=500)  # the first rank's holds what the others read
     with shared_listings(store.of_first_rank):
         files = [list_files("owner/one") for _ in range(4)][-1]
         try:

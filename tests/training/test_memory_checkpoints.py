@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -265,6 +266,46 @@ def test_bytes_that_change_on_their_way_are_refused(memory):
             assert client.read("step-00000001/file", 0, 5) == b"weigh"
             with pytest.raises(CheckpointError, match="sent step-00000001/file, bytes 0 to 7, damaged"):
                 client.read("step-00000001/file", 0, 7)
+    finally:
+        server.close()
+        listener.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"x" * 5_000_000, b"\0" * 32 + b"\n" * 5_000_000])
+def test_garbage_without_end_ends_the_connection_alone(memory, sent):
+    """Whatever a stranger sends to the server, it stops reading, and answers the run's hosts as before."""
+    (memory / "step-00000001").mkdir()
+    (memory / "step-00000001" / "file").write_bytes(b"weights")
+    server = MemoryServer(memory, b"the secret")
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as stranger, suppress(ConnectionError):
+            stranger.sendall(sent)
+            stranger.shutdown(socket.SHUT_WR)
+            assert len(b"".join(iter(lambda: stranger.recv(1000), b""))) == 32
+        with MemoryClient(Address("127.0.0.1", server.port), b"the secret") as client:
+            assert client.read("step-00000001/file", 0, 7) == b"weights"
+    finally:
+        server.close()
+
+
+def test_whoever_takes_over_a_connection_asks_for_nothing(memory):
+    """A relay that lets both sides prove themselves gets no byte of a file that the client did not ask for."""
+    (memory / "step-00000001").mkdir()
+    (memory / "step-00000001" / "file").write_bytes(b"weights")
+    server = MemoryServer(memory, b"the secret")
+    listener = socket.create_server(("127.0.0.1", 0))
+    try:
+        address = Address(*listener.getsockname())
+        asking = Thread(target=lambda: MemoryClient(address, b"the secret").__exit__(None, None, None), daemon=True)
+        asking.start()
+        near, far = listener.accept()[0], socket.create_connection(("127.0.0.1", server.port))
+        with near, far:
+            for source, sink, count in ((near, far, 32), (far, near, 32), (near, far, 32), (far, near, 32)):
+                sink.sendall(source.recv(count, socket.MSG_WAITALL))
+            asking.join()
+            request = b'["step-00000001/file", 0, 7]'
+            far.sendall(b"%b %b\n" % (b"0" * 64, request))
+            assert far.recv(1000) == b""
     finally:
         server.close()
         listener.close()

@@ -133,7 +133,7 @@ def _files(folder, ranks):
         device="cpu", bf16=False, data_workers=0,
     )  # fmt: skip
     old = load_run(RunFolder(folder / "run"))
-    store = JobStore(ranks, timeout_s=500)
+    store = JobStore(ranks, b"secret", timeout_s=500)
     found = {}
     with shared_listings(store.of_first_rank):
         with _counting(found):
@@ -200,7 +200,7 @@ def _hub(folder, ranks, port, cache):
 
 
 def _load(folder, ranks):
-    store = JobStore(ranks, timeout_s=500)
+    store = JobStore(ranks, b"secret", timeout_s=500)
     tokenizer = load_for_all_ranks(NAME, store.of_first_rank)
     (folder / f"digest-{ranks.rank}").write_text(Encoder(tokenizer).digest)
     _wait_for_all(folder, ranks)

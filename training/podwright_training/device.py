@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+import secrets
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from podwright_training import neuron
 from podwright_training.hardware import neuron_peak_flops, peak_flops
 from podwright_training.job_store import JobStore
 from podwright_training.ranks import Ranks
+from podwright_training.signed_objects import signed_objects
 
 DEFAULT_TIMEOUT_S = 1800  # PyTorch's
 NAMES = {"cuda": "CUDA", "neuron": "Neuron"}
@@ -85,21 +87,25 @@ def synchronize(device: torch.device) -> None:
 def process_group(
     ranks: Ranks, device: torch.device, *, store: JobStore | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> Iterator[None]:
-    """Join the job's process group, in which this rank uses ``device`` and waits at most ``timeout_s`` for others."""
+    """Join the job's process group, in which this rank uses ``device`` and waits at most ``timeout_s`` for others.
+
+    Ranks of several processes need a ``store``, whose secret also signs the objects that they exchange.
+    """
     use(device)
-    store = store or JobStore(ranks, timeout_s=timeout_s)
-    dist.init_process_group(
-        backend_of(device),
-        store=PrefixStore("default_pg", store.store),
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-        timeout=timedelta(seconds=timeout_s),
-    )
-    try:
-        yield
-        dist.barrier()  # keep connections open until every rank is done
-    finally:
-        dist.destroy_process_group()
+    store = store or JobStore(ranks, secrets.token_bytes(), timeout_s=timeout_s)
+    with signed_objects(store.secret):
+        dist.init_process_group(
+            backend_of(device),
+            store=PrefixStore("default_pg", store.store),
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            timeout=timedelta(seconds=timeout_s),
+        )
+        try:
+            yield
+            dist.barrier()  # keep connections open until every rank is done
+        finally:
+            dist.destroy_process_group()
 
 
 def limit_waits(timeout_s: float, *, besides: dist.ProcessGroup) -> None:

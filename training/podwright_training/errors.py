@@ -40,6 +40,10 @@ def shortened(value: object) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
+class ForgedMessageError(LostRanksError):
+    """Something that is not part of the run wrote in place of a rank. A new start may succeed."""
+
+
 def report(error: Exception, *, level: str = "error") -> None:
     """Print one line per problem; print problems that several ranks of a host share only once."""
     host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""

@@ -1,7 +1,12 @@
-"""Share a result of the first rank with all others before their process group exists."""
+"""Share a result of the first rank with all others before their process group exists.
+
+PyTorch's store asks nobody for a password, and another program may listen at its address before the job does. So
+each value carries a tag that only processes of the run can compute, for its key and this start of the job.
+"""
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import time
@@ -15,19 +20,25 @@ from typing import Any
 from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from podwright_training.beats import GENERATION
 from podwright_training.data.faults import DataError
-from podwright_training.errors import LostRanksError, UserError
+from podwright_training.errors import ForgedMessageError, LostRanksError, UserError
 from podwright_training.ranks import Ranks
+from podwright_training.run_secret import TAG_BYTES, tag
 
 GRACE_S = 30.0  # much more than agents need to hear of a rank that ended
 POLL_S = 0.1
 ENDED = "ended"  # key: how many ranks besides the first have
+LABEL = b"store"
+# What differs between starts of one run: torchrun's id, the elastic run's generation, the port.
+START = ("TORCHELASTIC_RUN_ID", GENERATION, "MASTER_PORT")
 
 
 class JobStore:
     """Keys and values of a job, at torchrun's address; connected when it is first used."""
 
-    def __init__(self, ranks: Ranks, *, timeout_s: float) -> None:
+    def __init__(self, ranks: Ranks, secret: bytes, *, timeout_s: float) -> None:
+        self.secret = secret
         self._ranks = ranks
         self._timeout = timedelta(seconds=timeout_s)
         self._known: dict[str, Any] = {}
@@ -48,6 +59,7 @@ class JobStore:
         Raises:
             DataError: That of the action, the same on all ranks.
             LostRanksError: The first rank is gone. It is no error of the user: an elastic run starts again.
+            ForgedMessageError: The value is not the first rank's.
         """
         if name not in self._known:
             self._known[name] = self._act(name, action) if self._ranks.rank == 0 else self._receive(name)
@@ -76,10 +88,18 @@ class JobStore:
 
     def _receive(self, name: str) -> Any:
         try:
-            answer = json.loads(zlib.decompress(self.store.get(name)))
+            value = self.store.get(name)
         except RuntimeError as error:
             time.sleep(GRACE_S)  # if the first ended with an error of the user, that is why its agent ends this one
             raise LostRanksError(f"the first rank is gone before it shared {name}; see its error") from error
+        received, content = value[:TAG_BYTES], value[TAG_BYTES:]
+        if not hmac.compare_digest(received, self._tag(name, content)):
+            address = ":".join(os.environ.get(part, "") for part in ("MASTER_ADDR", "MASTER_PORT"))
+            raise ForgedMessageError(
+                f"{name} in the store at {address} is not from the first rank of this run: another program listens "
+                "there, or has written to it; start the job again"
+            )
+        answer = json.loads(zlib.decompress(content))
         if "problem" in answer:
             raise DataError(answer["problem"])
         return answer["result"]
@@ -95,4 +115,9 @@ class JobStore:
 
     def _publish(self, name: str, answer: dict[str, Any]) -> None:
         """Set a key, compressed: one store sends a list of many thousand files to every rank."""
-        self.store.set(name, zlib.compress(json.dumps(answer).encode(), 1))  # type: ignore[arg-type]  # bytes will do
+        content = zlib.compress(json.dumps(answer).encode(), 1)
+        self.store.set(name, self._tag(name, content) + content)  # type: ignore[arg-type]  # bytes will do
+
+    def _tag(self, name: str, content: bytes) -> bytes:
+        start = "\n".join(os.environ.get(part, "") for part in START)
+        return tag(self.secret, LABEL, start.encode(), name.encode(), content)

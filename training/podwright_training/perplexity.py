@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.errors import UserError
+from podwright_training.errors import ForgedMessageError, UserError
 from podwright_training.ranks import Ranks
 from podwright_training.transformers_model import LoadedModel
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from podwright_training.batch import Batch
 
 LARGEST_LOSS = 700.0  # nats; e to a larger one soon exceeds what a float holds
+LONGEST_TEXT = 1 << 20  # of a rank's counts
 HEAD_TOKENS = 512  # whose logits exist at a time
 PROBE_TOKENS = 8
 PROBE_TOLERANCE = 1e-2  # of the largest logit; what models do to logits changes them more
@@ -106,12 +108,33 @@ def _of_all_ranks(by_source: dict[str, Sums], ranks: Ranks) -> dict[str, Sums]:
     """Return the counts of all ranks, added up, by source."""
     if ranks.world_size == 1:
         return by_source
-    import torch.distributed as dist
-
-    parts: list[Any] = [None] * ranks.world_size
-    dist.all_gather_object(parts, by_source)
+    own = json.dumps({name: astuple(sums) for name, sums in by_source.items()})
+    parts = [
+        {name: Sums(float(nats), int(tokens), int(text_bytes)) for name, (nats, tokens, text_bytes) in part.items()}
+        for part in map(json.loads, _gather_texts(own, ranks))
+    ]
     names = sorted({name for part in parts for name in part})
     return {name: sum((part.get(name, Sums()) for part in parts), Sums()) for name in names}
+
+
+def _gather_texts(text: str, ranks: Ranks) -> list[str]:
+    """Return the texts of all ranks; unlike PyTorch's objects, a stranger's text cannot run code.
+
+    Raises:
+        ForgedMessageError: One is longer than the counts of any run.
+    """
+    import torch
+    import torch.distributed as dist
+
+    content = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    sizes = [torch.zeros((), dtype=torch.int64) for _ in range(ranks.world_size)]
+    dist.all_gather(sizes, torch.tensor(len(content)))
+    longest = max(int(size) for size in sizes)
+    if min(int(size) for size in sizes) < 0 or longest > LONGEST_TEXT:
+        raise ForgedMessageError(f"a rank sends {longest} bytes of counts; they were not read")
+    texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(ranks.world_size)]
+    dist.all_gather(texts, torch.nn.functional.pad(content, (0, longest - len(content))))
+    return [bytes(item[:size].tolist()).decode() for item, size in zip(texts, map(int, sizes), strict=True)]
 
 
 def _ends_with_its_head(model: Any) -> bool:

@@ -76,3 +76,22 @@ def _status(path: Path) -> os.stat_result:
         return os.fstat(folder)
     finally:
         os.close(folder)
+
+
+def make_closed(path: Path) -> None:
+    """Make a folder and its parents, or close an existing one of this user to others.
+
+    Raises:
+        UserError: It belongs to another user, or is not a folder.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; need a folder of your own: name another --run-dir") from error
+    try:
+        if (owner := os.fstat(folder).st_uid) != os.geteuid():
+            raise UserError(f"{path} belongs to uid {owner}, need your own: name another --run-dir")
+        os.fchmod(folder, 0o700)
+    finally:
+        os.close(folder)

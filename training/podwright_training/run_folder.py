@@ -116,6 +116,11 @@ class RunFolder:
         return self.root / "start.sh"
 
     @property
+    def secret(self) -> Path:
+        """Return the file by which processes of the run know each other (see ``run_secret.py``)."""
+        return self.root / ".secret"
+
+    @property
     def log(self) -> Path:
         """Return the job's output, over all restarts."""
         return self.root / "train.log"

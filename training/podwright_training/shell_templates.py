@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+SHARED = Path(__file__).parent / "commands"
+
 
 def render(template: Path, **values: object) -> str:
-    """Return the script of a template, which may include others of its folder.
+    """Return the script of a template, which may include others of its folder and of ``commands/``.
 
     Raises:
         jinja2.UndefinedError: The template uses a value that is not given.
@@ -14,7 +16,7 @@ def render(template: Path, **values: object) -> str:
     import jinja2  # --help does without
 
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
+        loader=jinja2.FileSystemLoader([template.parent, SHARED]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

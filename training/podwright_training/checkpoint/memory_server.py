@@ -1,14 +1,16 @@
 """Read byte ranges of another host's checkpoints in memory, over TCP.
 
 Both sides prove that they know the run's secret by HMAC-SHA256 of both sides' random numbers (RFC 2104); neither sends
-it. A request is one line of JSON, ``[file, offset, length]``; the answer is a line with the number of bytes and their
-CRC-32, and these: files were hashed where they lie, and TCP's own checksum has 16 bits.
+it. A request is a line with a tag and JSON, ``[file, offset, length]``; the answer is a line with the number of bytes
+and a tag, and these. Tags are keyed BLAKE2b (RFC 7693) of the message and its place in this connection: who relays or
+takes over the connection can change nothing, nor does a bit that TCP's checksum of 16 bits missed.
 The server answers for files of one folder, whose names it has seen itself: no link, no path out of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import json
 import os
@@ -17,8 +19,7 @@ import secrets
 import socket
 import socketserver
 import stat
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from io import BufferedIOBase
 from pathlib import Path
@@ -28,12 +29,13 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.ports import listen
+from podwright_training.run_secret import TAG_BYTES, tag
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on
 
 NONCE_BYTES = 32
-PROOF_BYTES = 32
+LABEL = b"memory"
 LONGEST_REQUEST = 4096
 PIECE_BYTES = 1 << 22  # of a file whose checksum is computed
 TIMEOUT_S = 30.0
@@ -57,9 +59,9 @@ class MemoryServer:
 
             def handle(self) -> None:
                 with contextlib.suppress(OSError, ValueError):  # the other side is gone, or is not ours
-                    if _prove(self.connection, self.rfile, secret, side=b"server"):
+                    if tags := _prove(self.connection, self.rfile, secret, side=b"server"):
                         for line in iter(lambda: self.rfile.readline(LONGEST_REQUEST), b""):
-                            _answer(self.connection, root, *json.loads(line))
+                            _answer(self.connection, root, line, tags)
 
         class Server(socketserver.ThreadingTCPServer):
             daemon_threads = True
@@ -93,8 +95,10 @@ class MemoryClient:
         with self._errors(), contextlib.ExitStack() as opened:
             self._socket = opened.enter_context(socket.create_connection(address, timeout=TIMEOUT_S))
             self._stream = opened.enter_context(self._socket.makefile("rb"))
-            if not _prove(self._socket, self._stream, secret, side=b"client"):
+            tags = _prove(self._socket, self._stream, secret, side=b"client")
+            if not tags:
                 raise CheckpointError(f"{address.host}:{address.port} does not know the secret of this run")
+            self._tags = tags
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -110,15 +114,16 @@ class MemoryClient:
             CheckpointError: The host is gone, has no such bytes, or others arrive.
         """
         with self._errors():
-            self._socket.sendall(json.dumps([file, offset, length]).encode() + b"\n")
-            size, checksum = map(int, self._stream.readline(LONGEST_REQUEST).split())
-            found = self._stream.read(length) if size == length else b""
-        if len(found) != length:
-            wanted = f"{file}, bytes {offset} to {offset + length}"
-            raise CheckpointError(f"{self._address.host} does not have all of {wanted}")
-        if zlib.crc32(found) != checksum:
-            raise CheckpointError(f"{self._address.host} sent {file}, bytes {offset} to {offset + length}, damaged")
-        return found
+            request = json.dumps([file, offset, length]).encode()
+            self._socket.sendall(b"%b %b\n" % (self._tags.of_request(request), request))
+            size, received = self._stream.readline(LONGEST_REQUEST).split()
+            content = self._stream.read(length) if int(size) == length else b""
+        part = f"{file}, bytes {offset} to {offset + length}"
+        if len(content) != length:
+            raise CheckpointError(f"{self._address.host} does not have all of {part}")
+        if not hmac.compare_digest(received, self._tags.of_answer(content)):
+            raise CheckpointError(f"{self._address.host} sent {part}, damaged")
+        return content
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -130,40 +135,69 @@ class MemoryClient:
             raise CheckpointError(f"cannot read from {self._address.host}:{self._address.port}: {error}") from error
 
 
-def _prove(connection: socket.socket, stream: IO[bytes] | BufferedIOBase, secret: bytes, *, side: bytes) -> bool:
-    """Prove to the other side that we know the secret; return whether it does too. The client proves it first."""
+class _Tags:
+    """Tags of the messages of one connection, in their order; each side computes them all."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._requests = 0
+
+    def of_request(self, request: bytes) -> bytes:
+        self._requests += 1
+        return self._of(b"request", [request])
+
+    def of_answer(self, *pieces: bytes) -> bytes:
+        return self._of(b"answer", pieces)
+
+    def of_file(self, file: IO[bytes], offset: int, size: int) -> bytes:
+        """Return the tag of the answer with a part of a file."""
+        begins = range(offset, offset + size, PIECE_BYTES)
+        return self._of(
+            b"answer", (os.pread(file.fileno(), min(PIECE_BYTES, offset + size - begin), begin) for begin in begins)
+        )
+
+    def _of(self, kind: bytes, pieces: Iterable[bytes]) -> bytes:
+        digest = hashlib.blake2b(b"%b %d " % (kind, self._requests), key=self._key, digest_size=TAG_BYTES)
+        for piece in pieces:
+            digest.update(piece)
+        return digest.hexdigest().encode()
+
+
+def _prove(
+    connection: socket.socket, stream: IO[bytes] | BufferedIOBase, secret: bytes, *, side: bytes
+) -> _Tags | None:
+    """Prove to the other side that we know the secret; return the tags of the connection if it knows it too.
+
+    The client proves it first.
+    """
     own = secrets.token_bytes(NONCE_BYTES)
     connection.sendall(own)
     other = stream.read(NONCE_BYTES)
-    server, client = (own, other) if side == b"server" else (other, own)
-    proofs = {name: hmac.digest(secret, name + server + client, "sha256") for name in (b"server", b"client")}
+    nonces = (own, other) if side == b"server" else (other, own)
+    client, server, key = (tag(secret, LABEL, name, *nonces) for name in (b"client", b"server", b"key"))
     if side == b"client":
-        connection.sendall(proofs[b"client"])
-        return hmac.compare_digest(stream.read(PROOF_BYTES), proofs[b"server"])
-    if not hmac.compare_digest(stream.read(PROOF_BYTES), proofs[b"client"]):
-        return False
-    connection.sendall(proofs[b"server"])
-    return True
+        connection.sendall(client)
+        return _Tags(key) if hmac.compare_digest(stream.read(TAG_BYTES), server) else None
+    if not hmac.compare_digest(stream.read(TAG_BYTES), client):
+        return None
+    connection.sendall(server)
+    return _Tags(key)
 
 
-def _answer(connection: socket.socket, root: Path, name: str, offset: int, length: int) -> None:
-    """Send the bytes that there are."""
+def _answer(connection: socket.socket, root: Path, line: bytes, tags: _Tags) -> None:
+    """Send the bytes that there are; raise ``ValueError`` if the line is not the client's."""
+    received, _, request = line.removesuffix(b"\n").partition(b" ")
+    if not hmac.compare_digest(received, tags.of_request(request)):
+        raise ValueError("a request without its tag")
+    name, offset, length = json.loads(request)
     try:
         with _open(root, name) as file:
             size = max(0, min(length, os.fstat(file.fileno()).st_size - offset))
-            connection.sendall(b"%d %d\n" % (size, _checksum(file, offset, size)))
+            connection.sendall(b"%d %b\n" % (size, tags.of_file(file, offset, size)))
             if size:
                 connection.sendfile(file, offset, size)
     except (FileNotFoundError, IsADirectoryError, ValueError):
-        connection.sendall(b"0 0\n")
-
-
-def _checksum(file: IO[bytes], offset: int, size: int) -> int:
-    checksum = 0
-    for begin in range(offset, offset + size, PIECE_BYTES):
-        length = min(PIECE_BYTES, offset + size - begin)
-        checksum = zlib.crc32(os.pread(file.fileno(), length, begin), checksum)
-    return checksum
+        connection.sendall(b"0 %b\n" % tags.of_answer())
 
 
 def _open(root: Path, name: str) -> IO[bytes]:

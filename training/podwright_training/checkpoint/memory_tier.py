@@ -48,6 +48,8 @@ from podwright_training.memory_place import run_id
 from podwright_training.optim import Optimizers
 from podwright_training.ports import own_address
 from podwright_training.ranks import Hosts
+from podwright_training.run_folder import RunFolder
+from podwright_training.run_secret import run_secret
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on
@@ -101,7 +103,7 @@ class MemoryTier:
         self._thread = SavingThread("checkpoint in memory")
         self._stager = Stager()
         self._planner = _planner()
-        self._secret = b""
+        self._secret = run_secret(RunFolder(Path(options.run_dir))) if hosts.are_several else b""
         self._server: MemoryServer | None = None
         self._addresses: dict[str, Address] = {}
         self._steps = 1 if options.memory_checkpoint_freq == AUTO else int(options.memory_checkpoint_freq or 1)
@@ -286,17 +288,16 @@ class MemoryTier:
         self._collective.all_ranks(lambda: action() and None if self._hosts.is_leader else None)
 
     def _gather_held(self) -> list[Held]:
-        """Return the hosts' checkpoints, and serve their files to hosts that get the secret with them."""
+        """Return the hosts' checkpoints, and serve their files to the run's other hosts."""
         own = self.folder.held() if self._hosts.is_leader else []
-        answers = self._collective.all_ranks(lambda: (secrets.token_bytes(32), own))
-        self._secret = answers[0][0]
+        answers = self._collective.all_ranks(lambda: own)
         self._close_server()
         if self._hosts.is_leader and self._hosts.are_several:
             self._server = MemoryServer(self.folder.root, self._secret)
         port = self._server.port if self._server else 0
         listening = self._collective.all_ranks(lambda: (self._hosts.own, own_address(), port))
         self._addresses = {host: Address(address, port) for host, address, port in listening if port}
-        return [held for _, part in answers for held in part]
+        return [held for part in answers for held in part]
 
     def _places(self, step: int, files: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
         """Return the hosts on which each file is intact; the ranks of a host hash a share of its files each."""

@@ -24,7 +24,6 @@ from podwright_training import neuron, shell_templates
 from podwright_training.answer import add_json, answer
 from podwright_training.config import sources
 from podwright_training.config.sources import preset_names
-from podwright_training.elastic import terms
 from podwright_training.elastic.membership import FAILED, FINISHED, LEFT, UNABLE, USER_ERROR
 from podwright_training.elastic.offenders import MOST_FAILURES, WITHIN_S
 from podwright_training.elastic.policy import Policy
@@ -34,8 +33,9 @@ from podwright_training.jobs.script import start_script
 from podwright_training.jobs.spec import JobSpec, fill
 from podwright_training.jobs.spec import load as load_job
 from podwright_training.nxdt import launch as nxdt
-from podwright_training.private_folder import may_be_exchanged
+from podwright_training.private_folder import make_closed, may_be_exchanged
 from podwright_training.run_folder import RunFolder, writable, write_atomically
+from podwright_training.run_secret import run_secret
 from podwright_training.spelling import Parser, as_shown, flag
 
 # Both are written by the bootstrap, whose contract module owns paths and keys; a test compares them.
@@ -380,7 +380,8 @@ def submit(job: Job) -> int:
         if owner := _other_owner(job.run.root):  # who made it since it was not there
             raise LaunchError(f"--run-dir: {job.run.root} is {owner}'s")
         if job.elastic:
-            terms.secret(job.run.elastic)
+            make_closed(job.run.elastic)
+        run_secret(job.run)
         if job.spec:
             _write_job(job, job.spec)
         write_atomically(job.run.sbatch, render(job))

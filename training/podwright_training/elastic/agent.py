@@ -16,7 +16,7 @@ from typing import Any
 
 from podwright_training import beats, memory_place
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.elastic import offenders, terms
+from podwright_training.elastic import offenders
 from podwright_training.elastic.channel import Channel, ChannelError, introduce
 from podwright_training.elastic.host_ranks import HostRanks, memory_folder, remove_memory
 from podwright_training.elastic.leader import SLEPT_S, Leader
@@ -27,8 +27,10 @@ from podwright_training.elastic.report import HostReport
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import UserError
 from podwright_training.ports import free_port, listen
+from podwright_training.private_folder import make_closed
 from podwright_training.ranks import host_name
 from podwright_training.run_folder import RunFolder, write_atomically
+from podwright_training.run_secret import run_secret
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +67,8 @@ class Agent:
         self._name = f"{number:05}-{socket.gethostname()}-{secrets.token_hex(4)}"
         self._digest = f"{options.digest}-{policy.ranks_per_node}"
         self._folder = RunFolder(Path(options.run_dir))
-        self._secret = terms.secret(self._folder.elastic)
+        make_closed(self._folder.elastic)
+        self._secret = run_secret(self._folder)
         self._terms = Terms(self._folder.elastic / "terms")
         self._election = Election(policy.heartbeat_timeout_s)
         self._memory = memory_folder(self._folder.root, number)

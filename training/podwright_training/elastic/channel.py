@@ -1,14 +1,21 @@
-"""Exchange JSON lines between agents that know the run's secret."""
+"""Exchange JSON lines between agents that know the run's secret.
+
+Once both sides have proved it, each line begins with a tag of its place in this connection: who relays or takes over
+the connection can end it, and add or change nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import json
 import secrets
 from typing import Any
 
+from podwright_training.run_secret import tag
+
+LABEL = b"elastic"
+LEADER, MEMBER = "leader", "member"
 LARGEST_BACKLOG = 1 << 20  # bytes that the other side does not read
 
 
@@ -16,17 +23,36 @@ class ChannelError(Exception):
     """The other side is gone, or does not know the secret."""
 
 
+class _Tags:
+    """Tags of the lines of one direction of a connection, in their order."""
+
+    def __init__(self, secret: bytes, sender: str, *challenges: str) -> None:
+        self._key = bytes.fromhex(_proof(secret, f"{sender}'s lines", *challenges))
+        self._lines = 0
+
+    def of(self, line: bytes) -> bytes:
+        self._lines += 1
+        return tag(self._key, b"%d" % self._lines, line).hex().encode()
+
+
 class Channel:
     """One connection; messages are JSON objects, one a line."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._sent: _Tags | None = None  # until both sides know that they share the secret
+        self._received: _Tags | None = None
+
+    def use_tags(self, sent: _Tags, received: _Tags) -> None:
+        """Put a tag before each line from now on, and take no line without one."""
+        self._sent, self._received = sent, received
 
     def send(self, **message: Any) -> None:
         """Send a message, without waiting for the other side."""
         if self._writer.is_closing():
             return
-        self._writer.write(json.dumps(message).encode() + b"\n")
+        line = json.dumps(message).encode()
+        self._writer.write(b"%b%b\n" % (self._sent.of(line) + b" " if self._sent else b"", line))
         if self._writer.transport.get_write_buffer_size() > LARGEST_BACKLOG:
             self._writer.transport.abort()
 
@@ -37,8 +63,8 @@ class Channel:
             ChannelError: There is none.
         """
         try:
-            line = await self._reader.readuntil(b"\n")
-            message = json.loads(line)
+            line = (await self._reader.readuntil(b"\n"))[:-1]
+            message = json.loads(self._verified(line) if self._received else line)
         except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
             raise ChannelError("closed its connection") from error
         except (asyncio.LimitOverrunError, ValueError, RecursionError) as error:
@@ -46,6 +72,12 @@ class Channel:
         if not isinstance(message, dict):
             raise ChannelError("sent an invalid message")
         return message
+
+    def _verified(self, line: bytes) -> bytes:
+        received, _, content = line.partition(b" ")
+        if self._received is None or not hmac.compare_digest(received, self._received.of(content)):
+            raise ChannelError("sent a message that is not of this run")
+        return content
 
     def close(self) -> None:
         """Close the connection once everything is sent."""
@@ -62,21 +94,25 @@ async def accept(channel: Channel, secret: bytes) -> None:
     channel.send(challenge=ours)
     message = await channel.receive()
     theirs = str(message.get("challenge"))
-    _verify(message, secret, "member", ours, theirs)
-    channel.send(proof=_proof(secret, "leader", ours, theirs))
+    _verify(message, secret, MEMBER, ours, theirs)
+    channel.send(proof=_proof(secret, LEADER, ours, theirs))
+    channel.use_tags(_Tags(secret, LEADER, ours, theirs), _Tags(secret, MEMBER, ours, theirs))
 
 
 async def introduce(channel: Channel, secret: bytes) -> None:
     """Prove to the leader that this is a member, and let it prove that it leads; raise ``ChannelError``."""
     theirs, ours = str((await channel.receive()).get("challenge")), secrets.token_hex(16)
-    channel.send(challenge=ours, proof=_proof(secret, "member", theirs, ours))
-    _verify(await channel.receive(), secret, "leader", theirs, ours)
+    channel.send(challenge=ours, proof=_proof(secret, MEMBER, theirs, ours))
+    _verify(await channel.receive(), secret, LEADER, theirs, ours)
+    channel.use_tags(_Tags(secret, MEMBER, theirs, ours), _Tags(secret, LEADER, theirs, ours))
 
 
 def _verify(message: dict[str, Any], secret: bytes, role: str, *challenges: str) -> None:
-    if not hmac.compare_digest(str(message.get("proof")), _proof(secret, role, *challenges)):
+    proof = str(message.get("proof")).encode(errors="replace")
+    if not hmac.compare_digest(proof, _proof(secret, role, *challenges).encode()):
         raise ChannelError("does not know the run's secret")
 
 
 def _proof(secret: bytes, role: str, *challenges: str) -> str:
-    return hmac.new(secret, ":".join((role, *challenges)).encode(), hashlib.sha256).hexdigest()
+    parts = (part.encode(errors="replace") for part in (role, *challenges))
+    return tag(secret, LABEL, *parts).hex()

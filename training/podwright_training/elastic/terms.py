@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +17,6 @@ from typing import Any, get_type_hints
 from podwright_training.errors import UserError
 
 KEPT = 10  # of the last terms
-SECRET_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -144,35 +141,3 @@ class Election:
         if self._seen is None or self._open or self._seen[0] == self._refused:
             return True
         return now - self._since_s > self._timeout_s
-
-
-def secret(folder: Path) -> bytes:
-    """Return the run's secret, which only its user can read; create it if it does not exist.
-
-    Raises:
-        UserError: Another user could have written it.
-    """
-    path = folder / "secret"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        if (owner := folder.lstat().st_uid) != os.geteuid():
-            raise UserError(f"{folder} belongs to uid {owner}, need your own: name another --run-dir")
-        folder.chmod(0o700)
-        descriptor, name = tempfile.mkstemp(prefix=".secret.", dir=folder)
-        draft = Path(name)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(os.urandom(SECRET_BYTES).hex())
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            with suppress(FileExistsError):  # another host was faster
-                os.link(draft, path)
-        finally:
-            draft.unlink()
-    status = path.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise UserError(f"{path} must belong to you, and others may not read it: remove it, and the run's hosts too")
-    text = path.read_text(errors="replace")
-    if not re.fullmatch(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}", text):
-        raise UserError(f"{path} has no {2 * SECRET_BYTES} hexadecimal digits, it is damaged: remove it")
-    return bytes.fromhex(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -60,7 +61,8 @@ from podwright_training.parallel import ParallelModel, squared_norm
 from podwright_training.perplexity import perplexity
 from podwright_training.ranks import Hosts, Ranks, host_name, process_seconds
 from podwright_training.regular_file import read_text
-from podwright_training.run_folder import RunFolder, write_atomically
+from podwright_training.run_folder import RunFolder, writable, write_atomically
+from podwright_training.run_secret import run_secret
 
 LIMIT_BYTES = 16 << 20  # of a text that people write
 
@@ -74,8 +76,10 @@ OVERFLOW = "the gradient overflowed"  # in fp16
 
 def run(options: TrainConfig, ranks: Ranks) -> None:
     """Train, or resume training, until ``max_steps`` or a signal."""
-    store = JobStore(ranks, timeout_s=options.start_timeout_s)
     folder = RunFolder(Path(options.run_dir))
+    with writable(folder.root):
+        secret = run_secret(folder) if ranks.world_size > 1 else secrets.token_bytes()
+    store = JobStore(ranks, secret, timeout_s=options.start_timeout_s)
     with lost_ranks(), shared_listings(store.of_first_rank):
         with store.answering():
             tokenizer = preflight.check(options, ranks, of_first_rank=store.of_first_rank)

@@ -20,9 +20,13 @@ export NEURON_COMPILE_CACHE_URL=$cache NEURON_FUSE_SOFTMAX=1
 export TORCHINDUCTOR_CACHE_DIR={{ folder }}/inductor # its default is in /tmp, where other users could be first
 export MALLOC_ARENA_MAX=128 XLA_DISABLE_FUNCTIONALIZATION=0 HYDRA_FULL_ERROR=1
 export NEMO_EXPM_VERSION=$SLURM_JOB_ID CREATE_TB_LOGGER=True CHECKPOINT_CALLBACK=True
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export MASTER_ADDR MASTER_PORT=41000 # reserved on the nodes
-torchrun=(torchrun --nproc-per-node={{ ranks }} --nnodes="$SLURM_JOB_NUM_NODES" --max-restarts=0)
-torchrun+=(--rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT")
-torchrun+=(training_orchestrator.py --config-path={{ folder }} --config-name=config)
+export MASTER_PORT=41000 # reserved on the nodes
+# shellcheck disable=SC2016 # each node expands it
+start_node='
+{% include "rendezvous.sh" %}
+exec "$@" --nnodes="$SLURM_JOB_NUM_NODES" --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" \
+  --master-port="$MASTER_PORT" --rdzv-id="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" \
+  training_orchestrator.py --config-path="$CONFIG_FOLDER" --config-name=config'
+export CONFIG_FOLDER={{ folder }}
+torchrun=(torchrun --nproc-per-node={{ ranks }} --max-restarts=0)
 cd {{ environment }}/nxdt/examples
