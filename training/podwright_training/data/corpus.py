@@ -108,7 +108,7 @@ class Corpus:
     def epochs_read(self, stream: int, position: Position) -> float:
         """Return how often a stream has read its part at a position."""
         within = position.document / position.documents if position.documents else 0.0
-        return position.epoch + (position.window + within) / max(1, self.order.windows(stream))
+        return position.epoch + (position.window + within) / max(1, self.order.windows(stream, position.epoch))
 
     def tokens_per_epoch(self, encoder: Encoder, faults: Faults) -> float:
         """Return about how many tokens all documents have, from those that a stream reads first; 0: there is none."""
@@ -136,47 +136,47 @@ class Corpus:
         self, stream: int, first: Position, encoder: Encoder, faults: Faults
     ) -> Iterator[tuple[Position, Document]]:
         """Yield the documents of ``stream`` and the epoch of ``first``, from there on."""
-        shards = _Shards(self, encoder)
-        for window in range(first.window, self.order.windows(stream)):
-            blocks = list(shards.read(self.order.spans(stream, first.epoch, window), faults))
-            ends = list(accumulate(len(block) for _, block in blocks))
-            documents = ends[-1] if ends else 0
-            dice = np.random.default_rng([self.seed, stream, first.epoch, window])
-            shuffled: list[int] = dice.permutation(documents).tolist()
-            for number in range(first.document if window == first.window else 0, documents):
-                place = bisect_right(ends, shuffled[number])
-                file, block = blocks[place]
-                document = _read(file, block, shuffled[number] - (ends[place] - len(block)), faults)
-                if document is not None and self.split.has(document):
-                    yield Position(first.epoch, window, number, documents), document
-        shards.close()
+        with closing(_Shards(self, encoder)) as shards:
+            for window in range(first.window, self.order.windows(stream, first.epoch)):
+                blocks = list(shards.read(self.order.spans(stream, first.epoch, window), faults))
+                ends = list(accumulate(len(block) for _, block in blocks))
+                documents = ends[-1] if ends else 0
+                dice = np.random.default_rng([self.seed, stream, first.epoch, window])
+                shuffled: list[int] = dice.permutation(documents).tolist()
+                for number in range(first.document if window == first.window else 0, documents):
+                    place = bisect_right(ends, shuffled[number])
+                    file, block = blocks[place]
+                    document = _read(file, block, shuffled[number] - (ends[place] - len(block)), faults)
+                    if document is not None and self.split.has(document):
+                        yield Position(first.epoch, window, number, documents), document
 
     def _require_document(self, encoder: Encoder, faults: Faults) -> None:
         """Raise ``DataError`` if the source has no document at all."""
-        shards = _Shards(self, encoder)
         step = self.order.window_bytes
-        for number, size in enumerate(self.split.sizes):
-            for begin in range(0, size, step):
-                for file, block in shards.read([Span(number, begin, min(size, begin + step))], faults):
-                    documents = (_read(file, block, index, faults) for index in range(len(block)))
-                    if any(document is not None and self.split.has(document) for document in documents):
-                        return
+        spans = (
+            Span(file, begin, min(size, begin + step))
+            for file, size in enumerate(self.split.sizes)
+            for begin in range(0, size, step)
+        )
+        with closing(_Shards(self, encoder)) as shards:
+            for path, block in shards.read(spans, faults):
+                documents = (_read(path, block, index, faults) for index in range(len(block)))
+                if any(document is not None and self.split.has(document) for document in documents):
+                    return
         raise DataError(self._empty(faults))
 
     def _empty(self, faults: Faults) -> str:
-        where = f"in {len(self.split.files)} shards ({self.split.files[0]} …)"
+        source, where = f"data source {self.name}", f"in {len(self.split.files)} shards ({self.split.files[0]} …)"
         if faults.found:
             last = next(reversed(faults.found.values()))
             broken = f"{faults.count('shard')} broken shards and {faults.count('record')} broken records"
-            return f"data source {self.name} has no intact document {where}: {broken}, the last one {last.place}: " + (
-                last.reason
-            )
+            return f"{source} has no intact document {where}: {broken}, the last one {last.place}: {last.reason}"
         if self.split.held_out is None:
-            return f"data source {self.name} has no document {where}"
+            return f"{source} has no document {where}"
         part = "validation" if self.split.held_out else "training"
         return (
-            f"data source {self.name} is too small to hold out a hundredth of its documents: {part} has none {where}; "
-            "add files for validation, named validation-….jsonl or the like, or more documents"
+            f"{source} has no document for {part} {where}, as a hundredth of them, by their text, is held out for "
+            "validation; add documents, or files for validation, such as validation.jsonl"
         )
 
 

@@ -254,7 +254,7 @@ def record_batches(source: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.Record
     source.seek(0)
     if magic == b"ARROW1":
         reader = pa.ipc.open_file(source)
-        return reader.schema, map(reader.get_batch, range(reader.numrecord_batches))
+        return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
     stream = pa.ipc.open_stream(source)
     return stream.schema, iter(stream)
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WINDOWS_BYTES = 64 << 20  # of all streams together: file bytes whose documents are in memory and shuffled
-LEAST_WINDOW_BYTES = 256 << 10
+LEAST_WINDOW_BYTES, MOST_WINDOW_BYTES = 256 << 10, 16 << 20  # of one stream
 UNITS_PER_WINDOW = 8
 UNITS_PER_STREAM = 64  # of small data: more units, of fewer documents
 LEAST_UNIT_BYTES = 256
@@ -60,7 +60,7 @@ class ReadingOrder:
     @cached_property
     def window_bytes(self) -> int:
         """Return the bytes whose documents a stream shuffles."""
-        return max(LEAST_WINDOW_BYTES, WINDOWS_BYTES // self.streams)
+        return min(max(LEAST_WINDOW_BYTES, WINDOWS_BYTES // self.streams), MOST_WINDOW_BYTES)
 
     @cached_property
     def unit_bytes(self) -> int:
@@ -69,14 +69,14 @@ class ReadingOrder:
         fitting = min(max(even, LEAST_UNIT_BYTES), self.window_bytes // UNITS_PER_WINDOW)
         return max(fitting, self.total_bytes // MOST_UNITS)
 
-    def windows(self, stream: int) -> int:
-        """Return the number of windows in a stream's part, the same in each epoch."""
-        begin, end = self._part(stream)
+    def windows(self, stream: int, epoch: int) -> int:
+        """Return the number of windows in a stream's part."""
+        begin, end = self._part(stream, epoch)
         return -(-(end - begin) // self.window_bytes)
 
     def spans(self, stream: int, epoch: int, window: int) -> Iterator[Span]:
         """Yield the bytes of a window, in the order of the line."""
-        begin, end = self._part(stream)
+        begin, end = self._part(stream, epoch)
         begin += window * self.window_bytes
         end = min(end, begin + self.window_bytes)
         units, ends = _line(self, epoch)
@@ -88,9 +88,10 @@ class ReadingOrder:
             yield Span(file, first + begin - unit_begin, first + stop - unit_begin)
             begin, place = stop, place + 1
 
-    def _part(self, stream: int) -> tuple[int, int]:
-        """Return where a stream's part of the line begins and ends."""
-        return self.total_bytes * stream // self.streams, self.total_bytes * (stream + 1) // self.streams
+    def _part(self, stream: int, epoch: int) -> tuple[int, int]:
+        """Return where a stream's part of the line begins and ends: another part in each epoch."""
+        part = (stream + epoch) % self.streams
+        return self.total_bytes * part // self.streams, self.total_bytes * (part + 1) // self.streams
 
     def _unit(self, unit: int) -> tuple[int, int, int]:
         """Return a unit's file, and the unit's first byte and size there."""

@@ -13,6 +13,7 @@ sequences of that source are empty, until all streams have read it: then the sou
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,8 +40,8 @@ if TYPE_CHECKING:  # they take seconds to import; worker processes do without
 VALIDATION_SEED = 0  # runs with other seeds validate on the same batches
 ORDER = 2  # version of the rule that orders the documents; 1: streams owned whole shards
 OTHER_ORDER = (
-    "the checkpoint is of an earlier podwright, which ordered the documents in another way: its position in the data has "
-    "no meaning here; finish the run with that version, or start a new run with --init-from and this checkpoint"
+    "the checkpoint is of an earlier podwright, which ordered the documents in another way: its position in the data "
+    "has no meaning here; finish the run with that version, or start a new one with --init-from and this checkpoint"
 )
 
 
@@ -149,7 +150,6 @@ class PackedStream:
         self._positions = {stream: [Position()] * len(sources) for stream in range(rank, streams, world_size)}
         self._sequences = 0  # drawn by all ranks
         self._drawn = [0] * len(sources)  # of them, those of each source
-        self._loaded_spent = False  # by the position that was loaded
         self._last = range(0)
         self._running: list[Worker] = []
         self._makers: list[Iterator[Packed]] = []
@@ -251,8 +251,32 @@ class PackedStream:
 
     @property
     def is_spent(self) -> bool:
-        """Return whether this rank's streams have read a source ``max_epochs`` times, or all had when it was loaded."""
-        return self._loaded_spent or len(self._positions) in self.spent_streams()
+        """Return whether this rank's streams have read a source ``max_epochs`` times."""
+        return len(self._positions) in self.spent_streams()
+
+    def is_end(self, state: Mapping[str, Any]) -> bool:
+        """Return whether all streams of a state of all ranks have read a source ``max_epochs`` times."""
+        positions = state["streams"].values()
+        return any(all(_is_spent(each, there[each.name][0]) for there in positions) for each in self._recipe.corpora)
+
+    def overview(self) -> Iterator[dict[str, Any]]:
+        """Yield the size of each source: files, bytes, streams, and about how many tokens and sequences an epoch has.
+
+        The sequences are those of the run in which the source is read once, also those of other sources.
+        """
+        recipe = self._recipe
+        for corpus, share in zip(recipe.corpora, recipe.mixture.shares, strict=True):
+            sizes = corpus.split.sizes
+            tokens = corpus.tokens_per_epoch(recipe.encoder, Faults(recipe.max_bad_records, recipe.max_bad_shards))
+            yield {
+                "source": corpus.name,
+                "files": len(sizes),
+                "empty_files": sizes.count(0),
+                "bytes": sum(sizes),
+                "streams": corpus.streams,
+                "epoch_tokens": round(tokens),
+                "epoch_sequences": math.ceil(tokens / recipe.width / share),
+            }
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's position as JSON values; a checkpoint keeps ``merge_states`` of all ranks."""
@@ -279,10 +303,6 @@ class PackedStream:
         self._sequences, self._last = state["sequences"], range(0)
         drawn = state.get("drawn", {})  # older checkpoints did not count
         self._drawn = [drawn.get(corpus.name, 0) for corpus in self._recipe.corpora]
-        self._loaded_spent = any(
-            all(_is_spent(corpus, each[corpus.name][0]) for each in state["streams"].values())
-            for corpus in self._recipe.corpora
-        )
         for stream in self._positions:
             there = state["streams"][str(stream)]
             self._positions[stream] = [Position(*there[corpus.name]) for corpus in self._recipe.corpora]
