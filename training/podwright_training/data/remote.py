@@ -93,7 +93,7 @@ def open_remote(path: str) -> BinaryIO:
 
 def open_unbuffered(path: str) -> BinaryIO:
     """Open a remote file, as ``storage.open_unbuffered``."""
-    return cast("BinaryIO", _RemoteFile(path, block_bytes=PIECE_BYTES))
+    return cast("BinaryIO", _RemotePieces(path))
 
 
 def retry(action: Callable[[], _Result], name: str) -> _Result:
@@ -120,12 +120,14 @@ def retry(action: Callable[[], _Result], name: str) -> _Result:
 class _RemoteFile(io.RawIOBase):
     """A remote file, reopened at the same byte after an error."""
 
-    def __init__(self, path: str, *, block_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._block_bytes = block_bytes
         self._at = 0
-        self._file = retry(lambda: _open(path, block_bytes), path)
+        self._file = retry(self._open, path)
         self._size = retry(lambda: self._file.seek(0, io.SEEK_END), path)
+
+    def _open(self) -> BinaryIO:
+        return _open(self._path)
 
     def readable(self) -> bool:
         return True
@@ -151,17 +153,32 @@ class _RemoteFile(io.RawIOBase):
             self._file.seek(self._at)
             content: bytes = self._file.read(min(size, self._size - self._at))
         except NETWORK_ERRORS:
-            self._file = _open(self._path, self._block_bytes)
+            self._file = self._open()
             raise
         if not content and self._at < self._size:
             raise OSError(f"ends at byte {self._at} of {self._size}")
         return content
 
 
-def _open(path: str, block_bytes: int) -> BinaryIO:
+class _RemotePieces(_RemoteFile):
+    """A remote file of which each read is one request, and whole."""
+
+    def _open(self) -> BinaryIO:
+        if self._path.startswith(HUB):
+            return cast("BinaryIO", HfFileSystem().open(self._path, "rb", block_size=PIECE_BYTES))
+        return super()._open()
+
+    def read(self, size: int = -1) -> bytes:
+        content = bytearray()
+        while piece := super().read(size - len(content) if size >= 0 else -1):
+            content += piece
+        return bytes(content)
+
+
+def _open(path: str) -> BinaryIO:
     file: BinaryIO
     if path.startswith(HUB):
-        file = HfFileSystem().open(path, "rb", block_size=block_bytes)
+        file = HfFileSystem().open(path, "rb", block_size=BUFFER_BYTES)
     else:
         file = _s3(path).open_input_file(path.removeprefix(S3))
     return file

@@ -11,6 +11,7 @@ import io
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import accumulate
 from typing import BinaryIO, cast
 
@@ -265,9 +266,11 @@ class _ParquetReader(_RowReader):
     def __init__(self, path: str, size: int, column: str) -> None:
         super().__init__(size)
         self._column = column
-        self._source = open_file(path)
-        self._file = pq.ParquetFile(self._source)
-        check_column(path, self._file.schema_arrow, column)
+        with ExitStack() as opened:
+            source = opened.enter_context(open_file(path))
+            self._file = pq.ParquetFile(source)
+            check_column(path, self._file.schema_arrow, column)
+            self._opened = opened.pop_all()
         groups = (self._file.metadata.row_group(group) for group in range(self._file.num_row_groups))
         self._group_begins = [0, *accumulate(group.num_rows for group in groups)]
         self._group = -1
@@ -295,7 +298,7 @@ class _ParquetReader(_RowReader):
             self._texts = next(self._following).column(0)
 
     def close(self) -> None:
-        self._source.close()
+        self._opened.close()
 
 
 class _ArrowReader(_RowReader):
