@@ -231,8 +231,8 @@ def test_a_finished_run_started_again_does_nothing(tiny_flags, tmp_path):
     """It resumes at its last step, takes none, and says so."""
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1)]) == 0
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1)]) == 0
-    again = [event["event"] for event in RunFolder(tmp_path).events()][-2:]
-    assert again == ["start", "end"]
+    again = [event["event"] for event in RunFolder(tmp_path).events()][-3:]
+    assert again == ["start", "data", "end"]
 
 
 def test_fewer_steps_than_were_taken_end_at_once(undisturbed, tiny_flags, tmp_path):

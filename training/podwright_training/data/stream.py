@@ -17,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +57,14 @@ def open_stream(
     source: Source | None = None,
     checked: bool = False,
 ) -> PackedStream:
-    """Open the stream of ``split`` that ``options`` describe, or that of one source; raise as ``PackedStream`` does."""
+    """Open the stream of ``split`` that ``options`` describe, or that of one source; raise as ``PackedStream`` does.
+
+    ``max_epochs`` ends training; a validation that is larger than its split repeats it.
+    """
     training = split == "train"
+    sources = [source] if source else sources_of(options)
     return PackedStream(
-        [source] if source else sources_of(options),
+        sources if training else [replace(each, max_epochs=None) for each in sources],
         split=split,
         tokenizer=tokenizer,
         context_width=options.max_context_width,
