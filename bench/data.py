@@ -123,7 +123,7 @@ def _resume(folder: Path, texts: list[str], tokenizer: PreTrainedTokenizerFast) 
 def _resume_s(folder: Path, tokenizer: PreTrainedTokenizerFast, depth: int, documents: int) -> float:
     stream = _stream(folder, tokenizer)
     state = stream.state_dict()
-    (corpus,) = stream._recipe.corpora
+    (corpus,) = stream._recipe.corpora  # noqa: SLF001 - a position is no one else's business
     windows = corpus.order.windows(0, 0)
     state["streams"]["0"]["text"] = list(Position(window=min(int(depth / documents * windows), windows - 1)))
     begin = time.perf_counter()

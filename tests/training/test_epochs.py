@@ -177,7 +177,7 @@ shards_of = st.lists(
 )
 @pytest.mark.slow
 def test_an_epoch_is_every_document_once(word_tokenizer, shards, epochs, weight, streams, stops, window_bytes, seed):
-    """When the run ends, a source was read so often, whatever its shards, the streams, ranks, mixture and stops."""
+    """The run ends with each document read max_epochs times, for any shards, streams, ranks, mixture and stops."""
     with tempfile.TemporaryDirectory() as name, small_pieces(window_bytes):
         digest = Encoder(word_tokenizer).digest
         numbers, sources = [], []
@@ -278,7 +278,7 @@ def test_lines_of_any_form(tmp_path, suffix, small, monkeypatch):
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("streams", [1, 4])
 def test_a_sorted_file_is_shuffled(word_tokenizer, tmp_path, kind, streams):
-    """Where a document is in the order of training says nothing about where it is in the file, in each quarter."""
+    """The places of documents in training and in the file are not correlated, over the epoch and in each quarter."""
     numbers = write_source(tmp_path / "data", [(kind, 800)], first=1, digest=Encoder(word_tokenizer).digest)
     sources = [Source(name="sorted", dataset=str(tmp_path / "data"), max_epochs=1)]
     (stream,) = open_ranks(sources, 1, tokenizer=word_tokenizer, streams=streams)

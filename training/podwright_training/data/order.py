@@ -38,7 +38,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadingOrder:
-    """Which bytes each stream reads in each epoch.
+    """The bytes that each stream reads in each epoch.
 
     Attributes:
         sizes: Bytes of each file.
