@@ -165,7 +165,7 @@ shards_of = st.lists(
 ).filter(lambda shards: any(size for _, size in shards))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     shards=st.lists(shards_of, min_size=1, max_size=2),
     epochs=st.tuples(st.integers(1, 3), st.none() | st.integers(1, 3)),
@@ -362,6 +362,7 @@ def test_the_share_that_was_read(word_tokenizer, tmp_path):
     tokens = sum(len(words_of(number)) + 1 for number in range(1, 291))
     assert 0.8 < large["epoch_tokens"] / tokens < 1.25
     assert 0.8 < large["epoch_sequences"] / (2 * tokens / (CONTEXT + 1)) < 1.25
+    assert small["epoch_tokens"] == sum(len(words_of(number)) + 1 for number in numbers)
     assert small["streams"] == 4
     assert len(numbers) == 20
     while not stream.is_spent:

@@ -111,16 +111,22 @@ class Corpus:
         return position.epoch + (position.window + within) / max(1, self.order.windows(stream, position.epoch))
 
     def tokens_per_epoch(self, encoder: Encoder, faults: Faults) -> float:
-        """Return about how many tokens all documents have, from those that a stream reads first; 0: there is none."""
+        """Return about how many tokens all documents have, from those that the first streams read first."""
+        tokens, documents, parts = 0, 0, 0.0
         for stream in range(self.streams):
             sample = list(islice(self._documents(stream, Position(), encoder, faults), SAMPLED_DOCUMENTS))
-            if sample:
-                texts = [document for _, document in sample if isinstance(document, str)]
-                tokens = sum(len(document) for _, document in sample if not isinstance(document, str))
-                tokens += sum(map(len, encoder.encode(texts))) if texts else 0
+            texts = [document for _, document in sample if isinstance(document, str)]
+            tokens += sum(len(document) for _, document in sample if not isinstance(document, str))
+            tokens += sum(map(len, encoder.encode(texts))) if texts else 0
+            documents += len(sample)
+            if len(sample) == SAMPLED_DOCUMENTS:
                 last, _ = sample[-1]
-                return tokens * self.streams / self.epochs_read(stream, last._replace(document=last.document + 1))
-        return 0.0
+                parts += self.epochs_read(stream, last._replace(document=last.document + 1))
+            else:
+                parts += 1  # the whole part of this stream
+            if documents >= SAMPLED_DOCUMENTS:
+                break
+        return tokens * self.streams / parts
 
     def _tokens(
         self, stream: int, first: Position, encoder: Encoder, faults: Faults
