@@ -295,6 +295,24 @@ def test_a_sorted_file_is_shuffled(word_tokenizer, tmp_path, kind, streams):
     assert neighbours < 30
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "safetensors"])
+def test_pieces_are_shuffled_over_the_whole_split(word_tokenizer, tmp_path, kind):
+    """A single stream whose window is a twentieth of the data has documents from all of it in each window."""
+    write_source(tmp_path / "data", [(kind, 400), (kind, 499)], first=1, digest=Encoder(word_tokenizer).digest)
+    with small_pieces(2000):
+        (stream,) = open_ranks(
+            [Source(name="sorted", dataset=str(tmp_path / "data"), max_epochs=1)],
+            1,
+            tokenizer=word_tokenizer,
+            streams=1,
+        )
+        read = []
+        while not stream.is_spent:
+            read += [token for row in draw([stream]) for token in row if token]
+    means = [np.mean(part) / 899 for part in np.array_split(read, 5)]
+    assert 0.25 < min(means) < max(means) < 0.75
+
+
 def test_streams_sample_all_of_a_sorted_source(word_tokenizer, tmp_path):
     """Also where windows are a hundredth of a compressed file, each batch has documents from all of it."""
     write_source(tmp_path / "data", [("jsonl.gz", 899)], first=1, digest="")
