@@ -426,6 +426,7 @@ def _corpora(sources: Sequence[Source], split: str, *, streams: int, seed: int) 
     for source in sources:
         try:
             shards = find_split(source.dataset, source.dataset_config_name, split)
+            _ = shards.sizes  # read here, by the first rank for all: data workers get a copy, and ask no store
         except DataError as error:
             problems.append(str(error))
             continue
