@@ -36,7 +36,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from podwright_training.data.corpus import Position
-from podwright_training.data.formats import BLOCK_DOCUMENTS
 from podwright_training.data.mixture import Source
 from podwright_training.data.stream import PackedStream
 from podwright_training.data.token_shards import write_token_shard
@@ -98,14 +97,14 @@ def _ours(folder: Path, tokenizer: PreTrainedTokenizerFast, documents: int) -> i
     """Batches up to the end of the epoch; returns their tokens."""
     stream = _stream(folder, tokenizer)
     batches = 0
-    while stream.state_dict()["streams"]["0"]["text"][:1] == [0] and batches < documents:
+    while stream.state_dict()["streams"]["0"]["text"][0] == 0 and batches < documents:
         stream.next_batch()
         batches += 1
     return batches * CONTEXT_WIDTH
 
 
 def _resume(folder: Path, texts: list[str], tokenizer: PreTrainedTokenizerFast) -> None:
-    copies = -(-(RESUME_DEPTHS[-1] + 2 * BLOCK_DOCUMENTS) // len(texts))
+    copies = -(-2 * RESUME_DEPTHS[-1] // len(texts))
     encoder = Encoder(tokenizer)
     documents = list(encoder.encode(texts)) * copies
     texts *= copies
@@ -116,16 +115,17 @@ def _resume(folder: Path, texts: list[str], tokenizer: PreTrainedTokenizerFast) 
     write_token_shard(folder / "tokens" / "train.safetensors", documents, tokenizer=encoder.digest)
     print("seconds to the first batch from a position that is … documents deep")
     for kind in ("gzip", "parquet", "tokens"):
-        seconds = [_resume_s(folder / kind, tokenizer, depth) for depth in RESUME_DEPTHS]
+        seconds = [_resume_s(folder / kind, tokenizer, depth, len(texts)) for depth in RESUME_DEPTHS]
         shown = "  ".join(f"{depth:,}: {value:.3f}" for depth, value in zip(RESUME_DEPTHS, seconds, strict=True))
         print(f"{kind:8} {shown}")
 
 
-def _resume_s(folder: Path, tokenizer: PreTrainedTokenizerFast, depth: int) -> float:
+def _resume_s(folder: Path, tokenizer: PreTrainedTokenizerFast, depth: int, documents: int) -> float:
     stream = _stream(folder, tokenizer)
     state = stream.state_dict()
-    block, document = divmod(depth, BLOCK_DOCUMENTS)
-    state["streams"]["0"]["text"] = list(Position(block=block, document=document))
+    (corpus,) = stream._recipe.corpora  # noqa: SLF001 - a position is no one else's business
+    windows = corpus.order.windows(0, 0)
+    state["streams"]["0"]["text"] = list(Position(window=min(int(depth / documents * windows), windows - 1)))
     begin = time.perf_counter()
     stream.load_state_dict(state)
     stream.next_batch()

@@ -291,10 +291,14 @@ def test_column_without_text(tmp_path, open_stream):
         open_stream(tmp_path)
 
 
-def test_too_few_documents(tmp_path, open_stream):
-    """A stream that owns no document is an error, not an endless search."""
+def test_fewer_documents_than_streams(tmp_path, open_stream):
+    """Streams take turns with the documents; with none at all it is an error, not an endless search."""
     (tmp_path / "a.jsonl").write_text(lines(["w1"]))
-    with pytest.raises(DataError, match=r"too small for data_streams 2: stream 1 has no document"):
+    assert set(tokens_of(open_stream(tmp_path, streams=2)).flatten().tolist()) == {0, 1}
+    (tmp_path / "a.jsonl").write_text("\n\n")
+    with pytest.raises(
+        DataError, match=r"data source texts has no document .* validation is held out|for training in 1"
+    ):
         open_stream(tmp_path, streams=2).next_batch()
 
 
@@ -551,11 +555,12 @@ def test_s3(folder, open_stream, store):
 
 
 def test_each_stream_of_a_bucket_is_checked(open_stream, store):
-    """One without a document is found when the run starts, not when it is its turn."""
+    """A shard that one of them cannot read is found when the run starts, not when it is its turn."""
     store.create_bucket(Bucket="uneven")
-    for number, content in enumerate((lines(), "\n\n")):
+    for number, content in enumerate((lines(), "\n\n", lines())):
         store.put_object(Bucket="uneven", Key=f"train-{number}.jsonl", Body=content.encode())
-    stream = open_stream("s3://uneven", streams=2)
-    stream.check_streams(1)
-    with pytest.raises(DataError, match=r"too small for data_streams 2: stream 1 has no document"):
-        stream.check_streams(2)
+    stream = open_stream("s3://uneven", streams=8)
+    stream.check_streams(8)
+    store.delete_object(Bucket="uneven", Key="train-2.jsonl")
+    with pytest.raises(DataError, match=r"cannot read s3://uneven/train-2.jsonl"):
+        stream.check_streams(8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,6 +43,15 @@ class Batch:
             return self
         labels_BT = self.labels_BT.clone()
         labels_BT[sequences:] = IGNORED
+        return replace(self, labels_BT=labels_BT)
+
+    def counting_tokens(self, lengths: Sequence[int]) -> Batch:
+        """Return the batch with labels that count up to a length in each of its first sequences."""
+        if all(length == self.labels_BT.shape[1] for length in lengths):
+            return self
+        labels_BT = self.labels_BT.clone()
+        for row, length in enumerate(lengths):
+            labels_BT[row, length:] = IGNORED
         return replace(self, labels_BT=labels_BT)
 
     @property

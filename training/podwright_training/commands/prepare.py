@@ -86,9 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train prepare``."""
     parser.add_argument("source", type=Path, help=f"folder, .zip or .tar.* of {' '.join(READERS)} files (or these .gz)")
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
-    parser.add_argument(
-        "--shards", type=int, default=16, help="number of training files, ideally data_streams. Default: 16"
-    )
+    parser.add_argument("--shards", type=int, default=16, help="number of training files. Default: 16")
     parser.add_argument(
         "--vocab-size", type=int, default=2048, help="size of the tokenizer's vocabulary. Default: 2048"
     )

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train_on_shards(folder: Path, tokenizer: str, *, vocab_size: int, documents: Sequence[Sequence[int]]) -> str:
-    """Return a command that trains the smallest preset on token shards, with streams that each own a document.
+    """Return a command that trains the smallest preset on token shards, with no more streams than documents.
 
     Args:
         folder: of the shards.

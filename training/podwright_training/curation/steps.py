@@ -76,7 +76,7 @@ class ReadDataset(PipelineStep):  # type: ignore[misc]
         found = [fault._asdict() for fault in faults.found.values()]
         write_atomically(self.folder / f"{rank:05d}.json", json.dumps(found, indent=1) + "\n")
 
-    def _texts(self, file: str, faults: Faults) -> Iterator[tuple[int, str]]:
+    def _texts(self, file: str, faults: Faults) -> Iterator[tuple[int | str, str]]:
         try:
             for block in read_blocks(file, column=self.text_column):
                 for index in range(len(block)):

@@ -1,43 +1,52 @@
-"""Assign the documents of one source to virtual streams, and order them."""
+"""Read the documents of one source that a virtual stream owns, in the order of each epoch."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from functools import cached_property
+from itertools import accumulate, count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from podwright_training.data.faults import BadRecordError, BadShardError, DataError, Fault, Faults
-from podwright_training.data.formats import Document, DocumentBlock, format_of, read_blocks
+from podwright_training.data.formats import Document, DocumentBlock, format_of, read_blocks, shard_errors
+from podwright_training.data.order import ReadingOrder, Span
+from podwright_training.data.spans import DIVISIBLE, SpanReader, check_tokenizer, open_spans
 from podwright_training.data.splits import Split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.token_shards import TokenShard
 from podwright_training.data.tokenizer import Encoder
 
 TOKENIZE_DOCUMENTS = 16  # one call of the tokenizer; the unit of work a resume may repeat
+SAMPLED_DOCUMENTS = 64  # tokenized to estimate an epoch's tokens
 
 
 class Position(NamedTuple):
     """Position of a stream's next token; counts follow the stream's reading order."""
 
     epoch: int = 0
-    shard: int = 0
-    block: int = 0
+    window: int = 0
     document: int = 0
+    documents: int = 0  # of the window; 0 at the beginning of an epoch
     token: int = 0
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Shards of one split, divided into ``streams`` virtual streams.
+    """Documents of one split, divided evenly among ``streams`` virtual streams: see ``order``.
 
-    Streams own whole shards, every ``streams``-th each. Where there are fewer shards than streams, the n streams of a
-    shard take every n-th document each. Each epoch of a stream has its own order of shards, and shuffles the
-    documents within blocks.
+    Attributes:
+        name: Of the source.
+        split: Its shards.
+        text_column: Column that holds the text.
+        streams: Of the run.
+        seed: Of the order.
+        max_epochs: How often the documents are read; ``None``: without end.
     """
 
     name: str
@@ -45,16 +54,23 @@ class Corpus:
     text_column: str
     streams: int
     seed: int
+    max_epochs: int | None = None
 
-    def check(self, encoder: Encoder, streams: Iterable[int]) -> None:
-        """Check the first block for errors that would stop the first batch, and the shards that ``streams`` read.
+    @cached_property
+    def order(self) -> ReadingOrder:
+        """Return which bytes each stream reads."""
+        divisible = tuple(format_of(file) in DIVISIBLE for file in self.split.files)
+        return ReadingOrder(self.split.sizes, divisible, self.streams, self.seed)
+
+    def check(self, encoder: Encoder, *, rank: int, world_size: int) -> None:
+        """Check the first block for errors that would stop the first batch, and a rank's share of the token shards.
 
         Raises:
             DataError: Tokens are of another tokenizer, or all records of the first block are broken.
         """
-        for file in dict.fromkeys(chain.from_iterable(map(self._files_of, streams))):
+        for file in self.split.files[rank::world_size]:
             if format_of(file) == TOKENS:
-                _check_tokenizer(file, encoder)
+                _check_shard(file, encoder)
         try:
             block = next(read_blocks(self.split.files[0], column=self.text_column), None)
         except BadShardError:
@@ -65,29 +81,57 @@ class Corpus:
     def documents(
         self, stream: int, start: Position, *, encoder: Encoder, faults: Faults
     ) -> Iterator[tuple[Position, NDArray[Any]]]:
-        """Yield the documents of ``stream`` without end: position of the first wanted token, and all tokens.
+        """Yield the documents of ``stream`` up to ``max_epochs``: position of the first token to read, and all tokens.
+
+        A stream of less data than streams may have no document in an epoch, and one in the next.
 
         Raises:
-            DataError: A shard is unreadable, too many records or shards are broken, or the stream owns no document.
+            DataError: A shard is unreadable, too many records or shards are broken, or the source has no document.
         """
-        first = start._replace(token=0)
-        for epoch in count(start.epoch):
-            empty = first.epoch != epoch
-            for position, tokens in self._tokens(stream, epoch, first, encoder, faults):
-                empty = False
-                yield (start if position == first else position), tokens
-            if empty:
-                raise DataError(self._empty(stream, faults))
+        token, is_checked = start.token, False
+        for epoch in count(start.epoch) if self.max_epochs is None else range(start.epoch, self.max_epochs):
+            first = start if epoch == start.epoch else Position(epoch)
+            is_empty = True
+            for position, tokens in self._tokens(stream, first, encoder, faults):
+                is_empty = False
+                yield position._replace(token=token), tokens
+                token = 0
+            if is_empty and not is_checked:
+                self._require_document(encoder, faults)
+                is_checked = True
 
     def epoch(self, *, encoder: Encoder, faults: Faults) -> Iterator[NDArray[Any]]:
         """Yield every document of the first stream once; raise as ``documents`` does, except when there is none."""
-        for _, tokens in self._tokens(0, 0, Position(), encoder, faults):
+        for _, tokens in self._tokens(0, Position(), encoder, faults):
             yield tokens
 
+    def epochs_read(self, stream: int, position: Position) -> float:
+        """Return how often a stream has read its part at a position."""
+        within = position.document / position.documents if position.documents else 0.0
+        return position.epoch + (position.window + within) / max(1, self.order.windows(stream, position.epoch))
+
+    def tokens_per_epoch(self, encoder: Encoder, faults: Faults) -> float:
+        """Return about how many tokens all documents have, from those that the first streams read first."""
+        tokens, documents, parts = 0, 0, 0.0
+        for stream in range(self.streams):
+            sample = list(islice(self._documents(stream, Position(), encoder, faults), SAMPLED_DOCUMENTS))
+            texts = [document for _, document in sample if isinstance(document, str)]
+            tokens += sum(len(document) for _, document in sample if not isinstance(document, str))
+            tokens += sum(map(len, encoder.encode(texts))) if texts else 0
+            documents += len(sample)
+            if len(sample) == SAMPLED_DOCUMENTS:
+                last, _ = sample[-1]
+                parts += self.epochs_read(stream, last._replace(document=last.document + 1))
+            else:
+                parts += 1  # the whole part of this stream
+            if documents >= SAMPLED_DOCUMENTS:
+                break
+        return tokens * self.streams / parts
+
     def _tokens(
-        self, stream: int, epoch: int, first: Position, encoder: Encoder, faults: Faults
+        self, stream: int, first: Position, encoder: Encoder, faults: Faults
     ) -> Iterator[tuple[Position, NDArray[Any]]]:
-        documents = self._documents(stream, epoch, first, faults)
+        documents = self._documents(stream, first, encoder, faults)
         while batch := list(islice(documents, TOKENIZE_DOCUMENTS)):
             texts = [document for _, document in batch if isinstance(document, str)]
             encoded = encoder.encode(texts) if texts else iter(())
@@ -95,74 +139,105 @@ class Corpus:
                 yield position, next(encoded) if isinstance(document, str) else document
 
     def _documents(
-        self, stream: int, epoch: int, first: Position, faults: Faults
+        self, stream: int, first: Position, encoder: Encoder, faults: Faults
     ) -> Iterator[tuple[Position, Document]]:
-        for position, block, index, place in self._places(stream, epoch, first, faults):
-            try:
-                document = block.document(index)
-            except BadRecordError as error:
-                faults.add(Fault("record", place, str(error)))
-                continue
-            if self.split.has(document):
-                yield position, document
+        """Yield the documents of ``stream`` and the epoch of ``first``, from there on."""
+        with closing(_Shards(self, encoder)) as shards:
+            for window in range(first.window, self.order.windows(stream, first.epoch)):
+                blocks = list(shards.read(self.order.spans(stream, first.epoch, window), faults))
+                ends = list(accumulate(len(block) for _, block in blocks))
+                documents = ends[-1] if ends else 0
+                dice = np.random.default_rng([self.seed, stream, first.epoch, window])
+                shuffled: list[int] = dice.permutation(documents).tolist()
+                for number in range(first.document if window == first.window else 0, documents):
+                    place = bisect_right(ends, shuffled[number])
+                    file, block = blocks[place]
+                    document = _read(file, block, shuffled[number] - (ends[place] - len(block)), faults)
+                    if document is not None and self.split.has(document):
+                        yield Position(first.epoch, window, number, documents), document
 
-    def _places(
-        self, stream: int, epoch: int, first: Position, faults: Faults
-    ) -> Iterator[tuple[Position, DocumentBlock, int, str]]:
-        """Yield the location of each document of ``stream``, in the order of ``epoch``, from ``first`` on."""
-        for shard, file in enumerate(self._shards_of(stream, epoch)):
-            if (epoch, shard) < (first.epoch, first.shard):
-                continue
-            begun = (epoch, shard) == (first.epoch, first.shard)
-            start = first.block if begun else 0
-            try:
-                for number, block in enumerate(read_blocks(file, column=self.text_column, start=start), start):
-                    order = self._order(stream, epoch, shard, number, len(block))
-                    skipped = first.document if begun and number == first.block else 0
-                    for document, index in enumerate(order[skipped:], skipped):
-                        place = f"{file}:{block.number(index)}"
-                        yield Position(epoch, shard, number, document), block, index, place
-            except BadShardError as error:
-                faults.add(Fault("shard", file, str(error)))
+    def _require_document(self, encoder: Encoder, faults: Faults) -> None:
+        """Raise ``DataError`` if the source has no document at all."""
+        step = self.order.window_bytes
+        spans = (
+            Span(file, begin, min(size, begin + step))
+            for file, size in enumerate(self.split.sizes)
+            for begin in range(0, size, step)
+        )
+        with closing(_Shards(self, encoder)) as shards:
+            for path, block in shards.read(spans, faults):
+                documents = (_read(path, block, index, faults) for index in range(len(block)))
+                if any(document is not None and self.split.has(document) for document in documents):
+                    return
+        raise DataError(self._empty(faults))
 
-    def _shards_of(self, stream: int, epoch: int) -> list[str]:
-        """Return the shards that ``stream`` reads, in the order of ``epoch``."""
-        files = self._files_of(stream)
-        return [files[index] for index in np.random.default_rng([self.seed, stream, epoch]).permutation(len(files))]
-
-    def _files_of(self, stream: int) -> tuple[str, ...]:
-        return self.split.files[stream % len(self.split.files) :: self.streams]
-
-    def _order(self, stream: int, epoch: int, shard: int, block: int, documents: int) -> list[int]:
-        """Return the shuffled indices of the block's documents that ``stream`` owns."""
-        shards = len(self.split.files)
-        sharers = len(range(stream % shards, self.streams, shards))
-        own = np.arange((stream // shards - block) % sharers, documents, sharers)  # small blocks: each its turn
-        order: list[int] = np.random.default_rng([self.seed, stream, epoch, shard, block]).permutation(own).tolist()
-        return order
-
-    def _empty(self, stream: int, faults: Faults) -> str:
-        who = f"data stream {stream} of {self.streams} (data_streams)"
-        where = f"in {len(self.split.files)} shards ({self.split.files[0]} …)"
+    def _empty(self, faults: Faults) -> str:
+        source, where = f"data source {self.name}", f"in {len(self.split.files)} shards ({self.split.files[0]} …)"
         if faults.found:
             last = next(reversed(faults.found.values()))
             broken = f"{faults.count('shard')} broken shards and {faults.count('record')} broken records"
-            return f"{who} has no intact document {where}: {broken}, the last one {last.place}: {last.reason}"
-        share = "" if self.split.held_out is None else ", of which validation is held out"
+            return f"{source} has no intact document {where}: {broken}, the last one {last.place}: {last.reason}"
+        if self.split.held_out is None:
+            return f"{source} has no document {where}"
+        part = "validation" if self.split.held_out else "training"
         return (
-            f"the data is too small for data_streams {self.streams}: stream {stream} has no document {where}{share}; "
-            "use fewer streams, or more files"
+            f"{source} has no document for {part} {where}, as a hundredth of them, by their text, is held out for "
+            "validation; add documents, or files for validation, such as validation.jsonl"
         )
 
 
-def _check_tokenizer(file: str, encoder: Encoder) -> None:
+class _Shards:
+    """Shards of a corpus that one stream reads, the last one open."""
+
+    def __init__(self, corpus: Corpus, encoder: Encoder) -> None:
+        self._corpus = corpus
+        self._encoder = encoder
+        self._file = -1
+        self._reader: SpanReader | None = None
+
+    def read(self, spans: Iterable[Span], faults: Faults) -> Iterator[tuple[str, DocumentBlock]]:
+        """Yield the blocks of documents that begin in spans, each with its file; behind a damage a file has none."""
+        for span in spans:
+            path = self._corpus.split.files[span.file]
+            try:
+                with shard_errors(path):
+                    for block in self._open(span.file, path).read(span.begin, span.end):
+                        yield path, block
+            except BadShardError as error:
+                faults.add(Fault("shard", path, str(error)))
+
+    def close(self) -> None:
+        """Close the open shard."""
+        if self._reader:
+            self._reader.close()
+        self._reader, self._file = None, -1
+
+    def _open(self, file: int, path: str) -> SpanReader:
+        if self._reader is None or self._file != file:
+            self.close()
+            corpus = self._corpus
+            self._reader = open_spans(
+                path, corpus.split.sizes[file], column=corpus.text_column, tokenizer=self._encoder.digest
+            )
+            self._file = file
+        return self._reader
+
+
+def _read(file: str, block: DocumentBlock, index: int, faults: Faults) -> Document | None:
+    """Return a document; count it as a fault if it is broken."""
+    try:
+        return block.document(index)
+    except BadRecordError as error:
+        faults.add(Fault("record", f"{file}:{block.number(index)}", str(error)))
+        return None
+
+
+def _check_shard(file: str, encoder: Encoder) -> None:
     try:
         with closing(TokenShard(file)) as shard:
-            there = shard.tokenizer
+            check_tokenizer(file, shard, encoder.digest)
     except BadShardError:
         return  # the stream reports it and continues with the next
-    if there != encoder.digest:
-        raise DataError(f"{file} holds tokens of another tokenizer ({there}) than this one ({encoder.digest})")
 
 
 def _check_block(block: DocumentBlock, file: str) -> None:

@@ -11,7 +11,7 @@ import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from podwright_training.data.faults import BadRecordError, BadShardError, DataEr
 from podwright_training.data.storage import is_local, open_file
 from podwright_training.data.token_shards import TokenShard
 
-BLOCK_DOCUMENTS = 1024  # documents are shuffled within a block
+BLOCK_DOCUMENTS = 1024
 CHUNK_BYTES = 1 << 20
 ZSTD_BYTES = 8 << 10  # Arrow reads a piece whole or not at all: before damage, this much is lost
 LINE_BYTES = 64 << 20  # of a JSON record: longer ones are broken, and never held in memory
@@ -47,8 +47,8 @@ class DocumentBlock(ABC):
     def document(self, index: int) -> Document:
         """Return one document; raise ``BadRecordError``."""
 
-    def number(self, index: int) -> int:
-        """Return the number of a document's record in the shard, from 1."""
+    def number(self, index: int) -> int | str:
+        """Return the number of a document's record in the shard, from 1, or another name of its place there."""
         return self.first + index + 1
 
 
@@ -59,8 +59,15 @@ def read_blocks(path: str, *, column: str, start: int = 0) -> Iterator[DocumentB
         BadShardError: The rest of the shard does not match its format.
         DataError: The shard is unreadable, or has no text column ``column``.
     """
-    try:
+    with shard_errors(path):
         yield from FORMATS[format_of(path)](path, column, start)
+
+
+@contextmanager
+def shard_errors(path: str) -> Iterator[None]:
+    """Raise errors of reading and decoding a shard as ``BadShardError`` or ``DataError``."""
+    try:
+        yield
     except (EOFError, zlib.error, pa.ArrowInvalid, gzip.BadGzipFile) as error:
         raise BadShardError(f"truncated or damaged ({first_line(error)})") from error
     except OSError as error:
@@ -74,20 +81,24 @@ def format_of(path: str) -> str:
     return next((suffix for suffix in FORMATS if path.endswith(suffix)), "")
 
 
-class _JsonBlock(DocumentBlock):
+class JsonBlock(DocumentBlock):
+    """Lines with a JSON object each; blank lines are no documents."""
+
     def __init__(self, first: int, lines: list[bytes], column: str) -> None:
         super().__init__(first)
         self._numbers = [number for number, line in enumerate(lines, first + 1) if not line.isspace() and line]
         self._lines = [lines[number - first - 1] for number in self._numbers]
         self._column = column
 
-    def number(self, index: int) -> int:
+    def number(self, index: int) -> int | str:
+        """Return the number of a line, from 1."""
         return self._numbers[index]
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def document(self, index: int) -> str:
+        """Return the text of a line; raise ``BadRecordError``."""
         if len(self._lines[index]) > LINE_BYTES:
             raise BadRecordError(f"a line of more than {LINE_BYTES >> 20} MiB")
         try:
@@ -101,7 +112,9 @@ class _JsonBlock(DocumentBlock):
         return _text(record[self._column], self._column)
 
 
-class _TextBlock(DocumentBlock):
+class TextBlock(DocumentBlock):
+    """Texts of a column."""
+
     def __init__(self, first: int, texts: pa.Array, column: str) -> None:
         super().__init__(first)
         self._texts = texts
@@ -111,6 +124,7 @@ class _TextBlock(DocumentBlock):
         return len(self._texts)
 
     def document(self, index: int) -> str:
+        """Return the text of a row; raise ``BadRecordError``."""
         try:
             text = self._texts[index].as_py()
         except UnicodeDecodeError as error:
@@ -118,15 +132,19 @@ class _TextBlock(DocumentBlock):
         return _text(text, self._column)
 
 
-class _TokenBlock(DocumentBlock):
-    def __init__(self, first: int, shard: TokenShard) -> None:
+class TokenBlock(DocumentBlock):
+    """Documents of a token shard."""
+
+    def __init__(self, first: int, shard: TokenShard, documents: int) -> None:
         super().__init__(first)
         self._shard = shard
+        self._documents = documents
 
     def __len__(self) -> int:
-        return min(BLOCK_DOCUMENTS, len(self._shard) - self.first)
+        return self._documents
 
     def document(self, index: int) -> NDArray[Any]:
+        """Return the tokens of a document; raise ``BadRecordError``."""
         tokens: NDArray[Any] = self._shard[self.first + index]
         return tokens
 
@@ -145,25 +163,25 @@ def _json_blocks(path: str, column: str, start: int) -> Iterator[DocumentBlock]:
     first = start * BLOCK_DOCUMENTS
     lines: list[bytes] = []
     with open_file(path) as file:
-        read = _reader(path, file)
+        read = decompressing(path, file)
         try:
             for some in _lines(read, skipped=first):
                 lines += some
                 while len(lines) >= BLOCK_DOCUMENTS:
-                    yield _JsonBlock(first, lines[:BLOCK_DOCUMENTS], column)
+                    yield JsonBlock(first, lines[:BLOCK_DOCUMENTS], column)
                     first += BLOCK_DOCUMENTS
                     del lines[:BLOCK_DOCUMENTS]
         except (EOFError, zlib.error, OSError):  # what a damaged file has before the damage is whole
             if lines:
-                yield _JsonBlock(first, lines, column)
+                yield JsonBlock(first, lines, column)
             raise
         if first == 0 and not lines and file.tell() == 0:
             raise BadShardError("empty: it has no byte")
     if lines:
-        yield _JsonBlock(first, lines, column)
+        yield JsonBlock(first, lines, column)
 
 
-def _reader(path: str, file: BinaryIO) -> Callable[[int], bytes]:
+def decompressing(path: str, file: BinaryIO) -> Callable[[int], bytes]:
     """Return a function that reads up to so many bytes of decompressed content, also the part before any damage.
 
     Arrow closes the file with what reads it.
@@ -203,7 +221,7 @@ def _lines(read: Callable[[int], bytes], *, skipped: int) -> Iterator[list[bytes
 def _parquet_blocks(path: str, column: str, start: int) -> Iterator[DocumentBlock]:
     first = 0
     with open_file(path) as source, pq.ParquetFile(source) as file:
-        _check_column(path, file.schema_arrow, column)
+        check_column(path, file.schema_arrow, column)
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             blocks = -(-rows // BLOCK_DOCUMENTS)
@@ -211,7 +229,7 @@ def _parquet_blocks(path: str, column: str, start: int) -> Iterator[DocumentBloc
                 batches = file.iter_batches(BLOCK_DOCUMENTS, row_groups=[group], columns=[column], use_threads=False)
                 for number, batch in enumerate(batches):
                     if number >= start:
-                        yield _TextBlock(first + number * BLOCK_DOCUMENTS, batch.column(0), column)
+                        yield TextBlock(first + number * BLOCK_DOCUMENTS, batch.column(0), column)
             start = max(start - blocks, 0)
             first += rows
 
@@ -219,18 +237,18 @@ def _parquet_blocks(path: str, column: str, start: int) -> Iterator[DocumentBloc
 def _arrow_blocks(path: str, column: str, start: int) -> Iterator[DocumentBlock]:
     first = 0
     with open_file(path) as file, pa.memory_map(path) if is_local(path) else pa.PythonFile(file, "r") as source:
-        schema, batches = _record_batches(source)
-        _check_column(path, schema, column)
+        schema, batches = record_batches(source)
+        check_column(path, schema, column)
         for batch in batches:
             for row in range(0, batch.num_rows, BLOCK_DOCUMENTS):
                 if start:
                     start -= 1
                 else:
-                    yield _TextBlock(first + row, batch.column(column).slice(row, BLOCK_DOCUMENTS), column)
+                    yield TextBlock(first + row, batch.column(column).slice(row, BLOCK_DOCUMENTS), column)
             first += batch.num_rows
 
 
-def _record_batches(source: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def record_batches(source: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Open Arrow's file format (index at the end) or its stream format, which ``datasets`` saves."""
     magic = source.read(6)
     source.seek(0)
@@ -244,10 +262,11 @@ def _record_batches(source: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.Recor
 def _token_blocks(path: str, _column: str, start: int) -> Iterator[DocumentBlock]:
     with closing(TokenShard(path)) as shard:
         for first in range(start * BLOCK_DOCUMENTS, len(shard), BLOCK_DOCUMENTS):
-            yield _TokenBlock(first, shard)
+            yield TokenBlock(first, shard, min(BLOCK_DOCUMENTS, len(shard) - first))
 
 
-def _check_column(path: str, schema: pa.Schema, column: str) -> None:
+def check_column(path: str, schema: pa.Schema, column: str) -> None:
+    """Raise ``DataError`` unless a shard has a column of text of this name."""
     if column not in schema.names:
         raise DataError(f"{path} has no column {column!r} (text_column); columns: {', '.join(schema.names)}")
     kind = schema.field(column).type

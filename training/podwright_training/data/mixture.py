@@ -86,11 +86,15 @@ class Mixture:
     Args:
         weights: share of each source, relative to the others.
         streams: of the run; sequence ``g`` belongs to stream ``g % streams``.
+
+    Attributes:
+        shares: Share of each source in the sequences.
     """
 
     def __init__(self, weights: Sequence[float], *, streams: int) -> None:
         total = sum(weights)
         self._streams = streams
+        self.shares = [weight / total for weight in weights]
         self._bounds = [min(int(bound / total * 2**64), 2**64 - 1) for bound in accumulate(weights)][:-1]
 
     def source(self, sequence: int) -> int:

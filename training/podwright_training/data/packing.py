@@ -18,12 +18,14 @@ from podwright_training.data.mixture import Mixture
 from podwright_training.data.tokenizer import Encoder
 
 READING_THREADS = 8
+LEAST_TOKENS = 2  # of a sequence: the first one is not predicted
 
 
 class Packed(NamedTuple):
     """A sequence, and its stream's position after it."""
 
     tokens: NDArray[np.uint32]
+    length: int  # of the tokens; the sequence is padded behind them
     source: int
     position: Position
     faults: tuple[Fault, ...]  # met since the one before
@@ -44,18 +46,25 @@ class Recipe:
     def pack(self, positions: Mapping[int, Sequence[Position]], *, first: int, step: int) -> Iterator[Packed]:
         """Yield the sequences of some streams without end: those they own of ``first``, ``first + step`` ….
 
+        When a stream has read a source ``max_epochs`` times, its last sequence of the source is padded, and those after
+        it are empty.
+
         Args:
             positions: Position of each stream, for each source, before ``first``.
             first: First global sequence to consider.
             step: Distance to the next one.
 
         Raises:
-            DataError: A shard is unreadable, too much is broken, or a stream owns no document.
+            DataError: A shard is unreadable, too much is broken, or a source has no document.
         """
         faults = Faults(self.max_bad_records, self.max_bad_shards)
         packers = {
             stream: [
-                _Packer(corpus.documents(stream, start, encoder=self.encoder, faults=faults), start)
+                _Packer(
+                    corpus.documents(stream, start, encoder=self.encoder, faults=faults),
+                    start,
+                    end=Position(corpus.max_epochs or 0),
+                )
                 for corpus, start in zip(self.corpora, starts, strict=True)
             ]
             for stream, starts in positions.items()
@@ -66,35 +75,54 @@ class Recipe:
                 continue
             source = self.mixture.source(number)
             packer = packers[number % self.streams][source]
-            tokens = np.empty(self.width, dtype=np.uint32)
-            packer.fill(tokens)
-            yield Packed(tokens, source, packer.position, faults.take_new())
+            tokens = np.zeros(self.width, dtype=np.uint32)
+            length = packer.fill(tokens)
+            yield Packed(tokens, length, source, packer.position, faults.take_new())
 
 
 class _Packer:
-    """Concatenated tokens of one stream and source, from a position on."""
+    """Concatenated tokens of one stream and source, from a position on.
 
-    def __init__(self, documents: Iterator[tuple[Position, NDArray[Any]]], start: Position) -> None:
+    Attributes:
+        position: Position of the next token.
+    """
+
+    def __init__(self, documents: Iterator[tuple[Position, NDArray[Any]]], start: Position, *, end: Position) -> None:
         self.position = start
+        self._end = end
         self._documents = documents
-        self._tokens: NDArray[Any] = np.empty(0, dtype=np.uint32)  # of the document at position, once read
+        self._ahead: deque[tuple[Position, NDArray[Any]]] = deque()  # documents with tokens that were not packed yet
 
-    def read(self) -> None:
-        """Advance to the next document."""
-        self.position, self._tokens = next(self._documents)
+    def read(self) -> bool:
+        """Read the next document; return whether there is one."""
+        document = next(self._documents, None)
+        if document:
+            self._ahead.append(document)
+        return document is not None
 
-    def fill(self, row: NDArray[np.uint32]) -> None:
-        """Write the next ``len(row)`` tokens into ``row``."""
-        filled, start = 0, self.position.token
-        while True:
-            piece = self._tokens[start : start + len(row) - filled]
+    def fill(self, row: NDArray[np.uint32]) -> int:
+        """Write the next ``len(row)`` tokens into ``row``, or as many as there are; return their number."""
+        filled = 0
+        while filled < len(row) and (self._ahead or self.read()):
+            position, tokens = self._ahead[0]
+            piece = tokens[position.token : position.token + len(row) - filled]
             row[filled : filled + len(piece)] = piece
-            filled, start = filled + len(piece), start + len(piece)
-            if filled == len(row):
-                break
-            self.read()
-            start = self.position.token
-        self.position = self.position._replace(token=start)
+            filled += len(piece)
+            position = position._replace(token=position.token + len(piece))
+            if position.token < len(tokens):
+                self._ahead[0] = position, tokens
+            else:
+                self._ahead.popleft()
+        self.position = self._next_position()
+        return filled
+
+    def _next_position(self) -> Position:
+        """Return the position of the next token, or the end: a token alone is dropped, as nothing predicts it."""
+        while sum(len(tokens) - position.token for position, tokens in self._ahead) < LEAST_TOKENS:
+            if not self.read():
+                self._ahead.clear()
+                return self._end
+        return self._ahead[0][0]
 
 
 def _resume(packers: Iterable[_Packer]) -> None:

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 from huggingface_hub import HfFileSystem
 from huggingface_hub.errors import EntryNotFoundError
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before the 2nd … 6th try, each times 0.5 to 1.5 by chance
 BUFFER_BYTES = 4 << 20  # one request to a store
+PIECE_BYTES = 16 << 10  # the hub's client reads so much more than it is asked for
 NETWORK_ERRORS = (OSError, HubConnectionError)
 PERMANENT_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
@@ -59,9 +60,20 @@ def sizes_on_s3(files: Sequence[str]) -> dict[str, int]:
     where = fs.FileSelector(folder, recursive=True)
     found = retry(lambda: _s3(files[0]).get_file_info(where), f"{S3}{folder}")
     sizes = {f"{S3}{info.path}": int(info.size) for info in found if info.type == fs.FileType.File}
+    return _sizes_of(files, sizes)
+
+
+def sizes_on_hub(files: Sequence[str]) -> dict[str, int]:
+    """Return the bytes of each file, from one listing of the folder that has them all."""
+    folder = os.path.commonpath([path.removeprefix(HUB).rsplit("/", 1)[0] for path in files])
+    entries = retry(lambda: cast("dict[str, Any]", HfFileSystem().find(folder, detail=True)), f"{HUB}{folder}")
+    return _sizes_of(files, {f"{HUB}{name}": int(entry["size"]) for name, entry in entries.items()})
+
+
+def _sizes_of(files: Sequence[str], sizes: dict[str, int]) -> dict[str, int]:
     if missing := [path for path in files if path not in sizes]:
         raise DataError(f"cannot read {missing[0]}: it is gone")
-    return sizes
+    return {path: sizes[path] for path in files}
 
 
 def read_pieces(path: str, places: Sequence[int], size: int) -> list[bytes]:
@@ -77,6 +89,11 @@ def read_pieces(path: str, places: Sequence[int], size: int) -> list[bytes]:
 def open_remote(path: str) -> BinaryIO:
     """Open a remote file, as ``storage.open_file``."""
     return io.BufferedReader(_RemoteFile(path), BUFFER_BYTES)
+
+
+def open_unbuffered(path: str) -> BinaryIO:
+    """Open a remote file, as ``storage.open_unbuffered``."""
+    return cast("BinaryIO", _RemotePieces(path))
 
 
 def retry(action: Callable[[], _Result], name: str) -> _Result:
@@ -106,8 +123,11 @@ class _RemoteFile(io.RawIOBase):
     def __init__(self, path: str) -> None:
         self._path = path
         self._at = 0
-        self._file = retry(lambda: _open(path), path)
+        self._file = retry(self._open, path)
         self._size = retry(lambda: self._file.seek(0, io.SEEK_END), path)
+
+    def _open(self) -> BinaryIO:
+        return _open(self._path)
 
     def readable(self) -> bool:
         return True
@@ -133,11 +153,26 @@ class _RemoteFile(io.RawIOBase):
             self._file.seek(self._at)
             content: bytes = self._file.read(min(size, self._size - self._at))
         except NETWORK_ERRORS:
-            self._file = _open(self._path)
+            self._file = self._open()
             raise
         if not content and self._at < self._size:
             raise OSError(f"ends at byte {self._at} of {self._size}")
         return content
+
+
+class _RemotePieces(_RemoteFile):
+    """A remote file of which each read is one request, and whole."""
+
+    def _open(self) -> BinaryIO:
+        if self._path.startswith(HUB):
+            return cast("BinaryIO", HfFileSystem().open(self._path, "rb", block_size=PIECE_BYTES))
+        return super()._open()
+
+    def read(self, size: int = -1) -> bytes:
+        content = bytearray()
+        while piece := super().read(size - len(content) if size >= 0 else -1):
+            content += piece
+        return bytes(content)
 
 
 def _open(path: str) -> BinaryIO:

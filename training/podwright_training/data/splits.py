@@ -57,6 +57,15 @@ class Split:
         return all(map(is_local, self.files))
 
     @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the bytes of each shard; the first rank asks for them, for all."""
+        listed = shared(f"sizes of {self.files[0]} and {self.digest}", self._list_sizes)
+        return tuple(int(listed[file]) for file in self.files)
+
+    def _list_sizes(self) -> Listing:
+        return {file: str(size) for file, size in sizes_of(self.files).items()}
+
+    @cached_property
     def contents_digest(self) -> str | None:
         """Return twelve hexadecimal digits that identify the shards' bytes; None for shards on the hub.
 
@@ -69,7 +78,7 @@ class Split:
 
     def _read_contents(self) -> Listing:
         digest = hashlib.sha256()
-        sizes = sizes_of(self.files)
+        sizes = dict(zip(self.files, self.sizes, strict=True))
         sampled = self.files[:: -(-len(self.files) // SAMPLED_SHARDS)]
         with ThreadPoolExecutor(SAMPLERS) as pool:
             samples = dict(zip(sampled, pool.map(lambda file: _samples(file, sizes[file]), sampled), strict=True))

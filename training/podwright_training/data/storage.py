@@ -63,15 +63,15 @@ def shared(name: str, action: Callable[[], Listing]) -> Listing:
 
 
 def sizes_of(files: Sequence[str]) -> dict[str, int]:
-    """Return the bytes of each file, all local or all on S3.
+    """Return the bytes of each file, all in one store.
 
     Raises:
-        DataError: A file does not exist.
+        DataError: A file does not exist, or the store is unreachable.
     """
     if not is_local(files[0]):
         from podwright_training.data import remote
 
-        return remote.sizes_on_s3(files)
+        return remote.sizes_on_s3(files) if files[0].startswith(S3) else remote.sizes_on_hub(files)
     try:
         return {file: Path(file).stat().st_size for file in files}
     except OSError as error:
@@ -126,6 +126,19 @@ def open_file(path: str) -> BinaryIO:
     from podwright_training.data import remote
 
     return remote.open_remote(path)
+
+
+def open_unbuffered(path: str) -> BinaryIO:
+    """Open a file from ``list_files`` to read single pieces of it: a remote file in one request each.
+
+    Raises:
+        DataError: As ``open_file``.
+    """
+    if is_local(path):
+        return open_file(path)
+    from podwright_training.data import remote
+
+    return remote.open_unbuffered(path)
 
 
 def is_local(path: str) -> bool:

@@ -1,16 +1,23 @@
 """Yield batches of packed sequences in one global order for any world size.
 
-The data is divided into *virtual streams* whose number is fixed for a run. Stream ``s`` owns documents by a fixed rule
-and packs them independently; global sequence ``g`` is the next one of stream ``g % streams``, from the source that the
-mixture assigns to ``g``. Ranks, and their worker processes, only divide the streams among themselves: the content of
-every global batch depends on nothing but its size, and a position is five small integers per stream and source.
+The data is divided into *virtual streams* whose number is fixed for a run. In each epoch of a source, every stream owns
+an equal part of its bytes in random order (``order``) and packs the documents there independently; global sequence
+``g`` is the next one of stream ``g % streams``, from the source that the mixture assigns to ``g``. Ranks, and their
+worker processes, only divide the streams among themselves: the content of every global batch depends on nothing but its
+size, and a position is five small integers per stream and source.
+
+An epoch is every document once. A stream that has finished one begins the next, a few documents before or after the
+other streams. With ``max_epochs`` a stream that has read a source so often pads the last sequence of it, and its later
+sequences of that source are empty, until all streams have read it: then the source is spent, and the run ends.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +39,11 @@ if TYPE_CHECKING:  # they take seconds to import; worker processes do without
     from podwright_training.batch import Batch
 
 VALIDATION_SEED = 0  # runs with other seeds validate on the same batches
+ORDER = 2  # version of the rule that orders the documents; 1: streams owned whole shards
+OTHER_ORDER = (
+    "the checkpoint is of an earlier podwright, which ordered the documents in another way: its position in the data "
+    "has no meaning here; finish the run with that version, or start a new one with --init-from and this checkpoint"
+)
 
 
 def open_stream(
@@ -45,10 +57,14 @@ def open_stream(
     source: Source | None = None,
     checked: bool = False,
 ) -> PackedStream:
-    """Open the stream of ``split`` that ``options`` describe, or that of one source; raise as ``PackedStream`` does."""
+    """Open the stream of ``split`` that ``options`` describe, or that of one source; raise as ``PackedStream`` does.
+
+    ``max_epochs`` ends training; a validation that is larger than its split repeats it.
+    """
     training = split == "train"
+    sources = [source] if source else sources_of(options)
     return PackedStream(
-        [source] if source else sources_of(options),
+        sources if training else [replace(each, max_epochs=None) for each in sources],
         split=split,
         tokenizer=tokenizer,
         context_width=options.max_context_width,
@@ -70,7 +86,7 @@ class PackedStream:
 
     Documents are tokenised without special tokens, each followed by the tokenizer's end-of-text token, concatenated and
     cut into sequences of ``context_width + 1`` tokens (inputs and targets: the sequence without its last and its first
-    token). Epochs follow each other without end, each with a different order of shards and of documents within blocks.
+    token). Epochs follow each other, each in another order, up to ``max_epochs`` of the source.
 
     Args:
         sources: Datasets to read, mixed by weight, whole sequences at a time.
@@ -129,7 +145,7 @@ class PackedStream:
             max_bad_shards=max_bad_shards,
         )
         for corpus in () if checked else self._recipe.corpora:
-            corpus.check(self._recipe.encoder, range(rank, streams, world_size))
+            corpus.check(self._recipe.encoder, rank=rank, world_size=world_size)
         self._rank = rank
         self._world_size = world_size
         self._local_batch_size = local_batch_size
@@ -139,8 +155,6 @@ class PackedStream:
         self._positions = {stream: [Position()] * len(sources) for stream in range(rank, streams, world_size)}
         self._sequences = 0  # drawn by all ranks
         self._drawn = [0] * len(sources)  # of them, those of each source
-        self._caps = [source.max_epochs for source in sources]
-        self._furthest = [0] * len(sources)  # epoch of a stream, of any rank when loaded
         self._last = range(0)
         self._running: list[Worker] = []
         self._makers: list[Iterator[Packed]] = []
@@ -153,7 +167,7 @@ class PackedStream:
                 then lacks has labels that do not count; ``own_sequences`` says which it has.
 
         Raises:
-            DataError: A shard is unreadable, too much is broken, a stream owns no document, or a worker died.
+            DataError: A shard is unreadable, too much is broken, a source has no document, or a worker died.
         """
         import torch
 
@@ -162,28 +176,28 @@ class PackedStream:
         size = self._local_batch_size * self._world_size if sequences is None else sequences
         self._last = range(self._sequences, self._sequences + size)
         rows = np.zeros((self._local_batch_size, self._recipe.width), dtype=np.int64)
-        drawn = 0
-        for tokens in self._draw_until(self._last.stop):
-            rows[drawn] = tokens
-            drawn += 1
+        lengths: list[int] = []
+        for tokens, length in self._draw_until(self._last.stop):
+            rows[len(lengths)] = tokens
+            lengths.append(length)
         positions = document_positions(rows[:, :-1], self._recipe.encoder.end) if self._document_mask else None
         all_BT = torch.from_numpy(rows)
         batch = Batch(all_BT[:, :-1], all_BT[:, 1:], None if positions is None else torch.from_numpy(positions))
-        return batch.counting_first(drawn)
+        return batch.counting_first(len(lengths)).counting_tokens([max(length - 1, 0) for length in lengths])
 
     def check_streams(self, most: int) -> None:
-        """Read the first documents of ``most`` of this rank's streams: each must own one in each source.
+        """Read the first documents of ``most`` of this rank's streams in each source.
 
         They are read side by side: of remote data each costs the requests with which training begins it too.
 
         Raises:
-            DataError: A stream has no document, a shard is unreadable, or too much is broken.
+            DataError: A source has no document, a shard is unreadable, or too much is broken.
         """
         recipe = self._recipe
         faults = Faults(recipe.max_bad_records, recipe.max_bad_shards)
 
         def read(corpus: Corpus, stream: int) -> None:
-            next(corpus.documents(stream, Position(), encoder=recipe.encoder, faults=faults))
+            next(corpus.documents(stream, Position(), encoder=recipe.encoder, faults=faults), None)
 
         pairs = list(product(recipe.corpora, islice(self._positions, most)))
         with ThreadPoolExecutor(READING_THREADS) as pool:
@@ -226,12 +240,48 @@ class PackedStream:
         """Return how often this rank's streams have read their documents, summed over them, for each source."""
         return [sum(each[source].epoch for each in self._positions.values()) for source in range(len(self._drawn))]
 
+    def epochs_read(self) -> list[float]:
+        """Return how often this rank's streams have read their documents, as ``finished_epochs``, with fractions."""
+        return [
+            sum(corpus.epochs_read(stream, each[source]) for stream, each in self._positions.items())
+            for source, corpus in enumerate(self._recipe.corpora)
+        ]
+
+    def spent_streams(self) -> list[int]:
+        """Return how many of this rank's streams have read each source ``max_epochs`` times."""
+        return [
+            sum(_is_spent(corpus, each[source].epoch) for each in self._positions.values())
+            for source, corpus in enumerate(self._recipe.corpora)
+        ]
+
     @property
     def is_spent(self) -> bool:
-        """Return whether a stream of this rank, or of any when the state was loaded, has passed ``max_epochs``."""
-        for each in self._positions.values():
-            self._furthest = [max(known, here.epoch) for known, here in zip(self._furthest, each, strict=True)]
-        return any(cap is not None and epoch >= cap for epoch, cap in zip(self._furthest, self._caps, strict=True))
+        """Return whether this rank's streams have read a source ``max_epochs`` times."""
+        return len(self._positions) in self.spent_streams()
+
+    def is_end(self, state: Mapping[str, Any]) -> bool:
+        """Return whether all streams of a state of all ranks have read a source ``max_epochs`` times."""
+        positions = state["streams"].values()
+        return any(all(_is_spent(each, there[each.name][0]) for there in positions) for each in self._recipe.corpora)
+
+    def overview(self) -> Iterator[dict[str, Any]]:
+        """Yield the size of each source: files, bytes, streams, and about how many tokens and sequences an epoch has.
+
+        The sequences are those of the run in which the source is read once, also those of other sources.
+        """
+        recipe = self._recipe
+        for corpus, share in zip(recipe.corpora, recipe.mixture.shares, strict=True):
+            sizes = corpus.split.sizes
+            tokens = corpus.tokens_per_epoch(recipe.encoder, Faults(recipe.max_bad_records, recipe.max_bad_shards))
+            yield {
+                "source": corpus.name,
+                "files": len(sizes),
+                "empty_files": sizes.count(0),
+                "bytes": sum(sizes),
+                "streams": corpus.streams,
+                "epoch_tokens": round(tokens),
+                "epoch_sequences": math.ceil(tokens / recipe.width / share),
+            }
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's position as JSON values; a checkpoint keeps ``merge_states`` of all ranks."""
@@ -258,9 +308,6 @@ class PackedStream:
         self._sequences, self._last = state["sequences"], range(0)
         drawn = state.get("drawn", {})  # older checkpoints did not count
         self._drawn = [drawn.get(corpus.name, 0) for corpus in self._recipe.corpora]
-        self._furthest = [
-            max(each[corpus.name][0] for each in state["streams"].values()) for corpus in self._recipe.corpora
-        ]
         for stream in self._positions:
             there = state["streams"][str(stream)]
             self._positions[stream] = [Position(*there[corpus.name]) for corpus in self._recipe.corpora]
@@ -268,10 +315,14 @@ class PackedStream:
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """Return why this stream cannot continue from ``state``, one line each."""
         here = self._identity()
+        if state.get("order") != here["order"]:
+            return [OTHER_ORDER]
         contents = state.get("contents", {})  # not of shards on the hub: the same data may be local now
         state = {**state, "contents": {**here["contents"], **contents}}
         here["contents"] = {**contents, **here["contents"]}
         wrong = {key: value for key, value in here.items() if state[key] != value}
+        if "contents" in wrong or "shards" in wrong:
+            wrong.pop("sizes", None)  # it would be named twice
         problems = [_difference(key, there=state[key], here=value) for key, value in wrong.items()]
         lacking = [stream for stream in self._positions if str(stream) not in state["streams"]]
         if lacking and not wrong:
@@ -288,17 +339,22 @@ class PackedStream:
         """Return everything that must be equal for a position to be valid."""
         corpora = self._recipe.corpora
         return {
+            "order": ORDER,
             "stream_count": self._recipe.streams,
             "seed": corpora[0].seed,
             "tokenizer": self._recipe.encoder.digest,
             "shards": {corpus.name: corpus.split.digest for corpus in corpora},
+            "sizes": {corpus.name: corpus.order.total_bytes for corpus in corpora},
             "contents": {
                 corpus.name: corpus.split.contents_digest for corpus in corpora if corpus.split.contents_digest
             },
         }
 
-    def _draw_until(self, end: int) -> Iterator[NDArray[np.uint32]]:
-        """Yield this rank's sequences before the global sequence ``end``; advance the position when all are drawn."""
+    def _draw_until(self, end: int) -> Iterator[tuple[NDArray[np.uint32], int]]:
+        """Yield this rank's sequences before the global sequence ``end``, each with its number of tokens.
+
+        The position advances when all are drawn.
+        """
         for number in range(self._own(self._sequences), end, self._world_size):
             if not self._makers:
                 self._start(number)
@@ -307,7 +363,7 @@ class PackedStream:
             self._positions[stream][packed.source] = packed.position
             for fault in packed.faults:
                 self.faults.log(fault)
-            yield packed.tokens
+            yield packed.tokens, packed.length
         if end > self._sequences:
             new = self._recipe.mixture.counts(range(self._sequences, end))
             self._drawn = [drawn + more for drawn, more in zip(self._drawn, new, strict=True)]
@@ -328,6 +384,10 @@ class PackedStream:
             self._makers = [iter(worker) for worker in self._running]
         else:
             self._makers = [self._recipe.pack(share, first=first, step=self._world_size) for share in shares]
+
+
+def _is_spent(corpus: Corpus, epoch: int) -> bool:
+    return corpus.max_epochs is not None and epoch >= corpus.max_epochs
 
 
 def _difference(key: str, *, there: Any, here: Any) -> str:
@@ -366,10 +426,11 @@ def _corpora(sources: Sequence[Source], split: str, *, streams: int, seed: int) 
     for source in sources:
         try:
             shards = find_split(source.dataset, source.dataset_config_name, split)
+            _ = shards.sizes  # read here, by the first rank for all: data workers get a copy, and ask no store
         except DataError as error:
             problems.append(str(error))
             continue
-        corpora.append(Corpus(source.name, shards, source.text_column, streams, seed))
+        corpora.append(Corpus(source.name, shards, source.text_column, streams, seed, source.max_epochs))
     if problems:
         raise DataError("\n".join(problems))
     return tuple(corpora)

@@ -6,6 +6,8 @@
 | | ``flops_per_token`` and ``flops_convention`` (how it counts them), |
 | | ``process_s`` (since the process began), |
 | | ``code`` (``git <commit>``, or the version of the package) |
+| ``data`` | after ``start``, for each source: ``step``, ``source``, ``files``, ``empty_files``, ``bytes``, |
+| | ``streams``, and about ``epoch_tokens``, ``epoch_sequences``, ``epoch_steps`` (of the run until it was read once) |
 | ``membership`` | of an elastic run, when other nodes take part and the first step is done, or did not come: |
 | | ``step`` (resumed after), ``generation``, ``cause``, ``host`` (that failed, or null), |
 | | ``nodes``, ``ranks``, ``hosts``, ``lost_steps``, |
@@ -13,8 +15,8 @@
 | ``train`` | ``step``, ``loss`` (mean per token of this step's batch, with ``z_loss``), ``perplexity`` (of it), |
 | | ``grad_norm`` (before clipping), ``lr``, ``sequences`` (drawn so far, by all ranks), |
 | | ``batch_sequences`` (the last of these: this step's global batch), ``batch_digest`` (of it), |
-| | ``epoch`` (from 1: mean over streams; of several sources, that of the one read most often), |
-| | of a mixture ``source_tokens`` (drawn so far) and ``source_epochs``, by source, |
+| | ``epoch`` (how often the data was read so far, 0.5: half of it; of several sources, the one read most often), |
+| | of a mixture ``source_tokens`` (drawn so far) and ``source_epochs`` (as ``epoch``), by source, |
 | | ``noise_scale_tokens`` (or null), ``loss_scale`` (1 but in fp16) |
 | | means since the last line: ``tokens_per_s``, ``tokens_per_s_per_rank``, ``samples_per_s``, ``mfu`` (or null), |
 | | ``step_s``, ``data_s``, ``slowest_rank``, ``lag_s`` (of it behind the median rank) |
@@ -117,7 +119,7 @@ def console_line(event: str, values: dict[str, Any]) -> str:
         f"loss {values['loss']:.3f}",
         f"{values['samples_per_s']:.2f} samples/s",
         f"{values['tokens_per_s'] / 1000:.1f}k tok/s",
-        *([f"epoch {values['epoch']:.4g}"] if values.get("epoch", 1) > 1 else []),
+        *([f"epoch {values['epoch']:.4g}"] if values.get("epoch", 0) >= 1 else []),
         *([f"MFU {values['mfu']:.0%}"] if values["mfu"] is not None else []),
         f"lr {values['lr']:.1e}",
     ]

@@ -100,7 +100,11 @@ def replay(folder: RunFolder, step: int, *, losses: bool) -> Replayed:
     batches = _read(options, tokenizer, event, before)
     model, weights_step = _model(options, before) if losses else (None, None)
     sequences = [
-        Sequence(number, list(_beginnings(batch.tokens_BT[0], tokenizer)), _loss(model, batch) if model else None)
+        Sequence(
+            number,
+            list(_beginnings(_unpadded(batch), tokenizer)),
+            _loss(model, batch) if model and batch.counted_tokens else None,
+        )
         for number, batch in enumerate(batches, start=event["sequences"] - event["batch_sequences"])
     ]
     return Replayed(step, event["batch_digest"], weights_step, sequences)
@@ -189,6 +193,12 @@ def _model(options: TrainConfig, before: Path | None) -> tuple[LlamaForCausalLM,
 def _loss(model: LlamaForCausalLM, batch: Batch) -> float:
     total: Tensor = model(batch.tokens_BT, labels_BT=batch.labels_BT, positions_BT=batch.positions_BT)
     return total.item() / batch.counted_tokens
+
+
+def _unpadded(batch: Batch) -> Tensor:
+    """Return the tokens of a batch of one sequence, up to the last that is predicted: the data's last may be padded."""
+    counted = batch.counted_tokens
+    return batch.tokens_BT[0, : counted + 1] if counted else batch.tokens_BT[0, :0]
 
 
 def _beginnings(tokens_T: Tensor, tokenizer: PreTrainedTokenizerBase) -> Iterator[Beginning]:

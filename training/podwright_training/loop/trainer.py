@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import signal
@@ -72,6 +73,8 @@ logger = logging.getLogger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 CTRL_C = b"\nCtrl-C: this step ends and a checkpoint is saved; press it again to end at once\n"
 OVERFLOW = "the gradient overflowed"  # in fp16
+EPOCH_UNIT = 1e-9  # in which ranks add up how often they read a source: as whole numbers, in any order
+EPOCH_DIGITS = 4
 
 
 def run(options: TrainConfig, ranks: Ranks) -> None:
@@ -294,7 +297,7 @@ class Trainer:
             self.memory.keep(self.step if path and path.parent == self.memory.folder.root else None)
         if state:
             self.data.training.load_state_dict(state.data)
-            self._data_spent = self.data.training.is_spent
+            self._data_spent = self.data.training.is_end(state.data)
             self.sequences = state.sequences
         else:
             if not self.options.init_from:
@@ -362,6 +365,11 @@ class Trainer:
             process_s=round(process_seconds(), 3),
             code=code_version() if self.ranks.rank == 0 else None,
         )
+        if self.ranks.rank == 0:
+            for source in self.data.training.overview():
+                sequences = self.options.batch_sequences(self.model.data_size)
+                steps = math.ceil(source["epoch_sequences"] / sequences)
+                self.metrics.write("data", step=self.step, **source, epoch_steps=steps)
 
     def _take_step(self, stop_requests: list[int]) -> None:
         with self._profile.step(self.step + 1), self._timer.step():
@@ -387,6 +395,13 @@ class Trainer:
             self._log(good, self._timer.timing())
 
     def _draw(self, sequences: int, stop_requests: list[int]) -> Drawn:
+        """Draw the next global batch of so many sequences that has tokens: at the end of the data some have none."""
+        while True:
+            drawn = self._draw_any(sequences, stop_requests)
+            if drawn.tokens:
+                return drawn
+
+    def _draw_any(self, sequences: int, stop_requests: list[int]) -> Drawn:
         """Draw the next global batch of so many sequences.
 
         In the same all-reduce, without waiting for a GPU, the ranks share whether to stop (on request, because saves
@@ -398,28 +413,30 @@ class Trainer:
             counted = [batch.counted_tokens for batch in batches]
             own_hash = batch_hash(rows)
         self._mark(Activity.COMPUTING)
-        epochs = self.data.training.finished_epochs()
-        head = torch.zeros(6 + len(epochs), dtype=torch.int64)
-        saves = self.memory is not None and self.memory.busy
-        head[3:6] = torch.tensor([len(stop_requests) + self.saver.failed, self.data.training.is_spent, saves])
+        spent_streams, epochs = self.data.training.spent_streams(), self.data.training.epochs_read()
+        sources = len(epochs)
+        head = torch.zeros(5 + 2 * sources, dtype=torch.int64)
+        head[3] = len(stop_requests) + self.saver.failed
+        head[4] = self.memory is not None and self.memory.busy
         if self._first_reader:
             head[:3] = torch.tensor([own_hash, sum(counted), counted[0]])
-            head[6:] = torch.tensor(epochs)
+            head[5 : 5 + sources] = torch.tensor(spent_streams)
+            head[5 + sources :] = torch.tensor([round(read / EPOCH_UNIT) for read in epochs])
         alone_us = torch.zeros(self.ranks.world_size, dtype=torch.int64)
         alone_us[self.ranks.rank] = self._timer.take_alone_us()
         shared = torch.cat([head, alone_us])
         dist.all_reduce(shared)
-        total_hash, tokens, first_tokens, stops, spent, saving, *epochs = shared[: len(head)].tolist()
+        total_hash, tokens, first_tokens, stops, saving, *by_source = shared[: len(head)].tolist()
         self._timer.add_alone_us(shared[len(head) :])
         self._stop_agreed = stops > 0
-        self._data_spent = spent > 0
+        self._data_spent = self.options.data_streams in by_source[:sources]
         self._memory_busy = saving > 0
         self.sequences += sequences
         coordinates = {
             "sequences": self.sequences,
             "batch_sequences": sequences,
             "batch_digest": digest_text(total_hash),
-            **self._sources(epochs),
+            **self._sources([read * EPOCH_UNIT for read in by_source[sources:]]),
         }
         return Drawn(batches, tokens, first_tokens, coordinates)
 
@@ -433,10 +450,10 @@ class Trainer:
             rows += batches[-1].tokens_BT[: len(data.own_sequences())]
         return batches, rows
 
-    def _sources(self, finished_epochs: list[int]) -> dict[str, Any]:
-        """Return the number of the epoch, of several sources the highest, and each source's tokens and epoch."""
+    def _sources(self, epochs_of_streams: list[float]) -> dict[str, Any]:
+        """Return how often the data was read, of several sources the most, and each source's tokens and epochs."""
         drawn = self.data.training.sequences_by_source
-        epochs = [1 + finished / self.options.data_streams for finished in finished_epochs]
+        epochs = [round(epochs / self.options.data_streams, EPOCH_DIGITS) for epochs in epochs_of_streams]
         if len(drawn) == 1:
             return {"epoch": epochs[0]}
         return {
@@ -448,7 +465,7 @@ class Trainer:
     def _accumulate(self, drawn: Drawn) -> tuple[Tensor, float | None]:
         """Return the loss of a global batch and, when due, the noise scale, from the first micro-batch and all."""
         every = self.options.noise_scale_freq
-        if every is None or (self.step + 1) % every or len(drawn.batches) == 1:
+        if every is None or (self.step + 1) % every or len(drawn.batches) == 1 or not drawn.first_tokens:
             return self._forward_backward(drawn.batches, drawn), None
         parameters = self.model.learned_parameters()
         loss = self._forward_backward(drawn.batches[:1], drawn)

@@ -33,6 +33,9 @@ BLOCK_ROWS = 256  # written at once
 def write(options: TrainConfig, out: Path, *, sequences: int, workers: int = 0) -> int:
     """Write at most ``sequences`` rows, of one pass over the data; return their number.
 
+    Every document is read once; a stream's last tokens that do not fill a row are left out. A mixture is read until the
+    source that is read least was read once on average, and the others as often as their weights say.
+
     Args:
         options: What is tokenised, and how.
         out: Folder to write, the same bytes with any number of workers.
@@ -73,15 +76,17 @@ def _tokens(options: TrainConfig, sequences: int) -> Iterator[NDArray[np.int32]]
     from podwright_training.data.stream import open_stream
     from podwright_training.data.tokenizer import load_tokenizer
 
+    once = options if options.data_mixture else replace(options, max_epochs=1)
     stream = open_stream(
-        options, tokenizer=load_tokenizer(options.tokenizer), rank=0, world_size=1, split="train", local_batch_size=1
+        once, tokenizer=load_tokenizer(options.tokenizer), rank=0, world_size=1, split="train", local_batch_size=1
     )
     try:
-        for _ in range(sequences):
-            row = stream.next_batch().tokens_BT[0].numpy().astype(np.int32)
-            if min(stream.finished_epochs()) > 0:
-                return
-            yield row
+        written = 0
+        while written < sequences and not stream.is_spent and min(stream.epochs_read()) < options.data_streams:
+            batch = stream.next_batch()
+            if batch.counted_tokens == options.max_context_width:
+                yield batch.tokens_BT[0].numpy().astype(np.int32)
+                written += 1
     finally:
         stream.close()
 

@@ -48,8 +48,10 @@ def headline(history: History, *, usd_per_hour: float | None = None) -> Iterator
     tokens = history.tokens(last)
     if tokens is not None:
         yield "tokens seen", f"{tokens:,}"
-    if last.get("epoch", 1) > 1:
+    if "epoch" in last:
         yield "epoch", f"{last['epoch']:.4g}"
+    for name, epochs in last.get("source_epochs", {}).items():
+        yield f"epoch of {name}", f"{epochs:.4g}"
     yield "training loss, smoothed", f"{smooth_run([event['loss'] for event in history.train])[-1]:.4f}"
     if history.validation:
         yield "validation loss", f"{history.validation[-1]['loss']:.4f}"

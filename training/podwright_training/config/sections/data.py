@@ -33,7 +33,7 @@ class DataOptions:
     )
     max_epochs: int | None = option(
         None,
-        "Passes over each source; the run ends when a step would start another pass. Default: no limit.",
+        "Passes over each source; the run ends when all documents of one were read so often. Default: no limit.",
         at_least=1,
     )
     tokenizer: str = option("EleutherAI/gpt-neox-20b", "Tokenizer on the Hugging Face hub, or local folder.")
