@@ -30,6 +30,7 @@ STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  
 COMMANDS = {  # name: (module, summary)
     "train": ("train", "train a model; start it with torchrun for more than one process"),
     "launch": ("launch", "make a run folder and submit its job to Slurm"),
+    "claim": ("claim", "say which job trains a run, or claim it for a job of another trainer"),
     "follow": ("follow", "convert another trainer's log to metrics; `launch --job` starts it"),
     "join": ("join", "take part in an elastic run, as one of its hosts; see launch --nodes 2-4"),
     "dry-run": ("dry_run", "count memory and traffic of a large job's step, on one CPU"),
@@ -53,6 +54,7 @@ EXAMPLES = {
         "launch --run-dir runs/a --nodes 2 -- --config run.yaml",
         "launch --job job.yaml",
     ),
+    "claim": ("claim --run-dir runs/a",),
     "follow": ("follow --run-dir runs/a --ranks 16",),
     "join": ("join --config run.yaml --min-nodes 2 --max-nodes 4 --member 0",),
     "dry-run": ("dry-run --preset llama3_1_70b --world-size 256 --memory-gb 80",),

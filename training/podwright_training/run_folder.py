@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
 import math
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -31,6 +33,7 @@ WHOLE_NUMBERS = ("step", "world_size", "parameters", "sequences", "batch_sequenc
 START = b'"event": "start"'  # as the trainer writes it
 DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or infinite
 LARGEST = 1e100  # of a number that is not damage
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # errors of a file system without hard links
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
 ASIDE = ".replaced"  # suffix of the hidden name of a folder that is being replaced
@@ -94,6 +97,11 @@ class RunFolder:
     def memory_snapshot(self, rank: int) -> Path:
         """Return the file of a rank's allocations, written when its GPU was out of memory."""
         return self.root / "memory" / f"rank-{rank:05d}.pickle"
+
+    @property
+    def claims(self) -> Path:
+        """Return the folder that says which job trains the run."""
+        return self.root / ".claims"
 
     @property
     def elastic(self) -> Path:
@@ -232,12 +240,45 @@ def writable(root: Path) -> Iterator[None]:
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically: readers see the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")  # hosts may have equal process ids
     with temporary.open("w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def write_once(path: Path, text: str) -> bool:
+    """Write a file that can be made only once, on any host of a shared file system; return whether this call made it.
+
+    Readers see no file or the whole one: a link gives a synced draft its name. A file system without hard links has
+    the name first and the text an instant later, so readers there try again when a text is incomplete.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    _write_new(draft, text)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return draft.stat().st_nlink > 1  # the link was made, but NFS asked again because the answer was lost
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        try:
+            _write_new(path, text)
+        except FileExistsError:
+            return False
+    finally:
+        draft.unlink()
+    return True
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that must not exist, durably."""
+    with path.open("x") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from podwright_training.jobs.script import start_script
 from podwright_training.jobs.spec import JobSpec, fill
 from podwright_training.jobs.spec import load as load_job
 from podwright_training.nxdt import launch as nxdt
+from podwright_training.run_claim import Kind, claim_of_run
 from podwright_training.run_folder import RunFolder, writable, write_atomically
 from podwright_training.spelling import Parser, as_shown, flag
 
@@ -370,6 +371,7 @@ def submit(job: Job) -> int:
 
     Raises:
         LaunchError: The environment or Slurm is missing, or Slurm rejects the job.
+        OwnedRunError: Another job trains the run, or waits to.
     """
     if not job.program.exists():
         raise LaunchError(f"--environment {job.environment}: no {job.program}")
@@ -379,11 +381,19 @@ def submit(job: Job) -> int:
         job.run.root.mkdir(parents=True, exist_ok=True)
         if owner := _other_owner(job.run.root):  # who made it since it was not there
             raise LaunchError(f"--run-dir: {job.run.root} is {owner}'s")
-        if job.elastic:
-            terms.secret(job.run.elastic)
-        if job.spec:
-            _write_job(job, job.spec)
-        write_atomically(job.run.sbatch, render(job))
+        with claim_of_run(job.run, Kind.LAUNCH) as claim:
+            if job.elastic:
+                terms.secret(job.run.elastic)
+            if job.spec:
+                _write_job(job, job.spec)
+            write_atomically(job.run.sbatch, render(job))
+            number = _submit_script(job)
+            claim.give_to_job(str(number))
+    return number
+
+
+def _submit_script(job: Job) -> int:
+    """Submit the run's script; return the job id."""
     command = ["sbatch", "--parsable", str(job.run.sbatch)]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -7,7 +7,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -59,7 +59,8 @@ from podwright_training.optim import Optimizers, clip_adaptively
 from podwright_training.parallel import ParallelModel, squared_norm
 from podwright_training.perplexity import perplexity
 from podwright_training.ranks import Hosts, Ranks, host_name, process_seconds
-from podwright_training.run_folder import RunFolder, write_atomically
+from podwright_training.run_claim import claims_of_training
+from podwright_training.run_folder import RunFolder, writable, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +74,10 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
     """Train, or resume training, until ``max_steps`` or a signal."""
     store = JobStore(ranks, timeout_s=options.start_timeout_s)
     folder = RunFolder(Path(options.run_dir))
-    with lost_ranks(), shared_listings(store.of_first_rank):
+    with lost_ranks(), shared_listings(store.of_first_rank), ExitStack() as claims:
         with store.answering():
+            if not Pulse.from_environment().heard:  # else the agents of the elastic run have claimed it
+                store.of_first_rank("claim of the run", lambda: _claim(claims, options))
             tokenizer = preflight.check(options, ranks, of_first_rank=store.of_first_rank)
         device = device_of(ranks, options.device)
         make_repeatable(options)
@@ -84,6 +87,13 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
             with memory_snapshot(folder.memory_snapshot(ranks.rank), ranks, device):
                 trainer = Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer)
             trainer.train()
+
+
+def _claim(claims: ExitStack, options: TrainConfig) -> None:
+    """Claim the run, until this stack ends."""
+    with writable(Path(options.run_dir)):
+        for claim in claims_of_training(options):
+            claims.enter_context(claim)
 
 
 def make_repeatable(options: TrainConfig) -> None:
