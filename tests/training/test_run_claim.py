@@ -267,7 +267,7 @@ def test_a_launch_gives_its_claim_to_the_job(tmp_path, slurm):
 def test_the_job_of_a_launch_waits_for_its_claim(tmp_path, slurm, racer, monkeypatch):
     """A job that starts before its launch has given it the claim is not refused."""
     slurm(f"{UID} RUNNING first")
-    launch = _claim(tmp_path / "first" / ".claims", _here(kind=Kind.LAUNCH)).take()
+    launch = _claim(tmp_path / "first" / "claims", _here(kind=Kind.LAUNCH)).take()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     job = racer()
     _go(job)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
-from podwright_training.errors import DeviceMemoryError, LostRanksError, UserError, report
+from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
 from podwright_training.spelling import Help, Parser, as_shown, known, named
 from podwright_training.terminal import fit_terminals, whole_lines
 
@@ -21,6 +21,7 @@ GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes m
 GROUPS = {"tokenizer"}  # commands that have commands of their own: alone, they show their help
 WHOLE = {"schema"}  # commands that print JSON
 USER_ERROR_STATUS = 2  # what argparse exits with too
+DIVERGED_STATUS = 65  # sysexits.h's DATAERR
 UNREAD_STATUS = 1  # of output that nobody reads to its end
 UNWRITTEN_STATUS = 1  # of a full disk or a read-only folder
 INTERRUPTED_STATUS = 130  # by Ctrl-C
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if not isinstance(error, DeviceMemoryError):
             report(error)
-        return USER_ERROR_STATUS
+        return DIVERGED_STATUS if isinstance(error, DivergedError) else USER_ERROR_STATUS
     except LostRanksError as error:
         report(error)
         return LOST_STATUS

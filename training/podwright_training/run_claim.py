@@ -391,7 +391,7 @@ def _paths(folder: Path) -> list[tuple[Path, int]]:
 def _read(path: Path, number: int) -> _Record:
     with path.open() as file:
         status, values = os.fstat(file.fileno()), json.load(file)
-    kinds = {"str": str, "int": int, "float": (int, float), "bool": bool, "Kind": str}
+    kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "bool": bool, "Kind": str}
     names = {field.name: kinds[str(field.type)] for field in fields(Owner)}
     known: dict[str, Any] = {name: values[name] for name in names if name in values}
     if not all(isinstance(value, names[name]) for name, value in known.items()):

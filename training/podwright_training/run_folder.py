@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from podwright_training.errors import UserError
+from podwright_training.json_text import to_json
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ NUMBERS = {
 }
 WHOLE_NUMBERS = ("step", "world_size", "parameters", "sequences", "batch_sequences", "tokens")
 START = b'"event": "start"'  # as the trainer writes it
-DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or infinite
+DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or infinite: null in the file
 LARGEST = 1e100  # of a number that is not damage
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # errors of a file system without hard links
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
@@ -101,7 +102,7 @@ class RunFolder:
     @property
     def claims(self) -> Path:
         """Return the folder that says which job trains the run."""
-        return self.root / ".claims"
+        return self.root / "claims"
 
     @property
     def elastic(self) -> Path:
@@ -158,7 +159,7 @@ class RunFolder:
 
     def append(self, event: dict[str, Any]) -> None:
         """Append an event that has its time."""
-        line = json.dumps(event)
+        line = to_json(event)
         try:
             with self.metrics.open("ab", buffering=0) as file:
                 file.write(f"{line}\n".encode())
@@ -199,7 +200,7 @@ def _starts(file: BinaryIO, end: int) -> Iterator[bytes]:
 def _event(line: bytes) -> dict[str, Any] | None:
     """Return the event in a line of the metrics; ``None`` if it lacks a required number."""
     try:
-        event = json.loads(line)
+        event = _with_nan(json.loads(line))
     except (ValueError, RecursionError):
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
@@ -208,6 +209,17 @@ def _event(line: bytes) -> dict[str, Any] | None:
     others = event["event"] not in NUMBERS or all(_is_value(name, value) for name, value in event.items())
     whole = all(type(event[name]) is int and 0 <= event[name] < 2**63 for name in WHOLE_NUMBERS if name in event)
     return event if needed and others and whole and _is_number("time", event.get("time", 0)) else None
+
+
+def _with_nan(event: Any) -> Any:
+    """Return an event with NaN where its file has null for what may diverge."""
+    if not isinstance(event, dict):
+        return event
+    diverged: dict[str, Any] = {name: math.nan for name in DIVERGING if name in event and event[name] is None}
+    losses = event.get("losses")
+    if isinstance(losses, dict):
+        diverged["losses"] = {name: math.nan if loss is None else loss for name, loss in losses.items()}
+    return {**event, **diverged}
 
 
 def _is_value(name: str, value: Any) -> bool:

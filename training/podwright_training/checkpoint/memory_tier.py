@@ -17,6 +17,7 @@ import logging
 import os
 import secrets
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,8 +33,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlanner
 
-from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
+from podwright_training.checkpoint import step_folder, weights_check
+from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO, RuinedCheckpointError
 from podwright_training.checkpoint.index import INDEX
 from podwright_training.checkpoint.memory_folder import Held, MemoryFolder
 from podwright_training.checkpoint.memory_reader import MemoryReader, RemoteFiles
@@ -106,6 +107,8 @@ class MemoryTier:
         self._addresses: dict[str, Address] = {}
         self._steps = 1 if options.memory_checkpoint_freq == AUTO else int(options.memory_checkpoint_freq or 1)
         self._last: tuple[int, float] | None = None  # step and time of the last save
+        self._sizes: deque[float] = deque(maxlen=weights_check.HISTORY)  # of the weights, in good checkpoints
+        self.ruined: RuinedCheckpointError | None = None
         self._warned = self._broken = False
         self.newest_step: int | None = None
         self.paused_s = 0.0
@@ -200,6 +203,7 @@ class MemoryTier:
         self.wait()
         self._close_server()
         self._as_leader(lambda: self.folder.keep([] if step is None else [step]))
+        self.ruined = None
         self.newest_step, self._last = step, None  # steps may count from an earlier one: the next is saved
 
     def _write(self, snapshot: Snapshot, paused_s: float, step_s: float) -> None:
@@ -207,6 +211,9 @@ class MemoryTier:
         try:
             self._write_together(snapshot, paused_s, step_s)
             self.newest_step, self._warned = step, False
+        except RuinedCheckpointError as error:
+            self._as_leader(lambda: _remove(partial))
+            self.ruined = error
         except CheckpointError as error:
             self._as_leader(lambda: _remove(partial))
             if dist.get_rank() == 0 and not self._warned:
@@ -225,7 +232,12 @@ class MemoryTier:
         self._choose_frequency([each[1:] for each in gathered])
         step_folder.save_tensors(partial, snapshot.tensors, self.group, durable=False, planner=self._planner())
         state = replace(snapshot.state, data=self._merge([each[0] for each in gathered]))
-        described = collective.all_ranks(lambda: self._finish_own(partial, snapshot, state))
+        finished = collective.all_ranks(
+            lambda: (self._finish_own(partial, snapshot, state), weights_check.measure(snapshot.tensors))
+        )
+        described, parts = [each[0] for each in finished], [each[1] for each in finished]
+        if bad := weights_check.complaint(parts, self._sizes):
+            raise RuinedCheckpointError(f"step {step} is not saved in memory: {bad}")
         self._exchange(partial, described)
         files = {
             name: {**entry, "host": self._hosts.names[origin]}
@@ -233,7 +245,9 @@ class MemoryTier:
             for name, entry in part.items()
         }
         collective.all_ranks(lambda: None)  # every rank has its files in both places
-        self._as_leader(lambda: step_folder.commit(partial, final, files))
+        rms = weights_check.rms(parts)
+        self._as_leader(lambda: step_folder.commit(partial, final, files, weights={"rms": rms}))
+        self._sizes.append(rms)
 
     def _begin(self, step: int, size: int, own: tuple[Any, float, float]) -> tuple[Any, float, float]:
         if self._hosts.is_leader:

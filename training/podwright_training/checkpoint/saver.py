@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.checkpoint.collective_io import CheckpointError, RuinedCheckpointError
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.checkpoint.saving_thread import SavingThread
 from podwright_training.checkpoint.step_folder import Snapshot, TrainerState
@@ -61,6 +61,7 @@ class Saver:
 
     Attributes:
         group: Process group of the saving threads.
+        ruined: Why the weights of the last save are of no use, until ``forget_ruin``; older checkpoints are intact.
     """
 
     def __init__(self, options: TrainConfig, *, on_saved: Callable[[Saved], None]) -> None:
@@ -71,6 +72,7 @@ class Saver:
         self._thread = SavingThread("checkpoint")
         self._stager = stager()
         self._failures: list[CheckpointError] = []  # since the last success
+        self.ruined: RuinedCheckpointError | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -128,6 +130,11 @@ class Saver:
         if self._failures:
             raise self._failures[-1]
 
+    def forget_ruin(self) -> None:
+        """Go on: training has returned to a good checkpoint."""
+        self.wait()
+        self.ruined = None
+
     def _write(self, snapshot: Snapshot, begin: float, paused_s: float) -> None:
         options = self._options
         try:
@@ -142,6 +149,8 @@ class Saver:
             if self._mirror:
                 self._mirror.upload(path, kept=kept, group=self.group)
             self._failures = []
+        except RuinedCheckpointError as error:
+            self.ruined = error
         except CheckpointError as error:
             self._failures.append(error)
             if not self.failed and dist.get_rank() == 0:

@@ -25,7 +25,7 @@ from podwright_training.answer import add_json, answer
 from podwright_training.config import sources
 from podwright_training.config.sources import preset_names
 from podwright_training.elastic import terms
-from podwright_training.elastic.membership import FAILED, FINISHED, LEFT, UNABLE, USER_ERROR
+from podwright_training.elastic.membership import DIVERGED, FAILED, FINISHED, LEFT, UNABLE, USER_ERROR
 from podwright_training.elastic.offenders import MOST_FAILURES, WITHIN_S
 from podwright_training.elastic.policy import Policy
 from podwright_training.errors import ConfigError, UserError
@@ -312,7 +312,7 @@ def render(job: Job) -> str:
         within_s=WITHIN_S,
         left_status=LEFT,
         unable_status=UNABLE,
-        ended_statuses=[FINISHED, USER_ERROR, FAILED],
+        ended_statuses=[FINISHED, USER_ERROR, DIVERGED, FAILED],
         run_dir=shlex.quote(str(job.run.root)),
         trainer_arguments=shlex.join(job.trainer_arguments),
         **(_of_container(job, job.spec) if job.spec else {}),

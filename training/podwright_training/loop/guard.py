@@ -11,7 +11,8 @@ from podwright_training.config.train_config import TrainConfig
 
 NORMAL_MAD = 1.4826  # standard deviations of a normal distribution in its median absolute deviation
 SMALLEST_SPREAD = 1e-6  # of the median: a rounding error among equal losses is not a spike
-MOST_BAD = 10  # bad steps in a row that are skipped, or rollbacks to one checkpoint: more end the run
+MOST_BAD = 10  # bad steps in a row that are skipped: more end the run
+MOST_ROLLBACKS = 3  # to one checkpoint: then one further back is tried
 
 
 class Guard:
