@@ -237,7 +237,7 @@ class MemoryTier:
         )
         described, parts = [each[0] for each in finished], [each[1] for each in finished]
         if bad := weights_check.complaint(parts, self._sizes):
-            raise RuinedCheckpointError(f"step {step} is not saved in memory: {bad}")
+            raise RuinedCheckpointError(f"the weights of step {step} are of no use: {bad}")
         self._exchange(partial, described)
         files = {
             name: {**entry, "host": self._hosts.names[origin]}

@@ -101,7 +101,7 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
     Raises:
         CheckpointError: It could not be written, the same error on every rank; older checkpoints are unchanged, and
             this one's files are deleted.
-        RuinedCheckpointError: No run can go on from its tensors; it is there, and its manifest says so.
+        RuinedCheckpointError: No run can go on from its tensors; its manifest says so.
     """
     final, partial = folders(directory, snapshot.state.step)
     collective = CollectiveIO(partial, group)
@@ -120,7 +120,7 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
         collective.first_rank(lambda: shutil.rmtree(partial, ignore_errors=True))  # others need its space
         raise
     if bad:
-        raise RuinedCheckpointError(f"checkpoint {final} is marked bad: {bad}")
+        raise RuinedCheckpointError(f"the weights of step {snapshot.state.step} are of no use: {bad}")
     return final
 
 
@@ -443,10 +443,16 @@ def _sha256(path: Path) -> str:
 
 
 def commit_checked(partial: Path, final: Path, files: dict[str, Any], parts: Sequence[Measured]) -> str:
-    """Commit a checkpoint; return why its manifest marks it as bad, empty if it is good."""
+    """Commit a checkpoint; return why its manifest marks it as bad, empty if it is good.
+
+    After a rollback, a bad one does not replace a good one of the same step.
+    """
     before = [path for path in _complete_and_damaged(final.parent) if path < final and not _mark(path)]
     history = filter(None, map(_size_of_weights, before[: weights_check.HISTORY]))
     bad = weights_check.complaint(parts, history)
+    if bad and final.is_dir() and _damage(final) is None:
+        shutil.rmtree(partial)
+        return bad
     commit(partial, final, files, weights={"rms": weights_check.rms(parts)}, **({"bad": bad} if bad else {}))
     return bad
 

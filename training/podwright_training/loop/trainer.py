@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -47,7 +46,7 @@ from podwright_training.job_store import JobStore
 from podwright_training.loop import garbage, guard, initial_weights, preflight
 from podwright_training.loop.faults import StallWatch, lost_ranks, memory_snapshot
 from podwright_training.loop.garbage import manual_collection
-from podwright_training.loop.guard import Guard
+from podwright_training.loop.guard import Guard, Rollbacks
 from podwright_training.loop.loss_scale import LossScale
 from podwright_training.loop.metrics import Metrics, batch_hash, digest_text
 from podwright_training.loop.noise_scale import NoiseScale
@@ -61,7 +60,7 @@ from podwright_training.parallel import ParallelModel, squared_norm
 from podwright_training.perplexity import perplexity
 from podwright_training.ranks import Hosts, Ranks, host_name, process_seconds
 from podwright_training.run_claim import claims_of_training
-from podwright_training.run_folder import RunFolder, writable, write_atomically
+from podwright_training.run_folder import RunFolder, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -92,9 +91,11 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
 
 def _claim(claims: ExitStack, options: TrainConfig) -> None:
     """Claim the run, until this stack ends."""
-    with writable(Path(options.run_dir)):
+    try:
         for claim in claims_of_training(options):
             claims.enter_context(claim)
+    except OSError as error:
+        raise UserError(f"run_dir {options.run_dir} is not writable: {error.strerror or error}") from error
 
 
 def make_repeatable(options: TrainConfig) -> None:
@@ -152,7 +153,7 @@ class Trainer:
         self._hosts, self._first_reader = _gather_hosts(self.model.data_rank, ranks)
         self._logged_sequences = 0  # of them, those before the last log line
         self._pending: list[Taken] = []  # taken, and not yet checked
-        self._rollbacks: Counter[Path] = Counter()
+        self._rollbacks = Rollbacks()
         self._noise_scale = NoiseScale()
         self._samples = Samples(options, tokenizer) if options.sample_prompts else None
         self._timer = StepTimer(ranks.world_size)
@@ -394,7 +395,7 @@ class Trainer:
     ) -> tuple[Path, step_folder.TrainerState] | tuple[None, None]:
         """Load everything but the data position from the newest good checkpoint."""
         for path in step_folder.agree_on_intact(directories):
-            if rolls_back and self._rollbacks[path] >= guard.MOST_ROLLBACKS:
+            if rolls_back and self._rollbacks.do_not_help(path):
                 continue
             try:
                 state = step_folder.restore(path, weights=self._weights(), optimizers=self.optimizers)
@@ -634,9 +635,9 @@ class Trainer:
             raise self._nothing_to_roll_back_to(what)
 
     def _nothing_to_roll_back_to(self, what: str) -> DivergedError:
-        if not self._rollbacks:
+        if not self._rollbacks.checkpoints:
             return DivergedError(f"{what}; there is no checkpoint to roll back to")
-        tried = ", ".join(sorted({path.name for path in self._rollbacks}))
+        tried = ", ".join(self._rollbacks.checkpoints)
         return DivergedError(
             f"{what}; no checkpoint helps, {guard.MOST_ROLLBACKS} rollbacks each to {tried} did not: resume with a "
             "lower --lr, or start a new run"
@@ -645,16 +646,16 @@ class Trainer:
     def _roll_back(self) -> Path | None:
         """Return to the newest good checkpoint with everything but the data: data drawn since then is skipped.
 
-        One that this process has returned to several times, without a newer one since, is left out: its weights or
-        the state of its optimizer are the cause.
+        Checkpoints whose rollbacks do not help are left out.
         """
+        bad_step = self.step
         self._expect_within(self._longest_s(Activity.SAVING))
         self.saver.forget_ruin()
         path, _ = self._restore(preflight.checkpoint_directories(self.options), rolls_back=True)
         if self.memory:
             self.memory.keep(None)  # what it has is of steps that do not count
         if path:
-            self._rollbacks[path] += 1
+            self._rollbacks.add(path, bad_step=bad_step)
         return path
 
     def _log(self, taken: dict[str, Any], timing: Timing) -> None:
@@ -692,7 +693,7 @@ class Trainer:
             )
 
     def _log_saved(self, saved: Saved) -> None:
-        self._rollbacks.pop(saved.path, None)  # it is another checkpoint now
+        self._rollbacks.forget(saved.path)  # it is another checkpoint now
         self.metrics.write(
             "checkpoint",
             step=saved.step,
