@@ -89,7 +89,12 @@ class MemoryTier:
     """
 
     def __init__(
-        self, options: TrainConfig, hosts: Hosts, *, merge: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
+        self,
+        options: TrainConfig,
+        hosts: Hosts,
+        *,
+        merge: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
+        silent: Callable[[], str] = lambda: "",
     ) -> None:
         self._options = options
         self._hosts = hosts
@@ -99,7 +104,7 @@ class MemoryTier:
         run = self._collective.first_rank(lambda: run_id(options.checkpoints))
         self.folder = MemoryFolder(Path(options.memory_checkpoint_dir), run=run, host=hosts.own)
         self._as_leader(self.folder.open)
-        self._thread = SavingThread("checkpoint in memory")
+        self._thread = SavingThread("checkpoint in memory", patience_s=options.step_timeout_s, silent=silent)
         self._stager = stager()
         self._planner = _planner()
         self._secret = b""
@@ -120,7 +125,7 @@ class MemoryTier:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Give the memory back, unless an error ends training: then the next start needs it."""
-        self._thread.end(error, patience_s=self._options.step_timeout_s)
+        self._thread.end(error)
         self._stager.close()
         self._close_server()
         if kind is None and self._hosts.is_leader:

@@ -58,18 +58,21 @@ class Saver:
     Args:
         options: Where to save, how many to keep, and whether to write in the background.
         on_saved: Called with each complete checkpoint, from the saving thread.
+        silent: Returns the name of a rank that stands still, empty if none does.
 
     Attributes:
         group: Process group of the saving threads.
         ruined: Why the weights of the last save are of no use, until ``forget_ruin``; older checkpoints are intact.
     """
 
-    def __init__(self, options: TrainConfig, *, on_saved: Callable[[Saved], None]) -> None:
+    def __init__(
+        self, options: TrainConfig, *, on_saved: Callable[[Saved], None], silent: Callable[[], str] = lambda: ""
+    ) -> None:
         self._options = options
         self._on_saved = on_saved
         self._mirror = Mirror(options.remote_checkpoints, options.checkpoints) if options.remote_checkpoints else None
         self.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        self._thread = SavingThread("checkpoint")
+        self._thread = SavingThread("checkpoint", patience_s=options.step_timeout_s, silent=silent)
         self._stager = stager()
         self._failures: list[CheckpointError] = []  # since the last success
         self.ruined: RuinedCheckpointError | None = None
@@ -81,7 +84,7 @@ class Saver:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Finish the save in progress, whatever ended training; if another rank hangs in it, end the process."""
-        self._thread.end(error, patience_s=self._options.step_timeout_s)
+        self._thread.end(error)
         self._stager.close()
 
     @property

@@ -51,6 +51,7 @@ from podwright_training.loop.loss_scale import LossScale
 from podwright_training.loop.metrics import Metrics, batch_hash, digest_text
 from podwright_training.loop.noise_scale import NoiseScale
 from podwright_training.loop.profile import Profile
+from podwright_training.loop.rank_watch import RankWatch
 from podwright_training.loop.samples import Samples
 from podwright_training.loop.schedule import batch_sequences, best_of_range, learning_rate
 from podwright_training.loop.sinks import open_sinks
@@ -85,7 +86,7 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
             use_host_cores(ranks)
         with process_group(ranks, device, store=store, timeout_s=options.start_timeout_s):
             with memory_snapshot(folder.memory_snapshot(ranks.rank), ranks, device):
-                trainer = Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer)
+                trainer = Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer, store=store)
             trainer.train()
 
 
@@ -130,7 +131,13 @@ class Trainer:
     """One rank of a run: model, optimizer, data and progress."""
 
     def __init__(
-        self, options: TrainConfig, *, ranks: Ranks, device: torch.device, tokenizer: PreTrainedTokenizerBase
+        self,
+        options: TrainConfig,
+        *,
+        ranks: Ranks,
+        device: torch.device,
+        tokenizer: PreTrainedTokenizerBase,
+        store: JobStore | None = None,
     ) -> None:
         self.options = options
         self.ranks = ranks
@@ -163,8 +170,13 @@ class Trainer:
         self._data_spent = False  # a source was read max_epochs times
         self._ruin_agreed = False  # a save has seen that the weights are of no use
         self._range_ended = False  # by a loss that is no number, or a spike
-        self.saver = Saver(options, on_saved=self._log_saved)
-        self.memory = MemoryTier(options, self._hosts, merge=merge_states) if options.memory_checkpoint_freq else None
+        self._watch = RankWatch(store, self._hosts)
+        self.saver = Saver(options, on_saved=self._log_saved, silent=lambda: self._watch.silent)
+        self.memory = (
+            MemoryTier(options, self._hosts, merge=merge_states, silent=lambda: self._watch.silent)
+            if options.memory_checkpoint_freq
+            else None
+        )
         self._memory_busy = False  # a rank still saves in memory
         self._pulse = Pulse.from_environment()
         self._stalls: StallWatch | None = None  # but in ``train``
@@ -177,6 +189,8 @@ class Trainer:
         snapshot = memory_snapshot(self.folder.memory_snapshot(self.ranks.rank), self.ranks, self.device)
         with (
             _stop_requests(says=self.ranks.rank == 0) as requests,
+            self._watch,
+            lost_ranks(lambda: self._watch.silent),
             memory,
             self.saver,
             closing(self.data.training),
