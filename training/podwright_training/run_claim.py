@@ -36,6 +36,7 @@ from podwright_training.run_folder import RunFolder, write_atomically, write_onc
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on
 
+CLAIMED_BY = "PODWRIGHT_CLAIMED_BY"  # variable: process whose claim the program that it starts may take
 RENEWAL_S = 10.0
 SILENT_S = 60.0  # without a renewal
 ABANDONED_S = 3600.0  # without a renewal, by the file system's clock: nobody waits for the next one
@@ -89,6 +90,7 @@ class Owner:
     cluster: str = ""  # Slurm's name of it: another cluster numbers its jobs from 1, too
     restart: int = 0  # how often Slurm requeued the job
     step: str = ""  # of the job
+    claimed_by: int = 0  # process that has the claim, and started this one to launch the job
     released: bool = False
 
     @classmethod
@@ -113,6 +115,7 @@ class Owner:
             cluster=variables.get("SLURM_CLUSTER_NAME", ""),
             restart=_whole(variables.get("SLURM_RESTART_COUNT", "")),
             step=variables.get("SLURM_STEP_ID", ""),
+            claimed_by=_whole(variables.get(CLAIMED_BY, "")),
         )
 
     def is_same_job(self, other: Owner) -> bool:
@@ -173,7 +176,8 @@ class Surroundings:
 
 def standing(owner: Owner, claimant: Owner, around: Surroundings) -> Standing:
     """Return whether ``claimant`` may make the next claim after that of ``owner``."""
-    if owner.released or owner.shares_with(claimant):
+    is_parent = owner.kind == Kind.LAUNCH and (owner.machine, owner.pid) == (claimant.machine, claimant.claimed_by)
+    if owner.released or is_parent or owner.shares_with(claimant):
         return Standing.FREE
     if owner.is_same_job(claimant):
         if owner.kind == Kind.JOB or owner.restart < claimant.restart:
@@ -277,8 +281,8 @@ class Claim:
         """Raise ``OwnedRunError`` if another job has claimed it since: this process was frozen, or cut off."""
         newest = _newest(self._folder)
         if newest and self._record and newest.number > self._record.number:
-            if newest.owner.shares_with(self._owner):
-                self._released.set()  # the host that leads now renews its own
+            if newest.owner.shares_with(self._owner) or self._owner.kind == Kind.LAUNCH:
+                self._released.set()  # the host that leads now, or the job, has its own
                 return
             raise OwnedRunError(
                 f"{self._name} was claimed by {newest.owner}, when this process had been silent: it ends"
