@@ -45,7 +45,7 @@ case "$*" in *--steps*) cat {folder}/steps;; *) cat {folder}/jobs;; esac
 
 @pytest.fixture
 def racer(tmp_path):
-    """Starts processes that claim a run when they are told to."""
+    """Starts processes that claim a run at a sign."""
     started = []
 
     def start(run_dir=tmp_path / "first"):
@@ -218,7 +218,7 @@ def test_slurm_says_whether_a_job_is_there(slurm, jobs, expected):
 
 
 def test_a_job_whose_controller_is_away_is_looked_at(slurm):
-    """Where Slurm does not answer, the process table of the same machine does."""
+    """The process table of the same machine answers where Slurm does not."""
     slurm(None)
     assert standing(_here(**JOB), _here(pid=1), Surroundings()) == Standing.OWNED
     assert standing(_here(**JOB, began=1), _here(pid=1), Surroundings()) == Standing.FREE
@@ -253,7 +253,7 @@ def test_hosts_of_an_elastic_run_share_a_claim(slurm):
 
 
 def test_a_launch_gives_its_claim_to_the_job(tmp_path, slurm):
-    """Until the job starts, a second launch and a trainer beside it are told of it; a cancelled job frees the run."""
+    """Until the job starts, a second launch and a trainer beside it are refused; a cancelled job frees the run."""
     slurm(f"{UID} PENDING first")
     with _claim(tmp_path, _here(kind=Kind.LAUNCH)) as launch:
         launch.give_to_job("7")
@@ -300,7 +300,7 @@ def _no_link(*_):
 
 
 class _World(Surroundings):
-    """What would be known of owners: which jobs Slurm has, and which processes of which machine live."""
+    """The facts about owners: the jobs that Slurm has, and the processes of each machine that live."""
 
     def __init__(self, machine, jobs, living, *, slurm_answers=True):
         self._machine, self._jobs, self._living, self._answers = machine, jobs, living, slurm_answers
@@ -401,7 +401,7 @@ test_claims_of_any_history = ClaimMachine.TestCase
 
 
 def test_a_claim_file_has_the_owner(tmp_path):
-    """What is written is what is read, and text of others is printable."""
+    """A claim is read as it was written, and text of others is printable."""
     owner = _here(job="7", host="node\x1b[2J")
     _claim(tmp_path, owner).take()
     values = json.loads(next(tmp_path.glob("*.json")).read_text())

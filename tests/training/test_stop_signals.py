@@ -47,7 +47,7 @@ def test_a_validation_ends_at_its_next_batch(tiny_flags, tmp_path, signalled, nu
 
 
 def test_samples_end_at_their_next_token(tiny_flags, tmp_path, signalled):
-    """What the model has added until then is not logged."""
+    """A text with a part of what the model adds is not logged."""
     prompts = tmp_path / "prompts"
     prompts.write_text("the node\n")
     calls = signalled(ParallelModel, "next_tokens")

@@ -143,7 +143,7 @@ class Owner:
 
 
 class Surroundings:
-    """What Slurm and this machine know of an owner; ``None`` is no answer."""
+    """Answers of Slurm and of this machine about an owner; ``None`` is no answer."""
 
     def has_job(self, owner: Owner) -> bool | None:
         """Return whether Slurm still has the owner's job, waiting or running."""
@@ -168,7 +168,7 @@ class Surroundings:
         return None if lines is None else any(line.strip().endswith(f".{owner.step}") for line in lines)
 
     def has_process(self, owner: Owner) -> bool | None:
-        """Return whether the owner's process lives, if this machine can tell."""
+        """Return whether the owner's process lives; ``None`` if it is of another machine."""
         if owner.machine != _machine():
             return None
         return _began(owner.pid) == owner.began
