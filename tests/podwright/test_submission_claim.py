@@ -1,17 +1,18 @@
-"""Two submissions of one run at the same instant: the files are those of the one that gets a job."""
+"""Two submissions of one run side by side: the files are those of the one that gets a job."""
 
 import io
 import os
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 from podwright.operations.access.remote import quoted
 from podwright.operations.jobs.submit import unpacking
 
 TRAINER = Path(sys.executable).with_name("podwright-train")
-SBATCH = "#!/bin/sh\nsleep 1\necho submitted >> {folder}/jobs\nwc -l < {folder}/jobs\n"
+SBATCH = "#!/bin/sh\ntouch {folder}/asked\nsleep 2\necho submitted >> {folder}/jobs\nwc -l < {folder}/jobs\n"
 SQUEUE = f'#!/bin/sh\necho "{os.geteuid()} PENDING first"\n'
 
 
@@ -34,26 +35,31 @@ def _environment(folder):
     return {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
 
 
+def _start(line, environment, content):
+    """Start a submission of one file."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(["sh", "-c", line], env=environment, **pipes)
+    process.stdin.write(_archive(content))
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
 def test_one_submission_places_its_files(tmp_path):
     """The other changes nothing: one line names the job that has the run."""
     run = tmp_path / "first"
     launch = quoted(str(TRAINER), "launch", f"--run-dir={run}", "--nodes=1", "--nproc-per-node=1", "--accelerator=cpu")
     line = unpacking(str(run), ["run.yaml"], launch, trainer=str(TRAINER))
     environment, contents = _environment(tmp_path), (b"lr: 0.1\n", b"lr: 0.2\n")
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    processes = [subprocess.Popen(["sh", "-c", line], env=environment, **pipes) for _ in contents]
-    for process, content in zip(processes, contents, strict=True):
-        process.stdin.write(_archive(content))
-        process.stdin.close()
-        process.stdin = None
-    outputs = [process.communicate() for process in processes]
-    statuses = [process.returncode for process in processes]
-    assert sorted(statuses) == [0, 2], outputs
-    winner = statuses.index(0)
-    assert (run / "run.yaml").read_bytes() == contents[winner]
+    first = _start(line, environment, contents[0])
+    while first.poll() is None and not (tmp_path / "asked").exists():
+        time.sleep(0.01)
+    second = _start(line, environment, contents[1])  # while Slurm has not answered the first
+    outputs = [process.communicate() for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 2), outputs
+    assert (run / "run.yaml").read_bytes() == contents[0]
     assert (tmp_path / "jobs").read_text().count("submitted") == 1
-    message = outputs[1 - winner][1].decode()
-    assert "error: run first belongs to job 1, submitted " in message
+    assert "error: run first belongs to job 1, submitted " in outputs[1][1].decode()
     assert not list(run.glob(".incoming*"))
 
 

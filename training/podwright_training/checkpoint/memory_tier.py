@@ -218,7 +218,7 @@ class MemoryTier:
             self.newest_step, self._warned = step, False
         except RuinedCheckpointError as error:
             self._as_leader(lambda: _remove(partial))
-            self.ruined = error
+            self.ruined = self.ruined or error
         except CheckpointError as error:
             self._as_leader(lambda: _remove(partial))
             if dist.get_rank() == 0 and not self._warned:

@@ -153,7 +153,7 @@ class Saver:
                 self._mirror.upload(path, kept=kept, group=self.group)
             self._failures = []
         except RuinedCheckpointError as error:
-            self.ruined = error
+            self.ruined = self.ruined or error
         except CheckpointError as error:
             self._failures.append(error)
             if not self.failed and dist.get_rank() == 0:
