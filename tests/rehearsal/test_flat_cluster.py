@@ -353,3 +353,49 @@ def test_it_ends_with_its_owner(home: Path) -> None:
         process.kill()
         process.wait()
     wait_for(lambda: not marked(home), timeout_s=600, what=lambda: f"the end of {marked(home)}")
+
+
+CLAIM = """#!/bin/bash
+#SBATCH --partition gpu --nodes 1 --requeue --job-name first --output {shared}/claim-%j.out --open-mode append
+exec srun {python} -c '
+import time
+from pathlib import Path
+from podwright_training.run_claim import claim_of_run
+from podwright_training.run_folder import RunFolder
+with claim_of_run(RunFolder(Path("{shared}/first"))):
+    print("claimed", flush=True)
+    time.sleep(600)
+'
+"""
+
+
+def test_slurm_says_who_trains_a_run(cluster: FlatCluster) -> None:
+    """A job that runs, or waits after a requeue, has its run; it goes on with it, and cancelled it frees the run."""
+    script = cluster.directory / "claim.sbatch"
+    script.write_text(CLAIM.format(shared=cluster.directory, python=sys.executable))
+    jobs = [int(cluster.run(["sbatch", "--parsable", str(script)]).stdout)]
+
+    def claimed(job_id: int, times: int) -> None:
+        output = cluster.directory / f"claim-{job_id}.out"
+        cluster.run(f"until [[ $(grep -c ^claimed {output}) == {times} ]]; do sleep 0.1; done", timeout_s=600)
+
+    def owner() -> str:
+        look = f"{sys.executable} -m podwright_training claim --run-dir {cluster.directory}/first 2>&1 || true"
+        return cluster.run(look).stdout
+
+    claimed(jobs[0], 1)
+    assert f"error: run first is being trained by job {jobs[0]} on {FIRST} since " in owner()
+    jobs.append(int(cluster.run(["sbatch", "--parsable", str(script)]).stdout))
+    refused = cluster.wait_for_job(jobs[1], timeout_s=600)
+    assert refused["JobState"] == "FAILED"
+    assert f"job {jobs[0]} on {FIRST}" in (cluster.directory / f"claim-{jobs[1]}.out").read_text()
+    cluster.run(f"scontrol requeuehold {jobs[0]}")
+    cluster.wait_for_job(jobs[0], frozenset({"PENDING", "REQUEUE_HOLD"}), timeout_s=600)
+    assert f"job {jobs[0]} on {FIRST}" in owner()
+    cluster.run(f"scontrol release {jobs[0]}")
+    claimed(jobs[0], 2)
+    cluster.run(f"scancel {jobs[0]}")
+    cluster.wait_for_job(jobs[0], timeout_s=600)
+    assert owner() == "no job trains run first\n"
+    jobs.append(int(cluster.run(["sbatch", "--parsable", str(script)]).stdout))
+    claimed(jobs[2], 1)

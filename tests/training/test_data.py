@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from podwright_training.data.faults import DataError
 from podwright_training.data.mixture import Mixture, Source
 from podwright_training.data.stream import PackedStream, merge_states
-from podwright_training.data.workers import PIPE_BYTES
+from podwright_training.data.workers import IGNORED_SIGNALS, PIPE_BYTES
 
 CONTEXT = 7
 LIMIT_S = 300
@@ -211,6 +212,23 @@ def test_worker_outlives_stop_signals(make_ranks, tmp_path):
     for number in (signal.SIGTERM, signal.SIGUSR1):
         os.kill(worker._process.pid, number)
     stream.replay(20_000)
+    assert worker._process.is_alive()
+
+
+@pytest.mark.slow
+def test_worker_outlives_stop_signals_while_it_starts(make_ranks, tmp_path, monkeypatch):
+    """They reach it before it runs a line of its own, and it makes sequences all the same."""
+    start = SpawnProcess.start
+
+    def start_and_signal(process):
+        start(process)
+        for number in IGNORED_SIGNALS:
+            os.kill(process.pid, number)
+
+    monkeypatch.setattr(SpawnProcess, "start", start_and_signal)
+    (stream,) = make_ranks(1, write_corpus(tmp_path, shards=2), streams=2, workers=1)
+    stream.next_batch()
+    (worker,) = stream._running
     assert worker._process.is_alive()
 
 

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from io import TextIOWrapper
 
 from podwright_training.code_caches import use_private_caches
-from podwright_training.errors import DeviceMemoryError, LostRanksError, UserError, report
+from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
 from podwright_training.spelling import Help, Parser, as_shown, known, named
 from podwright_training.terminal import fit_terminals, whole_lines
 
@@ -24,6 +24,7 @@ GROUPS = {"tokenizer"}  # commands that have commands of their own: alone, they 
 WHOLE = {"schema"}  # commands that print JSON
 COMPUTE = {"train", "join", "dry-run", "evaluate", "generate", "replay"}  # commands whose torch may compile
 USER_ERROR_STATUS = 2  # what argparse exits with too
+DIVERGED_STATUS = 65  # sysexits.h's DATAERR
 UNREAD_STATUS = 1  # of output that nobody reads to its end
 UNWRITTEN_STATUS = 1  # of a full disk or a read-only folder
 INTERRUPTED_STATUS = 130  # by Ctrl-C
@@ -33,6 +34,7 @@ STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  
 COMMANDS = {  # name: (module, summary)
     "train": ("train", "train a model; start it with torchrun for more than one process"),
     "launch": ("launch", "make a run folder and submit its job to Slurm"),
+    "claim": ("claim", "say which job trains a run, or claim it for a job of another trainer"),
     "follow": ("follow", "convert another trainer's log to metrics; `launch --job` starts it"),
     "join": ("join", "take part in an elastic run, as one of its hosts; see launch --nodes 2-4"),
     "dry-run": ("dry_run", "count memory and traffic of a large job's step, on one CPU"),
@@ -56,6 +58,7 @@ EXAMPLES = {
         "launch --run-dir runs/a --nodes 2 -- --config run.yaml",
         "launch --job job.yaml",
     ),
+    "claim": ("claim --run-dir runs/a",),
     "follow": ("follow --run-dir runs/a --ranks 16",),
     "join": ("join --config run.yaml --min-nodes 2 --max-nodes 4 --member 0",),
     "dry-run": ("dry-run --preset llama3_1_70b --world-size 256 --memory-gb 80",),
@@ -90,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if not isinstance(error, DeviceMemoryError):
             report(error)
-        return USER_ERROR_STATUS
+        return DIVERGED_STATUS if isinstance(error, DivergedError) else USER_ERROR_STATUS
     except LostRanksError as error:
         report(error)
         return LOST_STATUS

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from typing import Any
+
+from podwright_training.json_text import to_json
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -15,4 +16,4 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def answer(args: argparse.Namespace, text: str, document: Mapping[str, Any]) -> None:
     """Print the text or, with ``--json``, the document; its paths become text."""
-    print(json.dumps(document, indent=2, default=str) if args.json else text)
+    print(to_json(document, indent=2, default=str) if args.json else text)

@@ -18,6 +18,10 @@ class UserError(ValueError):
     """An error the user can fix: the message has the given value, the allowed ones and the solution. Exit status 2."""
 
 
+class DivergedError(UserError):
+    """The weights of a run are of no use, or its validation loss is no number. Exit status 65."""
+
+
 class DeviceMemoryError(UserError):
     """This rank's device is out of memory. It is reported where it is raised, as other ranks may wait for this one."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import logging
 import math
 import os
+import secrets
 import shutil
 import stat
 import time
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from podwright_training.errors import UserError
+from podwright_training.json_text import to_json
 from podwright_training.json_values import loads
 from podwright_training.regular_file import open_regular
 
@@ -79,10 +80,11 @@ NUMBERS_BY_NAME = frozenset(["losses", "source_tokens", "source_epochs"])
 TEXTS = frozenset(["texts"])
 NUMBERS_AS_TEXT = frozenset(["guard", "overflow"])  # events whose numbers are texts: NaN is no JSON
 START = b'"event": "start"'  # as the trainer writes it
-DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or infinite
+DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or infinite: null in the file
 LARGEST = 1e100  # of a number that is not damage
 LARGEST_WHOLE = 2**63
 METRICS_LIMIT_BYTES = 1 << 30  # of the end of the metrics that is read: the steps of two million lines
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # errors of a file system without hard links
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
 ASIDE = ".replaced"  # suffix of the hidden name of a folder that is being replaced
@@ -153,6 +155,11 @@ class RunFolder:
         return self.root / "memory" / f"rank-{rank:05d}.pickle"
 
     @property
+    def claims(self) -> Path:
+        """Return the folder that says which job trains the run."""
+        return self.root / "claims"
+
+    @property
     def elastic(self) -> Path:
         """Return the folder through which the hosts of an elastic run meet; it also has their output."""
         return self.root / "elastic"
@@ -207,7 +214,7 @@ class RunFolder:
 
     def append(self, event: dict[str, Any]) -> None:
         """Append an event that has its time."""
-        line = json.dumps(event)
+        line = to_json(event)
         try:
             with os.fdopen(open_for_append(self.metrics), "ab", buffering=0) as file:
                 file.write(f"{line}\n".encode())
@@ -253,7 +260,7 @@ def _starts(file: BinaryIO, end: int) -> Iterator[bytes]:
 def _event(line: bytes) -> dict[str, Any] | None:
     """Return the event in a line of the metrics, without fields that are null; ``None`` if the line is damaged."""
     try:
-        event = loads(line)
+        event = _with_nan(loads(line))
     except ValueError:
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
@@ -262,6 +269,17 @@ def _event(line: bytes) -> dict[str, Any] | None:
     has_all = all(event.get(name) is not None for name in REQUIRED.get(kind, ()))
     is_whole = has_all and all(_is_value(kind, name, value) for name, value in event.items())
     return {name: value for name, value in event.items() if value is not None} if is_whole else None
+
+
+def _with_nan(event: Any) -> Any:
+    """Return an event with NaN where its file has null for what may diverge."""
+    if not isinstance(event, dict):
+        return event
+    diverged: dict[str, Any] = {name: math.nan for name in DIVERGING if name in event and event[name] is None}
+    losses = event.get("losses")
+    if isinstance(losses, dict):
+        diverged["losses"] = {name: math.nan if loss is None else loss for name, loss in losses.items()}
+    return {**event, **diverged}
 
 
 def _is_value(kind: str, name: str, value: Any) -> bool:
@@ -338,12 +356,45 @@ def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically: readers see the old or the new content, and a link stays a link."""
     path = place_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")  # hosts may have equal process ids
     with temporary.open("w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def write_once(path: Path, text: str) -> bool:
+    """Write a file that can be made only once, on any host of a shared file system; return whether this call made it.
+
+    Readers see no file or the whole one: a link gives a synced draft its name. A file system without hard links has
+    the name first and the text an instant later, so readers there try again when a text is incomplete.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    _write_new(draft, text)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return draft.stat().st_nlink > 1  # the link was made, but NFS asked again because the answer was lost
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        try:
+            _write_new(path, text)
+        except FileExistsError:
+            return False
+    finally:
+        draft.unlink()
+    return True
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that must not exist, durably."""
+    with path.open("x") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager

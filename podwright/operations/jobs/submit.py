@@ -13,7 +13,7 @@ import shlex
 import socket
 import subprocess
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,7 +31,7 @@ RECORD = "submission.json"  # in the run's folder: what was sent, by whom, from 
 RUN_SUFFIXES = {".yaml", ".yml"}
 GIT_LIMIT_S = 60  # a repository may be on a file server that hangs
 NODES = re.compile(r"[1-9]\d*(-[1-9]\d*)?")  # of sbatch and of podwright-train launch
-# Each file gets its name when all of them have arrived.
+# Each file gets its name when all of them have arrived, and when no other job or submission has the run.
 UNPACK = """set -e
 mkdir -p {folder}
 if [ -L {folder} ] || [ ! -O {folder} ]; then
@@ -41,12 +41,20 @@ fi
 new=$(mktemp -d {folder}/.incoming.XXXXXX)
 trap 'rm -rf "$new"' EXIT
 tar -x -f - -C "$new" --no-same-owner
+export new
+{claim} sh -c {placing}"""
+PLACE = """set -e
 for name in {names}; do
   [ ! -d "$new/$name" ] || rm -rf {folder}/"$name"
   mv -f -T "$new/$name" {folder}/"$name"
 done
 cd {folder}
 {command}"""
+# An environment that an older version made has no such command; then launch alone looks for other jobs.
+CLAIM = """claim() {{
+  if {trainer} claim --help > /dev/null 2>&1; then {trainer} claim --run-dir={folder} -- "$@"; else "$@"; fi
+}}
+claim"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +127,8 @@ def run(options: argparse.Namespace) -> int:
     folder = found.path(name)
     command = _trainer(options, found, folder) if _is_run(options.file) else _batch(options, name)
     record = _record(files, command)
-    output = send(node, folder, {**files, RECORD: record}, command)
+    trainer = f"{found.environment}/bin/podwright-train" if _is_run(options.file) else ""
+    output = send(node, folder, {**files, RECORD: record}, command, trainer=trainer)
     jobs = _launched(node, output) if _is_run(options.file) else {"batch": slurm.number(node, output)}
     job_id = [*jobs.values()][-1]
     if options.json:
@@ -297,10 +306,17 @@ def _git(folder: Path, *arguments: str) -> str:
     return ""
 
 
-def send(node: Remote, folder: str, files: Mapping[str, Path | bytes], command: str) -> str:
-    """Unpack the files in a folder of the node, then run a command there; return its output."""
-    line = UNPACK.format(folder=quoted(folder), names=quoted(*files), command=command)
-    with node.started(line) as process:
+def send(node: Remote, folder: str, files: Mapping[str, Path | bytes], command: str, *, trainer: str = "") -> str:
+    """Unpack the files in a folder of the node, then run a command there; return its output.
+
+    Args:
+        node: Where.
+        folder: The run's.
+        files: Their contents by name.
+        command: A line of shell.
+        trainer: podwright-train on the node, which claims the run meanwhile; empty for a batch script.
+    """
+    with node.started(unpacking(folder, files, command, trainer=trainer)) as process:
         if process.stdin is None or process.stdout is None:
             raise OperationError("ssh was started without pipes")
         output = Drain(process.stdout)
@@ -308,6 +324,13 @@ def send(node: Remote, folder: str, files: Mapping[str, Path | bytes], command: 
             _pack(process.stdin, files)
         process.wait()
         return output.text()
+
+
+def unpacking(folder: str, names: Iterable[str], command: str, *, trainer: str = "") -> str:
+    """Return the lines of shell that unpack files into a folder and run a command there."""
+    place = PLACE.format(folder=quoted(folder), names=quoted(*names), command=command)
+    claim = CLAIM.format(trainer=quoted(trainer), folder=quoted(folder)) if trainer else ""
+    return UNPACK.format(folder=quoted(folder), claim=claim, placing=quoted(place))
 
 
 def _pack(stream: IO[bytes], files: Mapping[str, Path | bytes]) -> None:

@@ -32,6 +32,10 @@ class DamagedCheckpointError(CheckpointError):
     """A checkpoint's files have changed since they were written."""
 
 
+class RuinedCheckpointError(DamagedCheckpointError):
+    """No run can go on from a checkpoint's tensors, or its manifest says so."""
+
+
 class CollectiveIO:
     """File operations of all ranks of a group on a shared file or folder."""
 

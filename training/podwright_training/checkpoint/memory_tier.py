@@ -17,6 +17,7 @@ import logging
 import os
 import secrets
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,8 +33,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlanner
 
-from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
+from podwright_training.checkpoint import step_folder, weights_check
+from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO, RuinedCheckpointError
 from podwright_training.checkpoint.index import INDEX
 from podwright_training.checkpoint.memory_folder import Held, MemoryFolder
 from podwright_training.checkpoint.memory_reader import MemoryReader, RemoteFiles
@@ -90,7 +91,12 @@ class MemoryTier:
     """
 
     def __init__(
-        self, options: TrainConfig, hosts: Hosts, *, merge: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
+        self,
+        options: TrainConfig,
+        hosts: Hosts,
+        *,
+        merge: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
+        silent: Callable[[], str] = lambda: "",
     ) -> None:
         self._options = options
         self._hosts = hosts
@@ -100,7 +106,7 @@ class MemoryTier:
         run = self._collective.first_rank(lambda: run_id(options.checkpoints))
         self.folder = MemoryFolder(Path(options.memory_checkpoint_dir), run=run, host=hosts.own)
         self._as_leader(self.folder.open)
-        self._thread = SavingThread("checkpoint in memory")
+        self._thread = SavingThread("checkpoint in memory", patience_s=options.step_timeout_s, silent=silent)
         self._stager = Stager()
         self._planner = _planner()
         self._secret = run_secret(RunFolder(Path(options.run_dir))) if hosts.are_several else b""
@@ -108,6 +114,8 @@ class MemoryTier:
         self._addresses: dict[str, Address] = {}
         self._steps = 1 if options.memory_checkpoint_freq == AUTO else int(options.memory_checkpoint_freq or 1)
         self._last: tuple[int, float] | None = None  # step and time of the last save
+        self._sizes: deque[float] = deque(maxlen=weights_check.HISTORY)  # of the weights, in good checkpoints
+        self.ruined: RuinedCheckpointError | None = None
         self._warned = self._broken = False
         self.newest_step: int | None = None
         self.paused_s = 0.0
@@ -119,7 +127,7 @@ class MemoryTier:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Give the memory back, unless an error ends training: then the next start needs it."""
-        self._thread.end(error, patience_s=self._options.step_timeout_s)
+        self._thread.end(error)
         self._stager.close()
         self._close_server()
         if kind is None and self._hosts.is_leader:
@@ -202,6 +210,7 @@ class MemoryTier:
         self.wait()
         self._close_server()
         self._as_leader(lambda: self.folder.keep([] if step is None else [step]))
+        self.ruined = None
         self.newest_step, self._last = step, None  # steps may count from an earlier one: the next is saved
 
     def _write(self, snapshot: Snapshot, paused_s: float, step_s: float) -> None:
@@ -209,6 +218,9 @@ class MemoryTier:
         try:
             self._write_together(snapshot, paused_s, step_s)
             self.newest_step, self._warned = step, False
+        except RuinedCheckpointError as error:
+            self._as_leader(lambda: _remove(partial))
+            self.ruined = self.ruined or error
         except CheckpointError as error:
             self._as_leader(lambda: _remove(partial))
             if dist.get_rank() == 0 and not self._warned:
@@ -227,7 +239,12 @@ class MemoryTier:
         self._choose_frequency([each[1:] for each in gathered])
         step_folder.save_tensors(partial, snapshot.tensors, self.group, durable=False, planner=self._planner())
         state = replace(snapshot.state, data=self._merge([each[0] for each in gathered]))
-        described = collective.all_ranks(lambda: self._finish_own(partial, snapshot, state))
+        finished = collective.all_ranks(
+            lambda: (self._finish_own(partial, snapshot, state), weights_check.measure(snapshot.tensors))
+        )
+        described, parts = [each[0] for each in finished], [each[1] for each in finished]
+        if bad := weights_check.complaint(parts, self._sizes):
+            raise RuinedCheckpointError(f"the weights of step {step} are of no use: {bad}")
         self._exchange(partial, described)
         files = {
             name: {**entry, "host": self._hosts.names[origin]}
@@ -235,7 +252,9 @@ class MemoryTier:
             for name, entry in part.items()
         }
         collective.all_ranks(lambda: None)  # every rank has its files in both places
-        self._as_leader(lambda: step_folder.commit(partial, final, files))
+        rms = weights_check.rms(parts)
+        self._as_leader(lambda: step_folder.commit(partial, final, files, weights={"rms": rms}))
+        self._sizes.append(rms)
 
     def _begin(self, step: int, size: int, own: tuple[Any, float, float]) -> tuple[Any, float, float]:
         if self._hosts.is_leader:

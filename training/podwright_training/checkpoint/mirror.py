@@ -62,8 +62,15 @@ class Mirror:
             raise CheckpointError(f"cannot use checkpoint_dir {self._url}: {_brief(error)}") from error
 
     def newest(self) -> str | None:
-        """Return the name of the newest complete checkpoint in the store."""
-        return max((name for name in self._names() if self._exists(f"{name}/{MANIFEST}")), default=None)
+        """Return the name of the newest complete checkpoint in the store that is not marked bad."""
+        for name in sorted(self._names(), reverse=True):
+            if self._exists(f"{name}/{MANIFEST}") and not step_folder.mark_in(self._manifest(name)):
+                return name
+        return None
+
+    def _manifest(self, name: str) -> str:
+        with self._store.open_input_stream(f"{self._prefix}/{name}/{MANIFEST}") as stream:
+            return str(stream.read(), errors="replace")
 
     def fetch(self, group: dist.ProcessGroup | None = None) -> None:
         """Copy the newest checkpoint from the store, with all ranks, if it is newer than every local intact one."""

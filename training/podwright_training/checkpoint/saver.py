@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.checkpoint.collective_io import CheckpointError, RuinedCheckpointError
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.checkpoint.saving_thread import SavingThread
 from podwright_training.checkpoint.stager import Stager
@@ -57,19 +57,24 @@ class Saver:
     Args:
         options: Where to save, how many to keep, and whether to write in the background.
         on_saved: Called with each complete checkpoint, from the saving thread.
+        silent: Returns the name of a rank that stands still, empty if none does.
 
     Attributes:
         group: Process group of the saving threads.
+        ruined: Why the weights of the last save are of no use, until ``forget_ruin``; older checkpoints are intact.
     """
 
-    def __init__(self, options: TrainConfig, *, on_saved: Callable[[Saved], None]) -> None:
+    def __init__(
+        self, options: TrainConfig, *, on_saved: Callable[[Saved], None], silent: Callable[[], str] = lambda: ""
+    ) -> None:
         self._options = options
         self._on_saved = on_saved
         self._mirror = Mirror(options.remote_checkpoints, options.checkpoints) if options.remote_checkpoints else None
         self.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        self._thread = SavingThread("checkpoint")
+        self._thread = SavingThread("checkpoint", patience_s=options.step_timeout_s, silent=silent)
         self._stager = Stager()
         self._failures: list[CheckpointError] = []  # since the last success
+        self.ruined: RuinedCheckpointError | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +83,7 @@ class Saver:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Finish the save in progress, whatever ended training; if another rank hangs in it, end the process."""
-        self._thread.end(error, patience_s=self._options.step_timeout_s)
+        self._thread.end(error)
         self._stager.close()
 
     @property
@@ -127,6 +132,11 @@ class Saver:
         if self._failures:
             raise self._failures[-1]
 
+    def forget_ruin(self) -> None:
+        """Go on: training has returned to a good checkpoint."""
+        self.wait()
+        self.ruined = None
+
     def _write(self, snapshot: Snapshot, begin: float, paused_s: float) -> None:
         options = self._options
         try:
@@ -141,6 +151,8 @@ class Saver:
             if self._mirror:
                 self._mirror.upload(path, kept=kept, group=self.group)
             self._failures = []
+        except RuinedCheckpointError as error:
+            self.ruined = self.ruined or error
         except CheckpointError as error:
             self._failures.append(error)
             if not self.failed and dist.get_rank() == 0:

@@ -6,7 +6,8 @@ is on disk:
     .metadata, __<rank>_<n>.distcp   weights and optimizer state, PyTorch's distributed checkpoint format
     rng-<rank>.pt                    state of the rank's random number generators
     trainer.json                     step, data position, shape of the model
-    manifest.json                    all files; a folder without it is not a checkpoint
+    manifest.json                    all files; a folder without it is not a checkpoint. Also the size of the weights
+                                     and, if no run can go on from them (``weights_check.py``), why: ``bad``
 
 ``saver.py`` decides when to write one and what to do if that fails. Reading one runs no code from it: tensors are read
 as weights only, and ``index.py`` reads the index of the tensors.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -39,8 +41,16 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from podwright_training.beats import Pulse
-from podwright_training.checkpoint.collective_io import PASSING, CheckpointError, CollectiveIO, DamagedCheckpointError
+from podwright_training.checkpoint import weights_check
+from podwright_training.checkpoint.collective_io import (
+    PASSING,
+    CheckpointError,
+    CollectiveIO,
+    DamagedCheckpointError,
+    RuinedCheckpointError,
+)
 from podwright_training.checkpoint.index import IndexedReader
+from podwright_training.checkpoint.weights_check import Measured
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.optim import EMA, Optimizers
 from podwright_training.run_folder import commit_folder, delete_folder, place_of, recover_folders, write_atomically
@@ -91,6 +101,7 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
     Raises:
         CheckpointError: It could not be written, the same error on every rank; older checkpoints are unchanged, and
             this one's files are deleted.
+        RuinedCheckpointError: No run can go on from its tensors; its manifest says so.
     """
     final, partial = folders(directory, snapshot.state.step)
     collective = CollectiveIO(partial, group)
@@ -99,13 +110,17 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
         save_tensors(partial, snapshot.tensors, group)
         collective.all_ranks(lambda: save_rng(rng_file(partial), snapshot.rng))
         collective.first_rank(lambda: write_state(partial, snapshot.state))
-        parts = collective.all_ranks(lambda: describe(_own_share(collective, partial)))
-        files = {name: entry for part in parts for name, entry in part.items()}
+        parts = collective.all_ranks(
+            lambda: (describe(_own_share(collective, partial)), weights_check.measure(snapshot.tensors))
+        )
+        files = {name: entry for described, _ in parts for name, entry in described.items()}
         Pulse.from_environment().check()  # it may have been frozen meanwhile
-        collective.first_rank(lambda: commit(partial, final, files))
+        bad = collective.first_rank(lambda: commit_checked(partial, final, files, [part for _, part in parts]))
     except CheckpointError:
         collective.first_rank(lambda: shutil.rmtree(partial, ignore_errors=True))  # others need its space
         raise
+    if bad:
+        raise RuinedCheckpointError(f"the weights of step {snapshot.state.step} are of no use: {bad}")
     return final
 
 
@@ -151,7 +166,7 @@ def newest(directory: Path) -> Path | None:
 
 
 def intact(directory: Path) -> list[Path]:
-    """Return all checkpoints that look intact, newest first; log and skip damaged ones.
+    """Return all checkpoints that look intact, newest first; log and skip damaged ones, and those marked bad.
 
     Their files are those of the manifest, with their recorded sizes, and ``trainer.json`` has its hash. The hashes of
     the others are checked when they are read.
@@ -239,7 +254,16 @@ def load(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers | 
     collective.first_rank(lambda: _check_sizes(path))  # of the files of all ranks
     collective.all_ranks(lambda: _check_contents(path, _own_share(collective, path)))
     load_by(IndexedReader(path, manifest_of(path)), path, weights=weights, optimizers=optimizers)
+    if _size_of_weights(path) is None:  # an older version wrote it, and did not look
+        parts = collective.all_ranks(lambda: weights_check.measure({"model": _detached(weights)}))
+        if bad := weights_check.complaint(parts, []):
+            raise RuinedCheckpointError(f"checkpoint {path} is of no use: {bad}")
     return read_state(path)
+
+
+def marked_bad(directory: Path) -> str:
+    """Return why the newest checkpoint that is marked bad is; empty if none is."""
+    return next(filter(None, map(_mark, _complete_and_damaged(directory))), "")
 
 
 def load_by(reader: IndexedReader, path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers | None) -> None:
@@ -422,9 +446,24 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def commit(partial: Path, final: Path, files: dict[str, Any]) -> None:
+def commit_checked(partial: Path, final: Path, files: dict[str, Any], parts: Sequence[Measured]) -> str:
+    """Commit a checkpoint; return why its manifest marks it as bad, empty if it is good.
+
+    After a rollback, a bad one does not replace a good one of the same step.
+    """
+    before = [path for path in _complete_and_damaged(final.parent) if path < final and not _mark(path)]
+    history = filter(None, map(_size_of_weights, before[: weights_check.HISTORY]))
+    bad = weights_check.complaint(parts, history)
+    if bad and final.is_dir() and _damage(final) is None:
+        shutil.rmtree(partial)
+        return bad
+    commit(partial, final, files, weights={"rms": weights_check.rms(parts)}, **({"bad": bad} if bad else {}))
+    return bad
+
+
+def commit(partial: Path, final: Path, files: dict[str, Any], **facts: Any) -> None:
     """Write the manifest and give the folder its name."""
-    write_atomically(partial / MANIFEST, json.dumps({"files": files}, indent=1))
+    write_atomically(partial / MANIFEST, json.dumps({"files": files, **facts}, indent=1, allow_nan=False))
     commit_folder(partial, final)
 
 
@@ -437,7 +476,41 @@ def _damage(path: Path) -> DamagedCheckpointError | None:
         check_hashes(path, [path / TRAINER])
     except DamagedCheckpointError as damage:
         return damage
+    if bad := _mark(path):
+        return RuinedCheckpointError(f"checkpoint {path} is marked bad: {bad}")
     return None
+
+
+def _mark(path: Path) -> str:
+    """Return why a checkpoint's manifest marks it as bad; empty if it does not."""
+    return mark_in(_text_of_manifest(path))
+
+
+def mark_in(manifest: str) -> str:
+    """Return why the text of a manifest marks its checkpoint as bad; empty if it does not, or is damaged."""
+    return str(_facts(manifest).get("bad") or "")
+
+
+def _size_of_weights(path: Path) -> float | None:
+    """Return the root mean square of a checkpoint's weights, if its manifest has it."""
+    weights = _facts(_text_of_manifest(path)).get("weights")
+    size = weights.get("rms") if isinstance(weights, dict) else None
+    return float(size) if isinstance(size, int | float) and math.isfinite(size) else None
+
+
+def _text_of_manifest(path: Path) -> str:
+    try:
+        return (path / MANIFEST).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _facts(manifest: str) -> dict[str, Any]:
+    try:
+        facts = json.loads(manifest)
+    except (ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def manifest_of(path: Path) -> dict[str, dict[str, Any]]:

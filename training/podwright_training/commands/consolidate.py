@@ -12,7 +12,8 @@ from podwright_training.answer import add_json, answer
 from podwright_training.config.export_options import DTYPES, SHARD_GB, ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
-from podwright_training.run_folder import RunFolder
+from podwright_training.run_claim import Claim, Kind, Owner
+from podwright_training.run_folder import RunFolder, writable
 from podwright_training.terminal import drawing_console
 
 
@@ -137,7 +138,13 @@ def _export(folder: RunFolder, path: Path, target: Path, chosen: ExportOptions, 
     options = load_run(folder)
     others = [*merged, *_earlier(path, chosen.average)]
     card = model_card(folder, path, options, averaged_with=others)
-    with _progress(path, export.total_bytes(path, chosen)) as advance:
+    claim = Claim(
+        folder.claims / target.name,
+        f"model {target}",
+        Owner.of_this_process(Kind.EXPORT),
+        alternative="start again later",
+    )
+    with writable(folder.root), claim, _progress(path, export.total_bytes(path, chosen)) as advance:
         export.export(path, target, options, chosen, averaged_with=others, card=card, on_bytes=advance)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +12,7 @@ from podwright_training.config import sources
 from podwright_training.config.parallel_dims import problems
 from podwright_training.errors import ConfigError, UserError
 from podwright_training.hardware import MEMORY_GB
+from podwright_training.json_text import to_json
 from podwright_training.ranks import Ranks
 from podwright_training.worker_pool import run_all
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print(report.text(options, steps[-1], memory_gb=memory_gb), flush=True)
     if args.json:
-        print(json.dumps(report.document(options, steps, world_size=args.world_size, memory_gb=memory_gb), indent=2))
+        print(to_json(report.document(options, steps, world_size=args.world_size, memory_gb=memory_gb), indent=2))
     exceeds = memory_gb is not None and any(step.peak_bytes > memory_gb * 1e9 for step in steps)
     return FINDING_STATUS if exceeds else 0
 

@@ -16,6 +16,7 @@ from podwright_training.config.sources import add_options, load, load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
 from podwright_training.harness import PROGRAM, run_tasks
+from podwright_training.json_text import to_json
 from podwright_training.model_folder import read_object
 from podwright_training.perplexity import Sums, sums_by_source
 from podwright_training.ranks import Ranks
@@ -114,7 +115,7 @@ def _keep(found: dict[str, Any], args: argparse.Namespace) -> None:
             dtype=args.dtype,
         )
     if args.run_dir:
-        write_atomically(RunFolder(args.run_dir).evaluation, json.dumps(found, indent=2) + "\n")
+        write_atomically(RunFolder(args.run_dir).evaluation, to_json(found, indent=2) + "\n")
     answer(args, "\n".join(as_lines(found)), found)
 
 

@@ -18,6 +18,7 @@ from podwright_training.errors import UserError
 from podwright_training.jobs.log_reader import LONGEST_LINE, Event, LogReader
 from podwright_training.jobs.spec import JobSpec, read_written
 from podwright_training.regular_file import open_regular
+from podwright_training.run_claim import claim_of_run
 from podwright_training.run_folder import RunFolder
 
 POLL_S = 0.5
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Follow the log until the job's script writes that the program has ended."""
     folder = RunFolder(args.run_dir)
+    claim_of_run(folder).check()  # the batch script has claimed it for its job
     spec = read_written(folder.job)
     follower = _Follower(folder, args.log or folder.log, spec, ranks=args.ranks, job_id=args.job_id)
     follower.catch_up(args.from_byte)

@@ -24,7 +24,7 @@ from podwright_training import neuron, shell_templates
 from podwright_training.answer import add_json, answer
 from podwright_training.config import sources
 from podwright_training.config.sources import preset_names
-from podwright_training.elastic.membership import FAILED, FINISHED, LEFT, UNABLE, USER_ERROR
+from podwright_training.elastic.membership import DIVERGED, FAILED, FINISHED, LEFT, UNABLE, USER_ERROR
 from podwright_training.elastic.offenders import MOST_FAILURES, WITHIN_S
 from podwright_training.elastic.policy import Policy
 from podwright_training.errors import ConfigError, UserError
@@ -34,6 +34,7 @@ from podwright_training.jobs.spec import JobSpec, fill
 from podwright_training.jobs.spec import load as load_job
 from podwright_training.nxdt import launch as nxdt
 from podwright_training.private_folder import make_closed, may_be_exchanged
+from podwright_training.run_claim import Kind, claim_of_run
 from podwright_training.run_folder import RunFolder, writable, write_atomically
 from podwright_training.run_secret import run_secret
 from podwright_training.spelling import Parser, as_shown, flag
@@ -311,7 +312,7 @@ def render(job: Job) -> str:
         within_s=WITHIN_S,
         left_status=LEFT,
         unable_status=UNABLE,
-        ended_statuses=[FINISHED, USER_ERROR, FAILED],
+        ended_statuses=[FINISHED, USER_ERROR, DIVERGED, FAILED],
         run_dir=shlex.quote(str(job.run.root)),
         trainer_arguments=shlex.join(job.trainer_arguments),
         **(_of_container(job, job.spec) if job.spec else {}),
@@ -370,6 +371,7 @@ def submit(job: Job) -> int:
 
     Raises:
         LaunchError: The environment or Slurm is missing, or Slurm rejects the job.
+        OwnedRunError: Another job trains the run, or waits to.
     """
     if not job.program.exists():
         raise LaunchError(f"--environment {job.environment}: no {job.program}")
@@ -379,12 +381,20 @@ def submit(job: Job) -> int:
         job.run.root.mkdir(parents=True, exist_ok=True)
         if owner := _other_owner(job.run.root):  # who made it since it was not there
             raise LaunchError(f"--run-dir: {job.run.root} is {owner}'s")
-        if job.elastic:
-            make_closed(job.run.elastic)
-        run_secret(job.run)
-        if job.spec:
-            _write_job(job, job.spec)
-        write_atomically(job.run.sbatch, render(job))
+        with claim_of_run(job.run, Kind.LAUNCH) as claim:
+            if job.elastic:
+                make_closed(job.run.elastic)
+            run_secret(job.run)
+            if job.spec:
+                _write_job(job, job.spec)
+            write_atomically(job.run.sbatch, render(job))
+            number = _submit_script(job)
+            claim.give_to_job(str(number))
+    return number
+
+
+def _submit_script(job: Job) -> int:
+    """Submit the run's script; return the job id."""
     command = ["sbatch", "--parsable", str(job.run.sbatch)]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -9,6 +9,8 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
@@ -32,7 +34,10 @@ class Worker:
         self._pipe, sender = context.Pipe(duplex=False)
         _widen(self._pipe)
         self._process = context.Process(target=_work, args=(sender, recipe, positions, first, step), daemon=True)
-        self._process.start()
+        with _blocked([signal.SIGUSR1]):
+            resource_tracker.ensure_running()  # which unblocks the other two, and would do so below
+        with _blocked(IGNORED_SIGNALS):  # the process inherits that until it ignores them: it must not die as it starts
+            self._process.start()
         sender.close()
         atexit.register(self._process.kill)  # before multiprocessing's own handler, which would wait for it
 
@@ -53,6 +58,16 @@ class Worker:
         self._process.kill()
         self._process.join()
         self._pipe.close()
+
+
+@contextmanager
+def _blocked(signals: Sequence[signal.Signals]) -> Iterator[None]:
+    """Let these signals wait for the end of this block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _widen(pipe: Connection) -> None:

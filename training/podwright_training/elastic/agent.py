@@ -29,6 +29,7 @@ from podwright_training.errors import UserError
 from podwright_training.ports import free_port, listen
 from podwright_training.private_folder import make_closed
 from podwright_training.ranks import host_name
+from podwright_training.run_claim import Kind, claim_of_run
 from podwright_training.run_folder import RunFolder, write_atomically
 from podwright_training.run_secret import run_secret
 
@@ -67,6 +68,8 @@ class Agent:
         self._name = f"{number:05}-{socket.gethostname()}-{secrets.token_hex(4)}"
         self._digest = f"{options.digest}-{policy.ranks_per_node}"
         self._folder = RunFolder(Path(options.run_dir))
+        self._claim_of_run = claim_of_run(self._folder, Kind.ELASTIC)  # of the host that leads
+        self._claim_of_run.check()
         make_closed(self._folder.elastic)
         self._secret = run_secret(self._folder)
         self._terms = Terms(self._folder.elastic / "terms")
@@ -116,6 +119,8 @@ class Agent:
             self._ranks.close()
             if status != LEFT:
                 remove_memory(self._memory)
+                if self._leading and status is not None:
+                    self._claim_of_run.release()
             if status == FINISHED:  # the last generation's ranks have; this host may not have been one of theirs
                 self._give_checkpoints_back()
         return status
@@ -196,7 +201,8 @@ class Agent:
         )
         claimed = False
         try:
-            claimed = await asyncio.to_thread(self._terms.claim, term)
+            if claimed := await asyncio.to_thread(self._terms.claim, term):
+                await asyncio.to_thread(self._claim_of_run.__enter__)
         finally:
             if not claimed:
                 server.close()

@@ -16,9 +16,9 @@ from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import HostReport, RankReport
 from podwright_training.elastic.state_holders import fewest_holders
 
-# Exit statuses of agents; the last ones are sysexits.h's UNAVAILABLE, OSERR and TEMPFAIL. Any other is that of a host
-# that failed by itself: 1 of Python's or srun's.
-FINISHED, USER_ERROR, FAILED, UNABLE, LEFT = 0, 2, 69, 71, 75
+# Exit statuses of agents; from 65 on sysexits.h's DATAERR, UNAVAILABLE, OSERR and TEMPFAIL. Any other is that of a
+# host that failed by itself: 1 of Python's or srun's.
+FINISHED, USER_ERROR, DIVERGED, FAILED, UNABLE, LEFT = 0, 2, 65, 69, 71, 75
 FIRST_WAIT_S = 10.0  # for further nodes before the first generation
 PREPARE_S = 60.0  # a host's imports, before the first generation
 GATHER_S = 0.5  # after a failed rank, for the others' failures: one of them is the cause
@@ -390,8 +390,11 @@ class Membership:
             return
         heard_s = {generation.hosts[name]: self.members[name].heard_s for name in generation.members}
         failed = [(number, host, rank) for number, host, rank in self._places(generation) if rank.failed]
-        if all(rank.exit_status == USER_ERROR for _, _, rank in failed):
-            yield End(USER_ERROR, "a rank reported an error that a new start would not change")
+        if all(rank.exit_status in (USER_ERROR, DIVERGED) for _, _, rank in failed):
+            yield End(
+                max(rank.exit_status or 0 for _, _, rank in failed),
+                "a rank reported an error that a new start would not change",
+            )
             return
         number, host, rank = min(failed, key=lambda place: heard_s[place[1]] - place[2].ended_s)
         cause = f"rank {number} on {host} {describe_exit(rank.exit_status or 0)}"

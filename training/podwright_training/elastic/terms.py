@@ -8,13 +8,13 @@ compared: a reader waits for a *change*, by its own clock.
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from podwright_training.errors import UserError
+from podwright_training.run_folder import write_atomically, write_once
 
 KEPT = 10  # of the last terms
 
@@ -59,15 +59,8 @@ class Terms:
 
     def claim(self, term: Term) -> bool:
         """Begin a term; return False if another host has begun it."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        draft = self._write_draft(term)
-        try:
-            os.link(draft, self._path(term.number))
-        except FileExistsError:
-            if draft.stat().st_nlink == 1:  # 2: the link was made, but NFS asked again because the answer was lost
-                return False
-        finally:
-            draft.unlink()
+        if not write_once(self._path(term.number), json.dumps(asdict(term))):
+            return False
         for path in sorted(self._folder.glob("[0-9]*.json"))[:-KEPT]:
             path.unlink(missing_ok=True)
         return True
@@ -78,19 +71,11 @@ class Terms:
         if newest and newest.number > term.number:
             return None
         renewed = replace(term, renewals=term.renewals + 1)
-        self._write_draft(renewed).replace(self._path(term.number))
+        write_atomically(self._path(term.number), json.dumps(asdict(renewed)))
         return renewed
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08}.json"
-
-    def _write_draft(self, term: Term) -> Path:
-        draft = self._folder / f".{term.number}.{term.leader}"
-        with draft.open("w") as file:
-            file.write(json.dumps(asdict(term)))
-            file.flush()
-            os.fsync(file.fileno())  # a host that loses its power leaves no empty term
-        return draft
 
 
 def _read(path: Path) -> Term:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import faulthandler
 import logging
-import re
 import signal
 import socket
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 
 from podwright_training.data.faults import first_line
-from podwright_training.errors import DeviceMemoryError, LostRanksError, report
+from podwright_training.errors import DeviceMemoryError, report
+from podwright_training.lost_ranks import lost_ranks_error
 from podwright_training.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -26,14 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_ALLOCATIONS = 100_000  # in a snapshot
-PACKAGE = Path(__file__).parents[1]
-GLOO = re.compile(r"\[\S*gloo/\S*\] ")  # how its errors begin: with its own file and line
-LOST = re.compile(
-    r"(closed|reset) by peer|broken pipe|connection refused|no route to host|timed out|timeout|likely closed"
-    r"|remote process exited|was aborted",
-    re.IGNORECASE,
-)
-PORT = re.compile(r"(?<=\]):\d+")
 
 
 class StallWatch:
@@ -95,8 +85,11 @@ def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[
 
 
 @contextmanager
-def lost_ranks() -> Iterator[None]:
+def lost_ranks(silent: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Turn the error of a rank that waited for another one, which is gone or late, into one line.
+
+    Args:
+        silent: Returns the name of a rank that stands still, empty if none does.
 
     Raises:
         LostRanksError: With the address of the other, if that is known, and where this rank waited.
@@ -104,22 +97,9 @@ def lost_ranks() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = first_line(error)
-        of_messages = GLOO.search(reason) or isinstance(error, dist.DistError)
-        if not of_messages or not LOST.search(reason):
+        if (lost := lost_ranks_error(error, silent())) is None:
             raise
-        reason, _, _ = PORT.sub("", GLOO.sub("", reason)).strip().rstrip(".").partition(". ")  # not its advice
-        raise LostRanksError(
-            f"another rank is gone or late ({reason}), while this one was at {_own_line(error)}; the rank that failed "
-            "first has the reason"
-        ) from error
-
-
-def _own_line(error: BaseException) -> str:
-    """Return the innermost line of the trainer in an error's stack."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)]
-    return f"{Path(own[-1].filename).relative_to(PACKAGE)}:{own[-1].lineno}"
+        raise lost from error
 
 
 def _dump(path: Path) -> bool:

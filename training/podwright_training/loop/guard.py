@@ -5,13 +5,46 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 from statistics import median
 
 from podwright_training.config.train_config import TrainConfig
 
 NORMAL_MAD = 1.4826  # standard deviations of a normal distribution in its median absolute deviation
 SMALLEST_SPREAD = 1e-6  # of the median: a rounding error among equal losses is not a spike
-MOST_BAD = 10  # bad steps in a row that are skipped, or rollbacks to one checkpoint: more end the run
+MOST_BAD = 10  # bad steps in a row that are skipped: more end the run
+MOST_ROLLBACKS = 3  # to one checkpoint that get no further: then an older one is tried
+
+
+class Rollbacks:
+    """Count the rollbacks to each checkpoint that came no further than the one before.
+
+    Such a checkpoint's weights or optimizer state are the cause, not the data, which were others each time.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[Path, int] = {}
+        self._furthest: dict[Path, int] = {}
+
+    def add(self, checkpoint: Path, *, bad_step: int) -> None:
+        """Count a rollback from a step."""
+        is_further = bad_step > self._furthest.get(checkpoint, 0)
+        self._times[checkpoint] = 1 if is_further else self._times[checkpoint] + 1
+        self._furthest[checkpoint] = max(bad_step, self._furthest.get(checkpoint, 0))
+
+    def forget(self, checkpoint: Path) -> None:
+        """Forget a checkpoint that was written anew."""
+        self._times.pop(checkpoint, None)
+        self._furthest.pop(checkpoint, None)
+
+    def do_not_help(self, checkpoint: Path) -> bool:
+        """Return whether to try an older checkpoint."""
+        return self._times.get(checkpoint, 0) >= MOST_ROLLBACKS
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Return the names of the checkpoints that were returned to."""
+        return sorted(path.name for path in self._times)
 
 
 class Guard:

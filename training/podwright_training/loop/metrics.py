@@ -43,7 +43,6 @@ steps that the previous job had done occur twice: the last event of a step count
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import time
@@ -58,6 +57,7 @@ from torch import Tensor
 
 from podwright_training.data.faults import first_line
 from podwright_training.errors import UserError
+from podwright_training.json_text import to_json
 from podwright_training.loop.sinks import Sink
 from podwright_training.regular_file import open_regular
 from podwright_training.run_folder import open_for_append
@@ -84,7 +84,7 @@ class Metrics:
         """Append one event in one write, and print its line."""
         if self._file is None:
             return
-        line = json.dumps({"event": event, "time": round(time.time(), 3), **values})
+        line = to_json({"event": event, "time": round(time.time(), 3), **values})
         with self._lock:
             self._try(str(self._path), partial(_append, self._file, f"{line}\n".encode()))
             self._try("standard output", lambda: print(console_line(event, values), flush=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -29,8 +29,10 @@ class Samples:
         divisor = math.lcm(WIDTH_STEP, 2 * options.context_parallel * options.tensor_parallel)
         self._width = min(options.max_context_width, math.ceil(longest / divisor) * divisor)
 
-    def write(self, model: ParallelModel) -> list[str]:
+    def write(self, model: ParallelModel, *, stops: Callable[[], bool]) -> list[str]:
         """Return each text with the model's continuation, up to its end-of-text token; called by all ranks.
+
+        Before each new token ``stops`` says whether to end, the same on all ranks.
 
         Every new token is one forward pass over all texts, without a cache, as a divided model has none.
         """
@@ -41,6 +43,8 @@ class Samples:
         lengths_B = torch.tensor([len(prompt) for prompt in self._prompts])
         rows_B = torch.arange(len(self._prompts))
         for added in range(self._added):
+            if stops():
+                break
             tokens_BT[rows_B, lengths_B + added] = model.next_tokens(tokens_BT, lengths_B + added - 1)
         model.finish_evaluation()
         texts = []

@@ -7,10 +7,10 @@ import math
 import os
 import secrets
 import signal
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from math import isfinite, nan
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from podwright_training.batch import Batch
 from podwright_training.beats import Activity, Pulse
 from podwright_training.checkpoint import hub_model, step_folder
-from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
+from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO, DamagedCheckpointError
 from podwright_training.checkpoint.memory_tier import MemoryTier
 from podwright_training.checkpoint.saver import TIMEOUT as LONGEST_SAVE
 from podwright_training.checkpoint.saver import Saved, Saver
@@ -43,16 +43,17 @@ from podwright_training.device import (
     use_host_cores,
 )
 from podwright_training.device_rules import rules_of
-from podwright_training.errors import UserError
+from podwright_training.errors import DivergedError, UserError
 from podwright_training.job_store import JobStore
 from podwright_training.loop import garbage, guard, initial_weights, preflight
 from podwright_training.loop.faults import StallWatch, lost_ranks, memory_snapshot
 from podwright_training.loop.garbage import manual_collection
-from podwright_training.loop.guard import Guard
+from podwright_training.loop.guard import Guard, Rollbacks
 from podwright_training.loop.loss_scale import LossScale
 from podwright_training.loop.metrics import Metrics, batch_hash, digest_text
 from podwright_training.loop.noise_scale import NoiseScale
 from podwright_training.loop.profile import Profile
+from podwright_training.loop.rank_watch import RankWatch
 from podwright_training.loop.samples import Samples
 from podwright_training.loop.schedule import batch_sequences, best_of_range, learning_rate
 from podwright_training.loop.sinks import open_sinks
@@ -62,6 +63,7 @@ from podwright_training.parallel import ParallelModel, squared_norm
 from podwright_training.perplexity import perplexity
 from podwright_training.ranks import Hosts, Ranks, host_name, process_seconds
 from podwright_training.regular_file import read_text
+from podwright_training.run_claim import claims_of_training
 from podwright_training.run_folder import RunFolder, writable, write_atomically
 from podwright_training.run_secret import run_secret
 
@@ -83,8 +85,10 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
     with writable(folder.root):
         secret = run_secret(folder) if ranks.world_size > 1 else secrets.token_bytes()
     store = JobStore(ranks, secret, timeout_s=options.start_timeout_s)
-    with lost_ranks(), shared_listings(store.of_first_rank):
+    with lost_ranks(), shared_listings(store.of_first_rank), ExitStack() as claims:
         with store.answering():
+            if not Pulse.from_environment().heard:  # else the agents of the elastic run have claimed it
+                store.of_first_rank("claim of the run", lambda: _claim(claims, options))
             tokenizer = preflight.check(options, ranks, of_first_rank=store.of_first_rank)
         device = device_of(ranks, options.device)
         make_repeatable(options)
@@ -92,8 +96,17 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
             use_host_cores(ranks)
         with process_group(ranks, device, store=store, timeout_s=options.start_timeout_s):
             with memory_snapshot(folder.memory_snapshot(ranks.rank), ranks, device):
-                trainer = Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer)
+                trainer = Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer, store=store)
             trainer.train()
+
+
+def _claim(claims: ExitStack, options: TrainConfig) -> None:
+    """Claim the run, until this stack ends."""
+    try:
+        for claim in claims_of_training(options):
+            claims.enter_context(claim)
+    except OSError as error:
+        raise UserError(f"run_dir {options.run_dir} is not writable: {error.strerror or error}") from error
 
 
 def make_repeatable(options: TrainConfig) -> None:
@@ -128,7 +141,13 @@ class Trainer:
     """One rank of a run: model, optimizer, data and progress."""
 
     def __init__(
-        self, options: TrainConfig, *, ranks: Ranks, device: torch.device, tokenizer: PreTrainedTokenizerBase
+        self,
+        options: TrainConfig,
+        *,
+        ranks: Ranks,
+        device: torch.device,
+        tokenizer: PreTrainedTokenizerBase,
+        store: JobStore | None = None,
     ) -> None:
         self.options = options
         self.ranks = ranks
@@ -151,7 +170,7 @@ class Trainer:
         self._hosts, self._first_reader = _gather_hosts(self.model.data_rank, ranks)
         self._logged_sequences = 0  # of them, those before the last log line
         self._pending: list[Taken] = []  # taken, and not yet checked
-        self._rollbacks: Counter[Path] = Counter()
+        self._rollbacks = Rollbacks()
         self._noise_scale = NoiseScale()
         self._samples = Samples(options, tokenizer) if options.sample_prompts else None
         self._timer = StepTimer(ranks.world_size)
@@ -159,9 +178,15 @@ class Trainer:
         self._peak_flops = job_peak_flops(device, ranks)
         self._stop_agreed = False
         self._data_spent = False  # a source was read max_epochs times
+        self._ruin_agreed = False  # a save has seen that the weights are of no use
         self._range_ended = False  # by a loss that is no number, or a spike
-        self.saver = Saver(options, on_saved=self._log_saved)
-        self.memory = MemoryTier(options, self._hosts, merge=merge_states) if options.memory_checkpoint_freq else None
+        self._watch = RankWatch(store, self._hosts)
+        self.saver = Saver(options, on_saved=self._log_saved, silent=lambda: self._watch.silent)
+        self.memory = (
+            MemoryTier(options, self._hosts, merge=merge_states, silent=lambda: self._watch.silent)
+            if options.memory_checkpoint_freq
+            else None
+        )
         self._memory_busy = False  # a rank still saves in memory
         self._pulse = Pulse.from_environment()
         self._stalls: StallWatch | None = None  # but in ``train``
@@ -174,6 +199,8 @@ class Trainer:
         snapshot = memory_snapshot(self.folder.memory_snapshot(self.ranks.rank), self.ranks, self.device)
         with (
             _stop_requests(says=self.ranks.rank == 0) as requests,
+            self._watch,
+            lost_ranks(lambda: self._watch.silent),
             memory,
             self.saver,
             closing(self.data.training),
@@ -185,30 +212,57 @@ class Trainer:
             self._start(resumed_from=self._resume())
             self._pulse.loaded(self.step)
             self._logged_sequences = self.sequences
-            while not (self._finished or self._stop_agreed):
+            self._agree_to_stop(requests)
+            while not self._has_ended():
                 self._take_step(requests)
                 if self._range_ended:
-                    break  # these weights are of no use
+                    continue  # these weights are of no use
+                if self._ruin_agreed:
+                    self._recover()
+                    continue
                 if not self._waits_limited:  # the first step compiles, connects and reads far into the data
                     limit_waits(self.options.step_timeout_s, besides=self.saver.group)
                     self._waits_limited = True
                 garbage.collect(self.step)
-                if self._due(self.options.validation_freq):
+                if self._due(self.options.validation_freq) and not self._stop_agreed:  # the checkpoint comes first
                     with self._timer.besides("validating"):
-                        self.validate()
+                        problem = self.validate(requests)
+                    if problem:
+                        self._return_from(problem)
+                        continue
                 with self._timer.besides("saving"):
                     if self.memory and self._memory_due():
                         self._mark(Activity.SAVING)  # it may wait for the one before
                         self.memory.save(self._state(), weights=self._weights(), optimizers=self.optimizers)
                     if self._due(self.options.checkpoint_freq) or self._stop_agreed:
                         self.save()
-            self._mark(Activity.SAVING)
-            with self._timer.besides("saving"):
-                self.saver.finish()
             if self._finished or not self._pulse.heard:  # else its agent decides whether this is the end
                 self._mark(Activity.FINISHED)
                 end = {"reason": self._end_reason(), **self._timer.take_besides_s(), **self._range()}
                 self.metrics.write("end", step=self.step, **end)
+
+    def _has_ended(self) -> bool:
+        """Return whether training is complete or asked to stop, and its last checkpoint saved; the same on all ranks.
+
+        Raises:
+            CheckpointError: The last save failed.
+            DivergedError: The last weights are of no use, and there is nothing to roll back to.
+        """
+        if not (self._finished or self._stop_agreed):
+            return False
+        self._mark(Activity.SAVING)
+        with self._timer.besides("saving"):
+            self.saver.finish()
+        if self.saver.ruined:
+            self._recover()
+        return self._finished or self._stop_agreed
+
+    def _agree_to_stop(self, stop_requests: list[int]) -> bool:
+        """Return whether some rank was asked to stop; called by all ranks."""
+        stops = torch.tensor(len(stop_requests))
+        dist.all_reduce(stops)
+        self._stop_agreed = self._stop_agreed or int(stops) > 0
+        return self._stop_agreed
 
     def _range(self) -> dict[str, Any]:
         """Return the best learning rate of a range, on the first rank."""
@@ -218,23 +272,36 @@ class Trainer:
         steps = {event["step"]: (event["lr"], event["loss"]) for event in events}
         return {"lr_of_lowest_loss": best_of_range(steps.values())}
 
-    def validate(self) -> None:
-        """Log the mean loss per token on the validation split and each dataset, and how the model continues texts."""
-        loss, tokens = self._evaluate(self.data.validation)
-        values: dict[str, Any] = {"loss": loss, "perplexity": perplexity(loss), "tokens": tokens}
-        if self.data.validation_sets:
-            values["losses"] = {name: self._evaluate(stream)[0] for name, stream in self.data.validation_sets.items()}
-        self.metrics.write("validation", step=self.step, **values)
-        if self._samples:
-            self._mark(Activity.VALIDATING)
-            self.metrics.write("sample", step=self.step, texts=self._samples.write(self.model))
+    def validate(self, stop_requests: list[int]) -> str:
+        """Log the mean loss per token on the validation split and each dataset, and how the model continues texts.
 
-    def _evaluate(self, stream: PackedStream) -> tuple[float, int]:
-        """Return the mean loss over a stream's first sequences, the same ones each time, and the number of tokens."""
+        Return the problem if a loss is no number. On a request to stop, no more is logged.
+        """
+        loss, tokens = self._evaluate(self.data.validation, stop_requests)
+        by_name = {name: self._evaluate(each, stop_requests)[0] for name, each in self.data.validation_sets.items()}
+        if self._stop_agreed:
+            return ""
+        values: dict[str, Any] = {"loss": loss, "perplexity": perplexity(loss), "tokens": tokens}
+        if by_name:
+            values["losses"] = by_name
+        self.metrics.write("validation", step=self.step, **values)
+        if broken := [name for name, each in _named(loss, by_name) if not isfinite(each)]:
+            return f"the validation loss{', '.join(broken)} is no number"
+        if self._samples:
+            texts = self._samples.write(self.model, stops=lambda: self._agree_to_stop(stop_requests))
+            if not self._stop_agreed:
+                self.metrics.write("sample", step=self.step, texts=texts)
+        return ""
+
+    def _evaluate(self, stream: PackedStream, stop_requests: list[int]) -> tuple[float, int]:
+        """Return the mean loss over a stream's first sequences, the same ones each time, and the number of tokens.
+
+        Between batches the ranks look for a request to stop; then the numbers are of no use.
+        """
         start, sequences = stream.state_dict(), self.options.validated_sequences(self.model.data_size)
         losses: list[Tensor] = []
         counted = torch.zeros((), dtype=torch.int64)
-        while stream.coordinates().stop < sequences:
+        while stream.coordinates().stop < sequences and not self._agree_to_stop(stop_requests):
             self._mark(Activity.VALIDATING)
             batch = stream.next_batch()
             batch = batch.counting_first(len(stream.own_sequences(before=sequences)))  # ranks may not divide them
@@ -242,8 +309,10 @@ class Trainer:
                 losses.append(self.model.evaluate(batch))
             counted += batch.counted_tokens if self._first_reader else 0
         self.model.finish_evaluation()
-        dist.all_reduce(counted)
         stream.load_state_dict(start)  # for the next time
+        if self._stop_agreed:
+            return nan, 0
+        dist.all_reduce(counted)
         tokens = int(counted)
         total = torch.stack(losses).cpu().double().sum()  # on the host: not every accelerator has float64
         return self.model.total(total).item() / tokens, tokens
@@ -300,6 +369,7 @@ class Trainer:
             self._data_spent = self.data.training.is_end(state.data)
             self.sequences = state.sequences
         else:
+            self._refuse_ruined()
             if not self.options.init_from:
                 self.model.init_weights()
                 self.optimizers.restart_average()
@@ -307,6 +377,15 @@ class Trainer:
             if self.options.init_from:
                 self._initialize(hub_model.folder_of(self.options.init_from))
         return path
+
+    def _refuse_ruined(self) -> None:
+        """Raise ``DivergedError`` if the run has checkpoints, and all are marked bad: it would begin anew."""
+        folder = self.options.checkpoints
+        if bad := CollectiveIO(folder).first_rank(lambda: step_folder.marked_bad(folder)):
+            raise DivergedError(
+                f"no checkpoint in {folder} is good; the newest is marked bad: {bad}. Start a new run with a lower "
+                "--lr, or remove these checkpoints to begin anew"
+            )
 
     def _initialize(self, source: Path) -> None:
         """Start from weights that exist; with everything of a checkpoint but the data, if that was asked for."""
@@ -336,12 +415,18 @@ class Trainer:
         self._take_over(state)
         return self.memory.folder.path_of(state.step), state
 
-    def _restore(self, directories: list[Path]) -> tuple[Path, step_folder.TrainerState] | tuple[None, None]:
-        """Load everything but the data position from the newest intact checkpoint."""
+    def _restore(
+        self, directories: list[Path], *, rolls_back: bool = False
+    ) -> tuple[Path, step_folder.TrainerState] | tuple[None, None]:
+        """Load everything but the data position from the newest good checkpoint."""
         for path in step_folder.agree_on_intact(directories):
+            if rolls_back and self._rollbacks.do_not_help(path):
+                continue
             try:
                 state = step_folder.restore(path, weights=self._weights(), optimizers=self.optimizers)
-            except DamagedCheckpointError as error:
+            except CheckpointError as error:
+                if not (rolls_back or isinstance(error, DamagedCheckpointError)):
+                    raise
                 logger.warning("%s; skipped", error)
                 continue
             self._take_over(state)
@@ -375,6 +460,8 @@ class Trainer:
         with self._profile.step(self.step + 1), self._timer.step():
             lr = learning_rate(self.step + 1, self.options)
             drawn = self._draw(batch_sequences(self.step + 1, self.options, self.model.data_size), stop_requests)
+            if self._ruin_agreed:
+                return  # the step would be one of weights of no use
             loss, noise_scale = self._accumulate(drawn)
             grad_norm = self._clip()
             self._await_memory()
@@ -415,22 +502,24 @@ class Trainer:
         self._mark(Activity.COMPUTING)
         spent_streams, epochs = self.data.training.spent_streams(), self.data.training.epochs_read()
         sources = len(epochs)
-        head = torch.zeros(5 + 2 * sources, dtype=torch.int64)
-        head[3] = len(stop_requests) + self.saver.failed
-        head[4] = self.memory is not None and self.memory.busy
+        head = torch.zeros(6 + 2 * sources, dtype=torch.int64)
+        saves = self.memory is not None and self.memory.busy
+        stops = len(stop_requests) + self.saver.failed
+        head[3:6] = torch.tensor([stops, saves, self._ruined is not None])
         if self._first_reader:
             head[:3] = torch.tensor([own_hash, sum(counted), counted[0]])
-            head[5 : 5 + sources] = torch.tensor(spent_streams)
-            head[5 + sources :] = torch.tensor([round(read / EPOCH_UNIT) for read in epochs])
+            head[6 : 6 + sources] = torch.tensor(spent_streams)
+            head[6 + sources :] = torch.tensor([round(read / EPOCH_UNIT) for read in epochs])
         alone_us = torch.zeros(self.ranks.world_size, dtype=torch.int64)
         alone_us[self.ranks.rank] = self._timer.take_alone_us()
         shared = torch.cat([head, alone_us])
         dist.all_reduce(shared)
-        total_hash, tokens, first_tokens, stops, saving, *by_source = shared[: len(head)].tolist()
+        total_hash, tokens, first_tokens, stops, saving, ruined, *by_source = shared[: len(head)].tolist()
         self._timer.add_alone_us(shared[len(head) :])
         self._stop_agreed = stops > 0
         self._data_spent = self.options.data_streams in by_source[:sources]
         self._memory_busy = saving > 0
+        self._ruin_agreed = ruined > 0
         self.sequences += sequences
         coordinates = {
             "sequences": self.sequences,
@@ -549,19 +638,63 @@ class Trainer:
         if policy == "skip" and self.guard.bad_in_a_row > guard.MOST_BAD:
             raise UserError(f"{what}; {guard.MOST_BAD} steps before it were skipped too: resume with a lower --lr")
         if policy == "rollback" and path is None:
-            raise UserError(f"{what}; there is no checkpoint to roll back to")
-        if path and self._rollbacks[path] > guard.MOST_BAD:
-            raise UserError(f"{what}; {guard.MOST_BAD} rollbacks to {path} did not help: resume with a lower --lr")
+            raise self._nothing_to_roll_back_to(what)
+
+    @property
+    def _ruined(self) -> UserError | None:
+        """Return why the last weights that were saved are of no use; ranks may learn it at different steps."""
+        return self.saver.ruined or (self.memory and self.memory.ruined) or None
+
+    def _recover(self) -> None:
+        """Return from weights that a save has seen to be of no use."""
+        self.saver.wait()  # then every rank knows
+        if self.memory:
+            self.memory.wait()
+        self._return_from(str(self._ruined))
+
+    def _return_from(self, problem: str) -> None:
+        """Roll back from weights of no use, if that is the policy: there is no step to skip.
+
+        Raises:
+            DivergedError: The policy is another one, or there is no checkpoint to roll back to.
+        """
+        if self.options.lr_schedule == "range":
+            self._range_ended = True
+            return
+        policy, step = self.options.guard_policy, self.step
+        path = self._roll_back() if policy == "rollback" else None
+        checkpoint = str(path) if path else None
+        self.metrics.write("guard", step=step, policy=policy, reason=problem, checkpoint=checkpoint)
+        what = f"step {step}: {problem}"
+        if policy != "rollback":
+            raise DivergedError(
+                f"{what}; resume from the last good checkpoint with a lower --lr or --guard-policy rollback"
+            )
+        if path is None:
+            raise self._nothing_to_roll_back_to(what)
+
+    def _nothing_to_roll_back_to(self, what: str) -> DivergedError:
+        if not self._rollbacks.checkpoints:
+            return DivergedError(f"{what}; there is no checkpoint to roll back to")
+        tried = ", ".join(self._rollbacks.checkpoints)
+        return DivergedError(
+            f"{what}; no checkpoint helps, {guard.MOST_ROLLBACKS} rollbacks each to {tried} did not: resume with a "
+            "lower --lr, or start a new run"
+        )
 
     def _roll_back(self) -> Path | None:
-        """Return to the newest checkpoint with everything but the data: data drawn since then is skipped."""
+        """Return to the newest good checkpoint with everything but the data: data drawn since then is skipped.
+
+        Checkpoints whose rollbacks do not help are left out.
+        """
+        bad_step = self.step
         self._expect_within(self._longest_s(Activity.SAVING))
-        self.saver.wait()
-        path, _ = self._restore(preflight.checkpoint_directories(self.options))
+        self.saver.forget_ruin()
+        path, _ = self._restore(preflight.checkpoint_directories(self.options), rolls_back=True)
         if self.memory:
             self.memory.keep(None)  # what it has is of steps that do not count
         if path:
-            self._rollbacks[path] += 1
+            self._rollbacks.add(path, bad_step=bad_step)
         return path
 
     def _log(self, taken: dict[str, Any], timing: Timing) -> None:
@@ -599,6 +732,7 @@ class Trainer:
             )
 
     def _log_saved(self, saved: Saved) -> None:
+        self._rollbacks.forget(saved.path)  # it is another checkpoint now
         self.metrics.write(
             "checkpoint",
             step=saved.step,
@@ -630,6 +764,12 @@ class Trainer:
         """Return whether an action with this interval is due; a rollback does not repeat it."""
         is_new = self.step != self._loaded_step
         return self._finished or (is_new and every is not None and self.step % every == 0)
+
+
+def _named(loss: float, losses: dict[str, float]) -> Iterator[tuple[str, float]]:
+    """Yield the words for a validation loss and its value, of the split and of each dataset."""
+    yield "", loss
+    yield from ((f" on {name}", each) for name, each in losses.items())
 
 
 def _gather_hosts(data_rank: int, ranks: Ranks) -> tuple[Hosts, bool]:

@@ -15,6 +15,7 @@ from podwright_training.jobs.spec import JobSpec, Log, Model
 from podwright_training.nxdt.config import config, model_config
 from podwright_training.nxdt.plan import CACHE_RECORD, COMMIT, COMPILER, MEMBERS, PACKAGES, SOURCE, Plan
 from podwright_training.private_folder import make_private
+from podwright_training.run_claim import Kind, claim_of_run
 from podwright_training.run_folder import NXDT_STEPS, writable, write_atomically
 
 ON_ALL_NODES = ("compile", "train")
@@ -89,14 +90,22 @@ def submit(plan: Plan) -> dict[str, int]:
 
     Raises:
         ChainError: Slurm is missing, or refused one; those before it are cancelled.
+        OwnedRunError: Another job trains the run, or waits to.
         UserError: The folder for environment, dataset and cache is another user's, or open to others.
     """
-    with writable(plan.run.root):
+    with writable(plan.run.root), claim_of_run(plan.run, Kind.LAUNCH) as claim:
         plan.folder.mkdir(parents=True, exist_ok=True)
         make_private(plan.shared)
         for name, content in files(plan).items():
             write_atomically(plan.folder / name, content)
         write_atomically(plan.run.job, followed(plan).to_json())
+        jobs = _submit_steps(plan)
+        claim.give_to_job(str(jobs[NXDT_STEPS[-1]]))  # it waits for all others
+    return jobs
+
+
+def _submit_steps(plan: Plan) -> dict[str, int]:
+    """Submit the jobs of all steps; return their numbers."""
     jobs: dict[str, int] = {}
     for step in NXDT_STEPS:
         after = [f"--dependency=afterok:{[*jobs.values()][-1]}", "--kill-on-invalid-dep=yes"] if jobs else []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from podwright_training.json_text import to_json
 from podwright_training.report import summary
 from podwright_training.report.figures import (
     AXES,
@@ -59,7 +59,7 @@ class Drawing:
             "tables": self.data,
             "marks": [asdict(mark) for mark in self.moments],
         }
-        return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+        return to_json(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def render(

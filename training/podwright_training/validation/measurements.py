@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from podwright_training.json_text import to_json
 
 SCHEMA = "podwright.measurements/1"
 FILE_NAME = "measurements.json"
@@ -78,7 +79,7 @@ class Measurements:
 
     def to_json(self) -> str:
         """Return the JSON document."""
-        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
+        return to_json({"schema": SCHEMA, **asdict(self)}, indent=1)
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Measurements:

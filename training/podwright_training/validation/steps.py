@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podwright_training.json_text import to_json
 from podwright_training.run_folder import write_atomically
 
 JOB, NODE, READ, ALL_REDUCE = "job", "node", "read", "all_reduce"
@@ -35,7 +36,7 @@ def hostnames(nodes: str) -> list[str]:
 
 def write_result(folder: Path, name: str, result: object) -> None:
     """Write a result under its name, completely or not at all."""
-    write_atomically(result_path(folder, name), json.dumps(result))
+    write_atomically(result_path(folder, name), to_json(result))
 
 
 def read_result(folder: Path, name: str) -> Any:
