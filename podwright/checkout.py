@@ -17,7 +17,9 @@ REQUIREMENTS_LOCK = TRAINING / "requirements.lock"
 USER_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podwright"
 CACHE = USER_CACHE if INSTALLED else ROOT / ".cache"
 SUPPLIES = CACHE / ("rehearsals" if INSTALLED else "podwright")
-BIN = CACHE / "bin"  # of `podwright setup` and tools/setup.sh: Terraform, and Node where there is none
-KIT_PACKAGES = {"cdktf": Path(), "cdktn": Path("tools", "cdktn")}  # where npm's files of a kit are, below ROOT
-KIT_FOLDERS = {kit: (CACHE if INSTALLED else ROOT) / path for kit, path in KIT_PACKAGES.items()}  # of its node_modules
+BIN = CACHE / "bin"  # Set-up puts Terraform here, and Node where there is none.
+KIT_PACKAGES = {"cdktf": Path(), "cdktn": Path("tools", "cdktn")}  # Below ROOT, by kit: package.json and its lock.
+KIT_FOLDERS = {
+    kit: (CACHE if INSTALLED else ROOT) / path for kit, path in KIT_PACKAGES.items()
+}  # By kit: the folder of node_modules.
 KIT_PROGRAMS = tuple(folder / "node_modules" / ".bin" for folder in KIT_FOLDERS.values())

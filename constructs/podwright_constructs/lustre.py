@@ -100,7 +100,7 @@ class LustreFileSystem(Construct):
             self,
             "file_system",
             **passed(arguments),
-            storage_capacity=arguments.capacity_gib or (capacities.least if capacities else None),
+            storage_capacity=arguments.capacity_gib or (capacities.minimum if capacities else None),
             per_unit_storage_throughput=checks.lustre_throughput(arguments),
             throughput_capacity=throughput if tiering else None,
             drive_cache_type=("READ" if arguments.read_cache else "NONE") if arguments.storage_type == "HDD" else None,

@@ -37,8 +37,8 @@ class Account:
 
     def quotas(self) -> dict[str, float]:
         """Return SageMaker's quotas by name: AWS's defaults, replaced by the account's own values."""
-        asked = ("list_aws_default_service_quotas", "list_service_quotas")
-        answers = [self._ask("service-quotas", operation, ServiceCode="sagemaker") for operation in asked]
+        operations = ("list_aws_default_service_quotas", "list_service_quotas")
+        answers = [self._ask("service-quotas", operation, ServiceCode="sagemaker") for operation in operations]
         return {quota["QuotaName"]: quota["Value"] for answer in answers for quota in answer.get("Quotas", ())}
 
     def nodes(self) -> dict[str, Counter[str]]:
@@ -145,8 +145,8 @@ class Account:
 
         https://docs.aws.amazon.com/resourcegroupstagging/latest/APIReference/API_GetResources.html
         """
-        wanted = [{"Key": key, "Values": [value]}]
-        answer = self._ask("resourcegroupstaggingapi", "get_resources", TagFilters=wanted)
+        tag_filters = [{"Key": key, "Values": [value]}]
+        answer = self._ask("resourcegroupstaggingapi", "get_resources", TagFilters=tag_filters)
         return {
             item["ResourceARN"]: {tag["Key"]: tag["Value"] for tag in item["Tags"]}
             for item in answer["ResourceTagMappingList"]
@@ -158,8 +158,8 @@ class Account:
 
     def _ec2(self, operation: str, filters: Mapping[str, Sequence[str]], **arguments: Any) -> Mapping[str, Any]:
         """Call EC2 with filters instead of ids: a missing resource is then left out of the answer and is no error."""
-        wanted = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
-        return self._ask("ec2", operation, Filters=wanted, **arguments)
+        ec2_filters = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
+        return self._ask("ec2", operation, Filters=ec2_filters, **arguments)
 
     def _ask(self, service: str, operation: str, *, may_be_absent: bool = False, **arguments: Any) -> Mapping[str, Any]:
         """Return all pages of the answer; empty if the error says that the resource does not exist."""

@@ -196,9 +196,9 @@ def _read(file: Path) -> bytes:
             raise UnreadableFileError(f"cannot read {file}: it is not a regular file")
         content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        given = f"{file} is too large: it has more than {MAX_BYTES // 1024} KiB"
+        message = f"{file} is too large: it has more than {MAX_BYTES // 1024} KiB"
         hint = "check that this is the right file: settings with hundreds of users take about 100 KiB"
-        raise UnreadableFileError(given, hint)
+        raise UnreadableFileError(message, hint)
     return content
 
 
@@ -245,21 +245,21 @@ class _Reader:
                 self._report("yaml-key", key_node, path, "this key is not a word", "write `key: value`")
                 continue
             key = key_node.value
-            here = (*path, key)
+            key_path = (*path, key)
             if key in data:
-                hint = f"the first is in line {self.keys[here].line}; keep one of them"
-                self._report("duplicate-key", key_node, here, f"{key} is set twice", hint)
+                hint = f"the first is in line {self.keys[key_path].line}; keep one of them"
+                self._report("duplicate-key", key_node, key_path, f"{key} is set twice", hint)
                 continue
-            self.keys[here] = _position(key_node)
-            data[key] = self.convert(value_node, here)
+            self.keys[key_path] = _position(key_node)
+            data[key] = self.convert(value_node, key_path)
         return data
 
     def _sequence(self, node: yaml.SequenceNode, path: KeyPath) -> list[Any]:
         data = []
         for index, item in enumerate(node.value):
-            here = (*path, index)
-            self.keys[here] = _position(item)
-            data.append(self.convert(item, here))
+            item_path = (*path, index)
+            self.keys[item_path] = _position(item)
+            data.append(self.convert(item, item_path))
         return data
 
     def _report(self, code: str, node: yaml.Node, path: KeyPath, message: str, hint: str) -> None:
@@ -281,8 +281,8 @@ def _refused_features(text: str) -> Iterator[Finding]:
             hint = "a file describes one cluster: write the other one into a separate file"
             yield _finding("yaml-feature", (), _start(event), "a second document starts here", hint)
             return
-        if (found := _feature(event)) is not None:
-            feature, hint = found
+        if (refused := _feature(event)) is not None:
+            feature, hint = refused
             yield _finding("yaml-feature", (), _start(event), f"{feature} is not allowed here", hint)
 
 
@@ -304,8 +304,8 @@ def _syntax_finding(error: yaml.MarkedYAMLError, text: str) -> Finding:
     no_colon = "could not find expected ':'" in message  # then show the line that lacks it
     mark = (error.context_mark if unclosed or no_colon else error.problem_mark) or error.problem_mark
     position = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
-    said, hint = _mistake(message, position, text) or (f"not YAML: {message}", _SYNTAX_HINT)
-    return _finding("yaml-syntax", (), position, said, hint)
+    problem, hint = _mistake(message, position, text) or (f"not YAML: {message}", _SYNTAX_HINT)
+    return _finding("yaml-syntax", (), position, problem, hint)
 
 
 def _mistake(message: str, position: Position, text: str) -> tuple[str, str] | None:
@@ -313,7 +313,7 @@ def _mistake(message: str, position: Position, text: str) -> tuple[str, str] | N
     lines = text.splitlines()[: position.line]
     above = [number for number, line in enumerate(lines[:-1], 1) if line.strip() and not line.lstrip().startswith("#")]
     if "mapping values are not allowed" not in message:
-        return next((said for words, said in _MISTAKES.items() if words in message), None)
+        return next((explanation for words, explanation in _MISTAKES.items() if words in message), None)
     if ": " in lines[-1][: position.column - 1]:
         return "a second `: ` in one value", "quote the value, or begin a new line"
     if above and ": " not in lines[above[-1] - 1]:

@@ -17,8 +17,8 @@ from podwright.terminal import columns
 
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true | false"}
 _LIMITS = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
-_INDEX = re.compile(r"\[\d*\]|\.\d+(?=\.|$)")  # of a list's item: [], [3] or .3
-_KINDS = {  # of job.yaml's values
+_INDEX = re.compile(r"\[\d*\]|\.\d+(?=\.|$)")  # Matches the index of a list's item: [], [3] or .3
+_KINDS = {  # By kind, as job.yaml's specification calls it.
     "words": "text | list of text",
     "texts": "mapping of texts",
     "files": "mapping of texts and mappings",
@@ -27,7 +27,7 @@ _KINDS = {  # of job.yaml's values
     "text": _WORDS[str],
 }
 CLUSTER_FILE, RUN_FILE, JOB_FILE = "cluster.yaml", "run.yaml", "job.yaml"
-WIDTH = 100  # of a description, where the terminal has as much
+WIDTH = 100  # Descriptions are no wider, also on a wider terminal.
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class Key:
         return f"{self.name}{variant}{of}\n    {self.values}; {self.default}\n{text}\n"
 
 
-def matching(found: Iterable[Key], word: str) -> list[Key]:
+def matching(keys: Iterable[Key], word: str) -> list[Key]:
     """Return the key of that path and those below it, else those whose path ends with it.
 
     A path may leave out a list's items or number them: ``instance_groups.count``, ``instance_groups[].count``,
     ``instance_groups[3].count`` and ``instance_groups.3.count`` are one key. A flag names its key of run.yaml.
     """
-    everything = list(found)
+    everything = list(keys)
     paths = [_INDEX.sub("", key.name) for key in everything]
     spelt = word.removeprefix("--").replace("-", "_") if word.startswith("--") else word
-    wanted = _INDEX.sub("", spelt)
+    key_path = _INDEX.sub("", spelt)
     located = list(zip(paths, everything, strict=True))
-    below = [key for path, key in located if path == wanted or path.startswith(f"{wanted}.")]
-    return below or [key for path, key in located if path.endswith(f".{wanted}")]
+    below = [key for path, key in located if path == key_path or path.startswith(f"{key_path}.")]
+    return below or [key for path, key in located if path.endswith(f".{key_path}")]
 
 
 def keys(section: type[Section] = Settings, prefix: str = "", source: str = "") -> Iterator[Key]:
@@ -115,8 +115,8 @@ def _job_key(item: Field[Any], prefix: str) -> Key:
 
     limits = item.metadata
     kind = "mapping" if item.name in SECTIONS else _KINDS[KINDS.get(item.name, "text")]
-    least = limits.get("at_least")
-    within = kind if least is None else f"{kind}, {least:g} to {limits['at_most']:g}"
+    minimum = limits.get("at_least")
+    within = kind if minimum is None else f"{kind}, {minimum:g} to {limits['at_most']:g}"
     values = " | ".join(limits.get("choices", ())) or within
     default = _plain_default(None if item.default is MISSING else item.default)
     shown = _shortened("required" if item.name == "command" else default, limits["text"])

@@ -19,7 +19,7 @@ from podwright.settings.root import Settings
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # the newest that all editors read
 MAX_EXAMPLES = 3  # an editor shows all of them above a key
-INTEGER = r"^\s*[+-]?[0-9]+(_[0-9]+)*(\.0+)?\s*$"  # as pydantic reads one from text, such as 1_200
+INTEGER = r"^\s*[+-]?[0-9]+(_[0-9]+)*(\.0+)?\s*$"  # Pydantic reads such texts as whole numbers, also 1_200.
 _WORDS = ("0", "1", "t", "true", "f", "false", "y", "yes", "n", "no", "on", "off")  # in any case
 # Python lets `$` match before a last newline, JavaScript does not.
 BOOLEAN = f"^({'|'.join(''.join(f'[{c.upper()}{c}]' if c.isalpha() else c for c in word) for word in _WORDS)})$(?!\\n)"
@@ -86,10 +86,10 @@ def _add_examples(schema: dict[str, Any], root: dict[str, Any], data: Any) -> No
 
 
 def _remember(described: dict[str, Any], text: str) -> None:
-    known, number = described.get("examples", []), _number(text)
+    examples, number = described.get("examples", []), _number(text)
     value = number if "integer" in str(described) and number is not None else text
-    if value not in known and len(known) < MAX_EXAMPLES and "enum" not in described:
-        described["examples"] = [*known, value]
+    if value not in examples and len(examples) < MAX_EXAMPLES and "enum" not in described:
+        described["examples"] = [*examples, value]
 
 
 def _sections(schema: dict[str, Any], root: dict[str, Any], data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -50,9 +50,9 @@ def check_document(source: Document, run: Run | None = None) -> Report:
         except ValidationError as error:
             findings += schema_errors.findings(error)
         if isinstance(data, dict) and not templates:  # a template could stand for anything
-            known = settings or incomplete(Settings, data).in_folder(source.file.parent)
-            found = rules.apply(known, run)
-            findings += [finding for finding in found if not is_unknown(known, finding.path)]
+            partial = settings or incomplete(Settings, data).in_folder(source.file.parent)
+            rule_findings = rules.apply(partial, run)
+            findings += [finding for finding in rule_findings if not is_unknown(partial, finding.path)]
     return Report(source, settings, _in_order(findings, source))
 
 
@@ -62,8 +62,8 @@ def check_live(report: Report) -> Report:
         return report
     from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes longer to load than a check takes
 
-    found = rules.apply_live(report.settings, Account(region=report.settings.region))
-    return replace(report, findings=_in_order([*report.findings, *found], report.document))
+    live_findings = rules.apply_live(report.settings, Account(region=report.settings.region))
+    return replace(report, findings=_in_order([*report.findings, *live_findings], report.document))
 
 
 def _in_order(findings: Iterable[Finding], source: Document) -> tuple[Finding, ...]:

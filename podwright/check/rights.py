@@ -44,8 +44,8 @@ class Right:
     @property
     def words(self) -> str:
         """The actions and the resource: ``s3:GetObject on the mounted buckets``."""
-        *first, last = self.actions
-        return f"{', '.join(first)} and {last} {self.on}" if first else f"{last} {self.on}"
+        *leading, final = self.actions
+        return f"{', '.join(leading)} and {final} {self.on}" if leading else f"{final} {self.on}"
 
 
 def rights(settings: Settings) -> Iterator[Right]:
@@ -68,8 +68,8 @@ _Needed = tuple[tuple[str, ...], str, Sequence[str]]
 def _of_controllers(settings: Settings) -> Iterator[_Needed]:
     accounting = settings.accounting
     if isinstance(accounting, DatabaseAccounting):
-        known = [accounting.secret_arn] if isinstance(accounting, ExistingAccounting) else []
-        yield _READ_SECRET, "on the database's secret", known
+        secret_arns = [accounting.secret_arn] if isinstance(accounting, ExistingAccounting) else []
+        yield _READ_SECRET, "on the database's secret", secret_arns
     ldap = settings.nodes.ldap
     if ldap and ldap.bind_secret_arn:
         yield _READ_SECRET, "on the LDAP secret", [ldap.bind_secret_arn]
@@ -85,8 +85,8 @@ def _of_nodes(settings: Settings, account: str) -> Iterator[_Needed]:
         yield _LOGS, f"on the log group {group}", [named]
     prometheus = settings.prometheus
     if settings.nodes.observability and not isinstance(prometheus, NoPrometheus):
-        known = [prometheus.arn] if isinstance(prometheus, ExistingPrometheus) else []
-        yield ("aps:RemoteWrite",), "on the workspace", known
+        workspace_arns = [prometheus.arn] if isinstance(prometheus, ExistingPrometheus) else []
+        yield ("aps:RemoteWrite",), "on the workspace", workspace_arns
     yield from _of_mounts(settings, arn)
     if isinstance(settings.bucket, ExistingBucket) and settings.bucket.key_arn:
         yield _USE_KEY, "on the bucket's key", [settings.bucket.key_arn]

@@ -30,11 +30,11 @@ _TEMPLATE_STARTS = ("${", "%{", "TfToken[")
 
 def findings(error: ValidationError) -> list[Finding]:
     """Convert pydantic's errors; report a key that is missing because it is misspelt only once."""
-    found = [_finding(mistake) for mistake in error.errors(include_url=False)]
-    meant = {(finding.path[:-1], finding.hint) for finding in found if finding.code == "unknown-key"}
+    findings = [_finding(mistake) for mistake in error.errors(include_url=False)]
+    meant = {(finding.path[:-1], finding.hint) for finding in findings if finding.code == "unknown-key"}
     return [
         finding
-        for finding in found
+        for finding in findings
         if finding.code != "missing-key" or (finding.path[:-1], _did_you_mean(finding.path[-1])) not in meant
     ]
 
@@ -68,10 +68,10 @@ def _finding(mistake: Mapping[str, Any]) -> Finding:
         return _missing(path, f"allowed: {one_of(choices)}")
     if kind == "literal_error":
         return _not_allowed(target.path, value, context["expected"].replace("'", "").replace(" or ", ", ").split(", "))
-    wanted, hint = next((words for start, words in _TYPES.items() if kind.startswith(start)), (mistake["msg"], ""))
+    expected, hint = next((words for start, words in _TYPES.items() if kind.startswith(start)), (mistake["msg"], ""))
     if value is None:
         hint = "give it a value, or delete the line"
-    return _error("wrong-type", target.path, f"{target.key}: expected {wanted}, found {_in_words(value)}", hint)
+    return _error("wrong-type", target.path, f"{target.key}: expected {expected}, found {_in_words(value)}", hint)
 
 
 # By the beginning of pydantic's error type: what is wanted, and how to write it.

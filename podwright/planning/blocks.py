@@ -185,8 +185,8 @@ class Blocks:
         block.mlp = block.forward
         return block
 
-    def _add(self, first: Block, second: Block) -> Block:
-        return Block(**{name: getattr(first, name) + getattr(second, name) for name in vars(first)})
+    def _add(self, block: Block, summand: Block) -> Block:
+        return Block(**{name: getattr(block, name) + getattr(summand, name) for name in vars(block)})
 
     def _linear(self, block: Block, depth: float, columns: float) -> None:
         of_weight = self.kernels_of("weight_gradients")

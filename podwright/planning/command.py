@@ -64,7 +64,7 @@ OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
 SHOWN = 8  # lines of a table
 _QUANTITIES = ("nodes", "seq_len", "micro_batch", "accumulate", "tokens", "serve", "budget", "deadline", "usd_per_hour")
 _ANSWERS = ("batch", "curve", "minimum", "search")  # each is a command's whole answer
-_LIMITS = ("budget", "deadline")  # without a cluster they choose one, and with one they are compared
+_LIMITS = ("budget", "deadline")  # They choose a cluster if none is given, else they are compared with it.
 USUAL_SEQUENCE = 2048  # tokens, unless said
 _WRONG = (
     *(UnitError, UnknownModelError, UnknownAcceleratorError, UnknownInstanceTypeError, HardwareError, LayoutError),
@@ -154,33 +154,34 @@ def _batch(args: argparse.Namespace) -> int:
 def _forecast(args: argparse.Namespace, run: TrainConfig | None) -> int:
     if not (args.tokens and (args.seq_len or run)):
         raise PlanInputError("--curve needs --tokens (where to predict the loss) and the run's --seq-len or --run")
-    tokens = parse_count(args.tokens, what="--tokens")
+    tokens = parse_count(args.tokens, label="--tokens")
     sequence = _sequence(args, run)
     try:
         text = args.curve.read_text(encoding="utf-8", errors="replace")
         curve = read_curve(text.splitlines(), sequence=sequence)
-        found = forecast(curve, tokens)
+        prediction = forecast(curve, tokens)
     except ValueError as error:
         raise PlanInputError(f"{args.curve}: {error}") from error
     if args.json:
-        print(json.dumps(asdict(found), indent=2))
+        print(json.dumps(asdict(prediction), indent=2))
         return OK
     print(
-        f"loss at {format_count(tokens)} tokens: {found.loss:.3f} ({found.low:.3f} to {found.high:.3f}) nats/token\n"
+        f"loss at {format_count(tokens)} tokens: {prediction.loss:.3f} "
+        f"({prediction.low:.3f} to {prediction.high:.3f}) nats/token\n"
         f"  from {len(curve)} points up to {format_count(curve[-1][0])} tokens: "
-        f"{found.floor:.3f} + {found.scale:.4g} / tokens^{found.exponent:.3f}"
+        f"{prediction.floor:.3f} + {prediction.scale:.4g} / tokens^{prediction.exponent:.3f}"
     )
     return OK
 
 
 def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     measured = MeasuredNetwork.read(args.measured) if args.measured else None
-    nodes = parse_whole(args.nodes or "1", what="--nodes")
+    nodes = parse_whole(args.nodes or "1", label="--nodes")
     hardware = Hardware(instance_type=args.instance, nodes=nodes, measured=measured, region=_region(args))
     if args.capacity_block and not hardware.capacity_block_usd_per_hour:
-        known = ", ".join(capacity_block_types())
+        priced_types = ", ".join(capacity_block_types())
         raise PlanInputError(
-            f"--capacity-block: no price is known for {args.instance}, only for {known}. Give --usd-per-hour"
+            f"--capacity-block: no price is known for {args.instance}, only for {priced_types}. Give --usd-per-hour"
         )
     of_run = (
         {**arguments(run, hardware), "tokens": total_tokens(run, hardware)} if run else {"sequence": USUAL_SEQUENCE}
@@ -195,16 +196,16 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     if args.json:
         print(json.dumps({**plan.to_dict(), "command": None if reasons else submit, "obstacles": reasons}, indent=2))
         return status
-    found = list(_searched(args, plan, source)) if args.search else []
-    trained = best(item for item in found if item.supported)
+    candidates = list(_searched(args, plan, source)) if args.search else []
+    trained = best(item for item in candidates if item.supported)
     print(render(plan, how="" if trained else how_to_run(submit, reasons), beyond=beyond))
     print(f"\n{to_text(roofline(plan))}")
     _print_serving(args, plan)
     if args.search:
-        _print_search(plan, found, trained)
+        _print_search(plan, candidates, trained)
     if trained:
         chosen = plan.laid_out_as(trained[0])
-        print(f"\n{how_to_run(command(chosen, source), obstacles(chosen, source), what='the best of these')}")
+        print(f"\n{how_to_run(command(chosen, source), obstacles(chosen, source), subject='the best of these')}")
     return status
 
 
@@ -244,8 +245,8 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
         "hybrid": args.hybrid or None,
         "precision": args.precision,
         "optimizer": args.optimizer,
-        "tokens": parse_count(args.tokens, what="--tokens") if args.tokens else None,
-        "usd_per_node_hour": parse_count(args.usd_per_hour, what="--usd-per-hour") if args.usd_per_hour else None,
+        "tokens": parse_count(args.tokens, label="--tokens") if args.tokens else None,
+        "usd_per_node_hour": parse_count(args.usd_per_hour, label="--usd-per-hour") if args.usd_per_hour else None,
         "capacity_block": args.capacity_block or None,
     }
     return {name: value for name, value in flags.items() if value is not None}
@@ -256,60 +257,60 @@ def _print_serving(args: argparse.Namespace, plan: Plan) -> None:
         return
     if not plan.tokens:
         raise PlanInputError("--serve needs --tokens, which sets the loss to reach")
-    served = parse_count(args.serve, what="--serve")
-    found = cheapest_with_serving(plan.model.active_parameters, plan.tokens, served)
+    served = parse_count(args.serve, label="--serve")
+    optimum = cheapest_with_serving(plan.model.active_parameters, plan.tokens, served)
     planned = 6 * plan.model.active_parameters * plan.tokens + 2 * plan.model.active_parameters * served
     print(
-        f"\nServing {format_count(served)} tokens: {format_count(found.parameters)} parameters on "
-        f"{format_count(found.tokens)} tokens have "
-        f"the same loss and {100 * (1 - found.total_flops / planned):.0f} % fewer FLOPs for training plus serving"
+        f"\nServing {format_count(served)} tokens: {format_count(optimum.parameters)} parameters on "
+        f"{format_count(optimum.tokens)} tokens have "
+        f"the same loss and {100 * (1 - optimum.total_flops / planned):.0f} % fewer FLOPs for training plus serving"
     )
 
 
 def _searched(args: argparse.Namespace, plan: Plan, source: LaunchInputs) -> Iterator[Candidate]:
     """Yield the layouts of ``--search``; a run, and a batch that flags give, keep their sequences per step."""
     hardware, layout = plan.hardware, plan.layout
-    given = source.run or args.micro_batch or args.accumulate
+    batch_is_set = source.run or args.micro_batch or args.accumulate
     yield from layouts(
         plan.model,
         hardware.accelerator,
         Software.named(OUR_SOFTWARE),
         gpus=hardware.gpus,
         sequence=layout.sequence,
-        global_batch=layout.global_batch if given else default_batch(hardware.gpus, layout.sequence),
+        global_batch=layout.global_batch if batch_is_set else default_batch(hardware.gpus, layout.sequence),
         precision=layout.precision,
         optimizer=layout.optimizer,
         run=source.run[1] if source.run else None,
     )
 
 
-def _print_search(plan: Plan, found: Sequence[Candidate], trained: Sequence[Candidate]) -> None:
+def _print_search(plan: Plan, candidates: Sequence[Candidate], trained: Sequence[Candidate]) -> None:
     """Print the layouts found; ``trained`` are those that podwright-train supports, fastest first."""
-    if not found:
+    if not candidates:
         print(f"\nNo layout on {plan.hardware.gpus} GPUs fits with {to_spare()}\n  --minimum finds the fewest nodes")
         return
-    fastest, supported = best(found)[:SHOWN], list(trained[:SHOWN])
-    print(f"\nBest of {len(found)} layouts that fit with {to_spare()}\n{candidates_table(fastest)}")
+    fastest, supported = best(candidates)[:SHOWN], list(trained[:SHOWN])
+    print(f"\nBest of {len(candidates)} layouts that fit with {to_spare()}\n{candidates_table(fastest)}")
     if supported and supported != fastest:
         print(f"\nBest that podwright-train supports\n{candidates_table(supported)}")
     else:
         print(f"\npodwright-train supports {'all' if supported else 'none'} of these")
-    print(f"\nFastest for its memory\n{candidates_table(pareto(found)[:SHOWN])}")
+    print(f"\nFastest for its memory\n{candidates_table(pareto(candidates)[:SHOWN])}")
 
 
 def _minimum(args: argparse.Namespace, run: TrainConfig | None) -> int:
     model, sequence = _model(args, run), _sequence(args, run)
     names = [args.instance] if args.instance else trainable_types()
-    found = {name: minimum_nodes(model, name, Software.named(OUR_SOFTWARE), sequence=sequence) for name in names}
+    offers = {name: minimum_nodes(model, name, Software.named(OUR_SOFTWARE), sequence=sequence) for name in names}
     counts = {
         name: item.layout.gpus // Hardware(instance_type=name, nodes=1).gpus if item else None
-        for name, item in found.items()
+        for name, item in offers.items()
     }
     if args.json:
         print(json.dumps(counts, indent=2))
         return OK
     print(f"{model.name}, sequences of {sequence:,} tokens, one per GPU, inputs of blocks offloaded, {to_spare()}")
-    for name, item in found.items():
+    for name, item in offers.items():
         if item is None:
             print(f"  {name:24s}    -  does not fit: one block and the logits of one sequence are too large")
             continue
@@ -324,7 +325,7 @@ def _choose_cluster(args: argparse.Namespace, run: TrainConfig | None) -> int:
     software = Software.named(OUR_SOFTWARE)
     if args.model or run:
         model = _model(args, run)
-        tokens = parse_count(args.tokens, what="--tokens") if args.tokens else 20.0 * model.active_parameters
+        tokens = parse_count(args.tokens, label="--tokens") if args.tokens else 20.0 * model.active_parameters
         offers = cheapest_cluster(
             model,
             software,
@@ -409,12 +410,12 @@ def _sequence(args: argparse.Namespace, run: TrainConfig | None) -> int:
 
 
 def _deadline_s(args: argparse.Namespace) -> float | None:
-    return parse_duration(args.deadline, what="--deadline") if args.deadline else None
+    return parse_duration(args.deadline, label="--deadline") if args.deadline else None
 
 
 def _budget_usd(args: argparse.Namespace) -> float | None:
-    return parse_count(args.budget, what="--budget") if args.budget else None
+    return parse_count(args.budget, label="--budget") if args.budget else None
 
 
-def _optional(text: str | None, what: str) -> int | None:
-    return None if text is None else parse_whole(text, what=what)
+def _optional(text: str | None, flag: str) -> int | None:
+    return None if text is None else parse_whole(text, label=flag)

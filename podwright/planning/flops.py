@@ -115,7 +115,7 @@ def convention(words: str, row: Mapping[str, str]) -> Convention:
         return CONVENTIONS[0]
     if "old under-reporting formula" in row.get("notes", ""):
         return WITHOUT_ATTENTION
-    found = next((item for item in CONVENTIONS if item.key in words), DEFAULT)
-    if found is CONVENTIONS[1] and re.match(r"25\.\d\d|26\.0[1-5]", row.get("notes", "")):
+    counted_by = next((item for item in CONVENTIONS if item.key in words), DEFAULT)
+    if counted_by is CONVENTIONS[1] and re.match(r"25\.\d\d|26\.0[1-5]", row.get("notes", "")):
         return BEFORE_26_06
-    return found
+    return counted_by

@@ -31,7 +31,7 @@ class Hardware:
     instance_type: str
     nodes: int
     measured: MeasuredNetwork | None = None
-    region: str = BASE_REGION  # whose prices are taken
+    region: str = BASE_REGION  # The plan takes this region's prices.
 
     def __post_init__(self) -> None:
         if self.nodes < 1:

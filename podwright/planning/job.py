@@ -12,7 +12,7 @@ from podwright_training.jobs.spec import JobSpec
 from podwright_training.neuron import ranks_per_device
 
 USUAL_MFU = {"A100": 0.54, "H100": 0.40, "Trainium": 0.30}  # medians of bench/data's runs of dense models
-OTHER_MFU = 0.40  # of accelerators with too few of them
+OTHER_MFU = 0.40  # A guess: other accelerators have too few published runs for a median.
 
 
 class Figures(NamedTuple):
@@ -40,10 +40,10 @@ class Figures(NamedTuple):
         speed = f"{format_duration(self.step_s)} a step, {format_count(self.tokens_per_s)} tokens/s"
         usd = self.usd_per_hour
         price = "" if usd is None else f", {usd / HOUR_S / self.tokens_per_s * 1e6:,.3g} $ per million tokens"
-        whole = "" if self.hours is None else f"; the run takes {format_duration(self.hours * HOUR_S)}"
+        run_text = "" if self.hours is None else f"; the run takes {format_duration(self.hours * HOUR_S)}"
         if usd is not None and self.hours is not None:
-            whole += f" and {usd * self.hours:,.0f} $"
-        return f"at {self.mfu:.0%} of {self.accelerator}'s peak, {basis}: {speed}{price}{whole}"
+            run_text += f" and {usd * self.hours:,.0f} $"
+        return f"at {self.mfu:.0%} of {self.accelerator}'s peak, {basis}: {speed}{price}{run_text}"
 
 
 def figures(job: JobSpec, kind: InstanceType, region: str) -> Figures | None:

@@ -8,7 +8,7 @@ from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import Calibration
 from podwright.planning.layout import Precision
 
-TILE_ROWS, TILE_COLUMNS = 128, 256  # of the products of cuBLAS and CUTLASS on large inputs
+TILE_ROWS, TILE_COLUMNS = 128, 256  # cuBLAS and CUTLASS choose these tiles for large matrix products.
 _ACTIVATION_BYTES = {"bf16": 2.0, "fp32": 4.0, "fp8": 1.0, "fp4": 0.5}
 
 
@@ -149,10 +149,10 @@ def _alignment(width: float) -> float:
 
     https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
     """
-    whole = round(width)
-    if whole % 64 == 0 or whole != width:
+    columns = round(width)
+    if columns % 64 == 0 or columns != width:
         return 1.0
     for multiple, share in ((32, 0.85), (16, 0.8), (8, 0.72)):
-        if whole % multiple == 0:
+        if columns % multiple == 0:
             return share
     return 0.4

@@ -16,8 +16,8 @@ from podwright_training.config.sources import load_file, preset_names
 from podwright_training.config.train_config import PRESETS, TrainConfig
 from podwright_training.spelling import as_item
 
-FEWEST_CHECKPOINTS = 10  # of a run, however long its nodes last
-DEFAULT_TOKENIZER_TOKENS = 50_277  # of DEFAULTS.tokenizer; https://huggingface.co/EleutherAI/gpt-neox-20b
+FEWEST_CHECKPOINTS = 10  # Each run saves so often, however rarely its nodes fail.
+DEFAULT_TOKENIZER_TOKENS = 50_277  # DEFAULTS.tokenizer has so many: https://huggingface.co/EleutherAI/gpt-neox-20b
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,8 @@ def command(plan: Plan, source: LaunchInputs) -> list[str]:
         submit = [f"--run-dir={base.run_dir}"]
         flags = [f"--config={source.run[0]}", *flags]
     elif not preset:
-        own = trainer_options.shape(plan.model, plan.layout)
-        flags = [*trainer_options.as_flags(own, DEFAULTS, always=("vocab_size", "num_layers")), *flags]
+        shape_options = trainer_options.shape(plan.model, plan.layout)
+        flags = [*trainer_options.as_flags(shape_options, DEFAULTS, always=("vocab_size", "num_layers")), *flags]
     return ["podwright-train", "launch", *submit, f"--nodes={plan.hardware.nodes}", "--", *flags]
 
 
@@ -81,9 +81,9 @@ def _other_flags(plan: Plan, base: TrainConfig, source: LaunchInputs) -> Iterato
         best = plan.checkpoint_steps() or steps
         yield f"--checkpoint-freq={min(best, max(1, steps // FEWEST_CHECKPOINTS))}"
     for name in ("dataset", "tokenizer"):
-        given = getattr(source, name)
-        if given or not source.run:
-            yield f"--{name}={given or getattr(base, name)}"
+        value = getattr(source, name)
+        if value or not source.run:
+            yield f"--{name}={value or getattr(base, name)}"
 
 
 def _preset(plan: Plan) -> str | None:

@@ -65,10 +65,10 @@ class Layout:
     training: Training = "full"
     optimizer: Optimizer = "adamw"
     offload_activations: bool = False
-    offloaded_layers: int = 0  # whose activations are all in host memory
+    offloaded_layers: int = 0  # Layers that keep all their activations in host memory.
     offload_optimizer: bool = False
     whole_gradients: bool = False  # kept in full between micro-batches, with FSDP or in a pipeline of it
-    reshard: Reshard = "auto"  # of gathered weights after a forward pass; auto: unless it is a pipeline's
+    reshard: Reshard = "auto"  # Free gathered weights after a forward pass; auto: not in a pipeline.
     loss_chunk_tokens: int = 0  # tokens whose logits are in memory at a time; 0: the whole micro-batch
 
     @cached_property

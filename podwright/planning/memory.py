@@ -16,7 +16,7 @@ from podwright_training.config.parallel_dims import blocks_of_stage
 NF4_BYTES = 0.5625  # 4 bits and a scale of 8 bits per 64 weights, doubly quantised (arXiv:2305.14314)
 EIGHT_BIT_BYTES = 2 + 2 * 4 / 256  # two moments of a byte, a scale in fp32 per block of 256 (arXiv:2110.02861)
 LORA_RANK = 8
-END_GRADIENT_BYTES = 2 + 4  # of a parameter: its gradient in bf16, and in fp32 where it is reduced
+END_GRADIENT_BYTES = 2 + 4  # Per parameter: its gradient in bf16, and in fp32 for the reduction.
 KEPT_AT_ENDS = 2  # hidden states that embedding, last norm and head keep; one less if the head is divided
 
 
@@ -151,7 +151,9 @@ class _Sizing:
 
     def memory(self) -> Memory:
         states = self._states()
-        items = max(({**states, **each} for each in self._candidates()), key=lambda each: sum(each.values()))
+        items = max(
+            ({**states, **parts} for parts in self._candidates()), key=lambda candidate: sum(candidate.values())
+        )
         total = sum(items.values())
         on_device = self.software.reads == "device"
         context = self.software.reserve_gb if on_device else 0.3
@@ -193,31 +195,37 @@ class _Sizing:
         layout = self.layout
         if layout.splits_backward:
             return list(self._split_candidates())
-        kept, working = self._kept_bytes(), self._working_bytes()
+        activations, working = self._kept_bytes(), self._working_bytes()
         if self._keeps_weights():
-            return self._gathered_once_candidates(kept, working)
+            return self._gathered_once_candidates(activations, working)
         by_chunks = layout.loss_chunk_tokens or layout.pipeline > 1
         if not by_chunks or layout.sharding != "full" or layout.training != "full":
             gathered = self._gathered_blocks() + self._gathered_ends()
             logits = self._logits() if layout.pipeline == 1 else 0.0
-            return [{"gathered_parameters": gathered, "activations": kept + working, "logits": logits}]
+            return [{"gathered_parameters": gathered, "activations": activations + working, "logits": logits}]
         shares = self._vocabulary_shares()
         end = self.model.embedding / shares
-        kept += (KEPT_AT_ENDS - (shares > 1)) * self.tokens * self._kept_input()
-        one = kept / self._in_flight()  # in the last stage of a pipeline, which has the loss
+        activations += (KEPT_AT_ENDS - (shares > 1)) * self.tokens * self._kept_input()
+        one_micro_batch = (
+            activations / self._in_flight()
+        )  # The last stage of a pipeline, which has the loss, holds one.
         root = 2.0 * end if self.model.tied else 0.0  # a tied embedding stays gathered
         return [
             # the head, and the buffer it came in
             {
                 "gathered_parameters": 2 * 2.0 * end if layout.sharding_ranks > 1 else 0.0,
-                "activations": one,
+                "activations": one_micro_batch,
                 "logits": self._logits(),
             },
-            *self._block_candidates(kept, working, root),
-            {"gathered_parameters": root, "activations": kept - one, "logits": END_GRADIENT_BYTES * end},
+            *self._block_candidates(activations, working, root),
+            {
+                "gathered_parameters": root,
+                "activations": activations - one_micro_batch,
+                "logits": END_GRADIENT_BYTES * end,
+            },
         ]
 
-    def _gathered_once_candidates(self, kept: float, working: float) -> list[dict[str, float]]:
+    def _gathered_once_candidates(self, activations: float, working: float) -> list[dict[str, float]]:
         """Return the memory of the first stage, of the last one with the loss, and while the embedding is reduced.
 
         A gradient that is reduced after each micro-batch is there in fp32 until the next one is complete: in a
@@ -225,27 +233,27 @@ class _Sizing:
         block's own is there too, in bf16. The loss has the buffer that the head came in, or a tied one's is reduced in.
         """
         layout, shares = self.layout, self._vocabulary_shares()
-        weights, one = 2.0 * sum(self._local_parameters()), kept / self._in_flight()
+        weights, one_micro_batch = 2.0 * sum(self._local_parameters()), activations / self._in_flight()
         end, block = self.model.embedding / shares, self._block_parameters()
-        reduced = complete = head = others = 0.0
+        reduced = complete = head = other_micro_batches = 0.0
         if not layout.whole_gradients:
             stages = 4.0 * block * (layout.virtual_stages - 1)
             reduced = 4.0 * (max(end, block) if layout.pipeline > 1 else block) + stages
             complete = END_GRADIENT_BYTES * block + stages
             head = stages or (4.0 if self.model.tied else 2.0) * end
-            others = kept - one
-        found = [
-            {"gathered_parameters": weights + reduced, "activations": kept + working, "logits": 0.0},
-            {"gathered_parameters": weights + complete, "activations": kept, "logits": 0.0},
+            other_micro_batches = activations - one_micro_batch
+        candidates = [
+            {"gathered_parameters": weights + reduced, "activations": activations + working, "logits": 0.0},
+            {"gathered_parameters": weights + complete, "activations": activations, "logits": 0.0},
         ]
         if not layout.loss_chunk_tokens:
-            loss = {"gathered_parameters": weights, "activations": one + working, "logits": self._logits()}
-            return [*found, loss]
-        one += (KEPT_AT_ENDS - (shares > 1)) * self.tokens * self._kept_input()
+            loss = {"gathered_parameters": weights, "activations": one_micro_batch + working, "logits": self._logits()}
+            return [*candidates, loss]
+        one_micro_batch += (KEPT_AT_ENDS - (shares > 1)) * self.tokens * self._kept_input()
         return [
-            *found,
-            {"gathered_parameters": weights + head, "activations": one, "logits": self._logits()},
-            {"gathered_parameters": weights, "activations": others, "logits": END_GRADIENT_BYTES * end},
+            *candidates,
+            {"gathered_parameters": weights + head, "activations": one_micro_batch, "logits": self._logits()},
+            {"gathered_parameters": weights, "activations": other_micro_batches, "logits": END_GRADIENT_BYTES * end},
         ]
 
     def _split_candidates(self) -> Iterator[dict[str, float]]:
@@ -257,22 +265,22 @@ class _Sizing:
         or head have less of the states: often it is one of those that keeps most.
         """
         layout = self.layout
-        last = layout.pipeline * layout.virtual_stages - 1
-        sizes = [self._stage_bytes(stage, last) for stage in range(last + 1)]
+        last_stage = layout.pipeline * layout.virtual_stages - 1
+        sizes = [self._stage_bytes(stage, last_stage) for stage in range(last_stage + 1)]
         weights, at_work, logits = 2.0 * sum(self._local_parameters()), self._working_bytes(), self._logits()
         for rank in range(layout.pipeline):
             lacking = self._lacks(rank)
             states = {**self._states(lacking), "gathered_parameters": weights - 2.0 * lacking}
-            kept = most = most_with_loss = 0.0
+            activations = peak = peak_with_loss = 0.0
             for kind, stage, _ in layout.actions(rank):
                 forward, split = sizes[stage]
-                kept += {"forward": forward, "input": split - forward, "weight": -split}[kind]
-                if kind == "forward" and stage == last:
-                    most_with_loss = max(most_with_loss, kept)
-                most = max(most, kept)
-            yield {**states, "activations": most + at_work, "logits": 0.0}
-            if most_with_loss:
-                yield {**states, "activations": most_with_loss, "logits": logits}
+                activations += {"forward": forward, "input": split - forward, "weight": -split}[kind]
+                if kind == "forward" and stage == last_stage:
+                    peak_with_loss = max(peak_with_loss, activations)
+                peak = max(peak, activations)
+            yield {**states, "activations": peak + at_work, "logits": 0.0}
+            if peak_with_loss:
+                yield {**states, "activations": peak_with_loss, "logits": logits}
 
     def _lacks(self, rank: int) -> float:
         """Return the parameters of embedding and head that the first rank of a pipeline has, and this one lacks."""
@@ -282,14 +290,16 @@ class _Sizing:
             ends = 0 if rank in (0, self.layout.pipeline - 1) else 1
         return ends * self.model.embedding / self.layout.tensor
 
-    def _stage_bytes(self, stage: int, last: int) -> tuple[float, float]:
+    def _stage_bytes(self, stage: int, last_stage: int) -> tuple[float, float]:
         """Return a stage's bytes of a micro-batch after its forward pass, and after the gradient of its input."""
-        blocks = len(blocks_of_stage(stage, last + 1, self.model.layers))
+        blocks = len(blocks_of_stage(stage, last_stage + 1, self.model.layers))
         ends = 0.0
-        if stage == last and self.layout.loss_chunk_tokens:  # the gradient of the head, which a loss in chunks has
+        if (
+            stage == last_stage and self.layout.loss_chunk_tokens
+        ):  # the gradient of the head, which a loss in chunks has
             ends = 2.0 * self.model.embedding / self._vocabulary_shares()
-        kept = blocks * self._kept_in_pass() + ends
-        return kept, blocks * self._kept_when_split() + ends if stage else kept
+        activations = blocks * self._kept_in_pass() + ends
+        return activations, blocks * self._kept_when_split() + ends if stage else activations
 
     def _kept_in_pass(self) -> float:
         """Return the bytes that a block keeps of a micro-batch from its forward pass on."""
@@ -298,11 +308,11 @@ class _Sizing:
     def _kept_when_split(self) -> float:
         """Return the bytes that a block keeps between the gradients of its input and of its weights."""
         model, layout = self.model, self.layout
-        whole = sum(count * self._whole(kind) for kind, count in self._kinds().items()) / model.layers
+        block_bytes = sum(count * self._whole(kind) for kind, count in self._kinds().items()) / model.layers
         results = (model.heads + 2 * model.kv_heads) * model.head_dim + model.matrices_of_mlp * model.ffn
-        return self.tokens * (whole + 2.0 * results / layout.tensor)
+        return self.tokens * (block_bytes + 2.0 * results / layout.tensor)
 
-    def _block_candidates(self, kept: float, working: float, root: float) -> list[dict[str, float]]:
+    def _block_candidates(self, activations: float, working: float, root: float) -> list[dict[str, float]]:
         """Return the memory while a block is computed, and when its gradient is complete.
 
         The gradient of the block before is reduced meanwhile, in fp32; the block's own is in bf16. Experts are gathered
@@ -311,8 +321,8 @@ class _Sizing:
         mixture = bool(self.model.expert_blocks)
         at_work, complete = (self._gathered_blocks(gradient=size) + root for size in ((0, 4) if mixture else (4, 6)))
         return [
-            {"gathered_parameters": at_work, "activations": kept + working, "logits": 0.0},
-            {"gathered_parameters": complete, "activations": kept, "logits": 0.0},
+            {"gathered_parameters": at_work, "activations": activations + working, "logits": 0.0},
+            {"gathered_parameters": complete, "activations": activations, "logits": 0.0},
         ]
 
     def _vocabulary_shares(self) -> int:
@@ -426,21 +436,21 @@ class _Sizing:
     def _kept_bytes(self) -> float:
         """Return the bytes that blocks keep for the backward pass."""
         layout, model = self.layout, self.model
-        kept = sum(count * self._kept(kind) for kind, count in self._kinds().items()) / layout.pipeline
-        kept *= self.constants("kept", self.software.name) * (1 - layout.offloaded_layers / model.layers)
+        bytes_per_token = sum(count * self._kept(kind) for kind, count in self._kinds().items()) / layout.pipeline
+        bytes_per_token *= self.constants("kept", self.software.name) * (1 - layout.offloaded_layers / model.layers)
         if layout.offload_activations:
-            kept = 2.0 * self._kept_input()
+            bytes_per_token = 2.0 * self._kept_input()
         repeated = layout.recompute in ("full", "selective")
         blocks_with_scores = 0.0 if repeated else model.attention_blocks / layout.pipeline * self._in_flight()
-        return self.tokens * kept * self._in_flight() + self._scores() * blocks_with_scores
+        return self.tokens * bytes_per_token * self._in_flight() + self._scores() * blocks_with_scores
 
     def _working_bytes(self) -> float:
         """Return the bytes that the block being computed adds."""
-        whole = {kind: self._whole(kind) for kind, count in self._kinds().items() if count}
+        bytes_by_kind = {kind: self._whole(kind) for kind, count in self._kinds().items() if count}
         if self.layout.recompute == "none":  # only gradients come on top of what is kept
-            working = max(whole.values()) / 2
+            working = max(bytes_by_kind.values()) / 2
         else:
-            working = max(size + self._gate_gradients(kind) for kind, size in whole.items())
+            working = max(size + self._gate_gradients(kind) for kind, size in bytes_by_kind.items())
         return self.tokens * working * self.constants("working_set") + self._scores()
 
     def _kinds(self) -> dict[str, int]:
@@ -496,10 +506,14 @@ class _Sizing:
             width = model.heads * (model.value_dim or model.head_dim)
             copy = linear if linear < 2.0 else 0.0  # noqa: PLR2004 - in bf16 it is the output itself
             output = 0.0 if copy and self._repeats_core() else 2.0
-            own = 2.0 * heads + (output + copy) * width
+            attention_bytes = 2.0 * heads + (output + copy) * width
             if self.constants("rotated_copies", self.software.name):
-                own += 2.0 * 3 * width
-            return norms * model.norm_vectors_kept + own / layout.tensor + quantised * (model.hidden_size + width)
+                attention_bytes += 2.0 * 3 * width
+            return (
+                norms * model.norm_vectors_kept
+                + attention_bytes / layout.tensor
+                + quantised * (model.hidden_size + width)
+            )
         if kind == "mamba":
             return norms + (8.0 if fused else 12.0) * model.mamba_inner / layout.tensor
         if kind == "mlp":

@@ -11,11 +11,11 @@ from podwright_training.config.memory_checkpoints import STATE_BYTES, MemoryChec
 from podwright_training.failures import Failures, best_interval_steps, failures, seconds_between_failures
 
 GIB = 2**30
-COPY_GB_S = 20.0  # of one accelerator to pinned memory: PCIe 4.0 x16 has 32 in theory
+COPY_GB_S = 20.0  # One accelerator copies to pinned memory so fast: PCIe 4.0 x16 has 32 in theory
 # One TCP connection per rank, of 5 Gbit/s each outside a placement group, on one network card of 100 Gbit/s:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-network-bandwidth.html
 FLOW_GB_S, CARD_GB_S = 5 / 8, 100 / 8
-SHARED_MEMORY_SHARE = 0.5  # of the node's memory that /dev/shm may take, unless it is mounted with another size
+SHARED_MEMORY_SHARE = 0.5  # Linux lets /dev/shm take half of the memory by default.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,8 +98,8 @@ class Model:
         """Blocks with routed experts."""
         if not self.experts:
             return 0
-        others = self.attention_layers + self.mamba_layers if self.hybrid else self.dense_layers
-        return self.layers - others
+        blocks_without_experts = self.attention_layers + self.mamba_layers if self.hybrid else self.dense_layers
+        return self.layers - blocks_without_experts
 
     @property
     def mlp_blocks(self) -> int:
@@ -217,11 +217,11 @@ class Model:
             return 0
         if self.bias == "qkv":
             return self.attention_blocks * qkv
-        first = self.ffn if not self.gated else 2 * self.ffn
+        mlp_biases = self.ffn if not self.gated else 2 * self.ffn
         expert = (2 * self.expert_ffn if self.gated else self.expert_ffn) + self.hidden_size
         return (
             self.attention_blocks * (qkv + self.hidden_size)
-            + self.mlp_blocks * (first + self.hidden_size)
+            + self.mlp_blocks * (mlp_biases + self.hidden_size)
             + self.expert_blocks * self.experts * (expert + 1)
         )
 

@@ -11,7 +11,7 @@ from podwright_training.nxdt.memory import Prediction
 from podwright_training.nxdt.plan import Plan
 from podwright_training.run_folder import RunFolder
 
-SHARED = Path("/fsx")  # of most clusters; only names of folders depend on it
+SHARED = Path("/fsx")  # Most clusters mount it here, and only names of folders depend on it.
 
 
 def plan_of(run: TrainConfig, instance_type: str, nodes: int) -> Plan:
@@ -28,14 +28,14 @@ def plan_of(run: TrainConfig, instance_type: str, nodes: int) -> Plan:
     )
 
 
-def problems(wanted: Plan) -> list[str]:
+def problems(nxdt_plan: Plan) -> list[str]:
     """Return why NxD Training, the nodes or their memory refuse a plan; none if it runs."""
-    if found := list(plan.problems(wanted)):
-        return found
-    needed = prediction(wanted)
-    return [memory.problem(wanted, needed)] if needed and not needed.fits else []
+    if plan_problems := list(plan.problems(nxdt_plan)):
+        return plan_problems
+    needed = prediction(nxdt_plan)
+    return [memory.problem(nxdt_plan, needed)] if needed and not needed.fits else []
 
 
-def prediction(wanted: Plan) -> Prediction | None:
+def prediction(nxdt_plan: Plan) -> Prediction | None:
     """Return the memory of a device that a plan needs; ``None`` if the planner cannot say."""
-    return memory.prediction(wanted, table.predict(memory.row(wanted)))
+    return memory.prediction(nxdt_plan, table.predict(memory.row(nxdt_plan)))

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-BASE_REGION = "us-east-1"  # which has a price of every type that EC2 publishes one of
+BASE_REGION = "us-east-1"  # EC2 publishes each type's price for this region, if for any.
 
 
 class OnDemand(NamedTuple):
@@ -36,13 +36,13 @@ def on_demand(instance_type: str, region: str) -> OnDemand | None:
 
 def source_of(region: str, instance_types: Iterable[str]) -> str:
     """Return text with the region that the types' prices come from; types priced in us-east-1 alone are named."""
-    priced = {name: found.region for name in instance_types if (found := on_demand(name, region))}
-    elsewhere = sorted(name for name, where in priced.items() if where != region)
-    if not priced or region == BASE_REGION:
+    region_by_type = {name: price.region for name in instance_types if (price := on_demand(name, region))}
+    elsewhere = sorted(name for name, price_region in region_by_type.items() if price_region != region)
+    if not region_by_type or region == BASE_REGION:
         return BASE_REGION
     if not elsewhere:
         return region
-    if len(elsewhere) == len(priced):
+    if len(elsewhere) == len(region_by_type):
         return f"{BASE_REGION}; {region}'s are not known"
     return f"{region}; {', '.join(elsewhere)} as in {BASE_REGION}"
 
@@ -55,8 +55,8 @@ def rows(name: str) -> Iterator[Mapping[str, str]]:
 
 @lru_cache(maxsize=1)
 def _base_prices() -> dict[str, float]:
-    known = (row for row in rows("instances.csv") if row["ec2_usd_per_hour"])
-    return {row["instance_type"]: float(row["ec2_usd_per_hour"]) for row in known}
+    priced_rows = (row for row in rows("instances.csv") if row["ec2_usd_per_hour"])
+    return {row["instance_type"]: float(row["ec2_usd_per_hour"]) for row in priced_rows}
 
 
 @lru_cache(maxsize=1)

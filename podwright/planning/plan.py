@@ -69,8 +69,8 @@ class Plan:
         if self.largest_micro_batch:
             return f"use --train-batch-size={self.largest_micro_batch}"
         software = Software.named(OUR_SOFTWARE)
-        one = replace(self.layout, micro_batch=1)
-        recomputed = replace(one, recompute="full")
+        one_sequence = replace(self.layout, micro_batch=1)
+        recomputed = replace(one_sequence, recompute="full")
         offloaded = replace(recomputed, offload_activations=True)
         for layout, words in (
             (recomputed, "use --activation-checkpointing"),

@@ -14,9 +14,9 @@ from podwright.planning.search import Candidate, Offer
 from podwright.planning.units import GB, format_count, format_duration
 from podwright.terminal import columns
 
-COLUMNS = 80  # at most
+COLUMNS = 80  # Reports are no wider, also on a wide terminal.
 BAR_WIDTH, SHARE_WIDTH = 60, 28
-MARGINS = 3  # of the bar: two spaces, and the mark of the capacity
+MARGINS = 3  # The bar has two spaces before it, and the mark of the capacity.
 _FILLS = "█▓▒░▚▞▤▥▧▨"
 
 
@@ -49,16 +49,16 @@ def _answer(plan: Plan, beyond: Sequence[str]) -> Iterator[str]:
         yield f"Fits: {tokens} tokens take {took}{price}, as predicted below"
 
 
-def how_to_run(submit: Sequence[str], obstacles: Sequence[str], *, what: str = "it") -> str:
+def how_to_run(submit: Sequence[str], obstacles: Sequence[str], *, subject: str = "it") -> str:
     """Return the command that runs a plan.
 
     Args:
         submit: Words of the command.
         obstacles: Reasons against it; then they are returned instead.
-        what: The plan, in words.
+        subject: The plan, in words.
     """
-    refused = "\n".join(_within_columns(f"No command to run {what}: {reason}") for reason in obstacles)
-    return refused or _folded(f"To run {what}:", submit)
+    refused = "\n".join(_within_columns(f"No command to run {subject}: {reason}") for reason in obstacles)
+    return refused or _folded(f"To run {subject}:", submit)
 
 
 def to_spare() -> str:

@@ -122,7 +122,7 @@ class _Drawing:
             _text(MARGIN, MARGIN - 12, "TFLOP/s", anchor="end"),
             _text(WIDTH / 2, HEIGHT - 12, "FLOPs per byte of memory traffic", anchor="middle"),
         ]
-        for index, point in enumerate(sorted(chart.points, key=lambda point: point.intensity)):  # from left to right
+        for index, point in enumerate(sorted(chart.points, key=lambda point: point.intensity)):
             parts += self._point(index, point)
         return "\n".join([*parts, "</svg>", ""])
 

@@ -18,7 +18,7 @@ class ParametricLoss:
     parameter_exponent: float
     token_scale: float
     token_exponent: float
-    standard_error: float  # of a predicted loss, in nats
+    standard_error: float  # The predicted loss's, in nats.
     source: str
 
     def loss(self, parameters: float, tokens: float) -> float:
@@ -38,8 +38,10 @@ class ParametricLoss:
 
     def tokens_for_loss(self, parameters: float, loss: float) -> float:
         """Return the tokens after which a model of that size reaches the loss, or infinity if it never does."""
-        rest = loss - self.irreducible - self.parameter_scale / parameters**self.parameter_exponent
-        return float((self.token_scale / rest) ** (1 / self.token_exponent)) if rest > 0 else math.inf
+        reducible_loss = loss - self.irreducible - self.parameter_scale / parameters**self.parameter_exponent
+        return (
+            float((self.token_scale / reducible_loss) ** (1 / self.token_exponent)) if reducible_loss > 0 else math.inf
+        )
 
 
 EPOCH = ParametricLoss(
@@ -136,7 +138,7 @@ def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
     Raises:
         ValueError: Fewer than five points, a loss that does not fall, or one that only a floor below zero fits.
     """
-    points = [(seen, loss) for seen, loss in curve if seen > 0]
+    points = [(position, loss) for position, loss in curve if position > 0]
     if len(points) < 5 or points[-1][1] >= points[0][1]:  # noqa: PLR2004 - three unknowns
         raise ValueError(f"a forecast needs at least 5 points of a falling loss, got {len(points)}")
     fits = [_least_squares(points, exponent / 100) for exponent in range(5, 101)]
@@ -176,7 +178,7 @@ def read_curve(lines: Iterable[str], *, sequence: int) -> list[tuple[float, floa
     points = points[len(points) // 10 :]
     size = max(1, len(points) // 50)
     groups = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(_mean([seen for seen, _ in group]), _mean([loss for _, loss in group])) for group in groups]
+    return [(_mean([tokens for tokens, _ in group]), _mean([loss for _, loss in group])) for group in groups]
 
 
 def _step(line: str, sequence: int) -> tuple[int, tuple[float, float]] | None:
@@ -185,10 +187,10 @@ def _step(line: str, sequence: int) -> tuple[int, tuple[float, float]] | None:
         event = json.loads(line)
         if event["event"] != "train":
             return None
-        step, seen, loss = int(event["step"]), float(event["sequences"] * sequence), float(event["loss"])
+        step, tokens, loss = int(event["step"]), float(event["sequences"] * sequence), float(event["loss"])
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
-    return (step, (seen, loss)) if math.isfinite(seen) and math.isfinite(loss) else None
+    return (step, (tokens, loss)) if math.isfinite(tokens) and math.isfinite(loss) else None
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -201,17 +203,17 @@ def _refined(
 ) -> tuple[float, float, float, float]:
     low, high = best[2] - 0.01, best[2] + 0.01
     for _ in range(40):
-        left, right = low + (high - low) / 3, high - (high - low) / 3
-        if _least_squares(points, left)[3] < _least_squares(points, right)[3]:
-            high = right
+        lower_third, upper_third = low + (high - low) / 3, high - (high - low) / 3
+        if _least_squares(points, lower_third)[3] < _least_squares(points, upper_third)[3]:
+            high = upper_third
         else:
-            low = left
+            low = lower_third
     return _least_squares(points, (low + high) / 2)
 
 
 def _least_squares(points: Sequence[tuple[float, float]], exponent: float) -> tuple[float, float, float, float]:
     """Return floor, scale, exponent and squared error of the best line through ``(tokens^-exponent, loss)``."""
-    xs = [seen**-exponent for seen, _ in points]
+    xs = [tokens**-exponent for tokens, _ in points]
     ys = [loss for _, loss in points]
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
     spread = sum((x - mean_x) ** 2 for x in xs)

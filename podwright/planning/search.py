@@ -20,7 +20,7 @@ from podwright.planning.units import HOUR_S
 from podwright_constructs.catalog import InstanceType
 from podwright_training.config.train_config import TrainConfig
 
-MOST_NODES = 64  # of a cluster that is proposed
+MOST_NODES = 64  # No larger cluster is proposed.
 _TRIED: tuple[tuple[Recompute, bool], ...] = (("none", False), ("selective", False), ("full", False), ("full", True))
 
 
@@ -32,7 +32,7 @@ class Candidate:
     layout: Layout
     memory: Memory
     speed: Speed
-    run: TrainConfig | None = None  # what it is for
+    run: TrainConfig | None = None  # The layout is for this run.
 
     @classmethod
     def of(
@@ -161,11 +161,11 @@ def cheapest_cluster(
                 break
             if seconds > deadline_s:
                 continue
-            found = offer(hardware, model, software, tokens=tokens, sequence=sequence, global_batch=global_batch)
-            if found is None or found.cost.hours * HOUR_S > deadline_s:
+            candidate = offer(hardware, model, software, tokens=tokens, sequence=sequence, global_batch=global_batch)
+            if candidate is None or candidate.cost.hours * HOUR_S > deadline_s:
                 continue
-            if budget_usd is None or (found.cost.total_usd or 0) <= budget_usd:
-                offers.append(found)
+            if budget_usd is None or (candidate.cost.total_usd or 0) <= budget_usd:
+                offers.append(candidate)
             break  # more nodes of this type cost more
     return sorted(offers, key=lambda item: item.cost.total_usd or 0)
 

@@ -60,8 +60,8 @@ def _columns(row: Mapping[str, str], case: ParsedRow, needed: Memory, took: Spee
         flops *= 0.75  # MFU does not count what is computed twice
     peak = case.accelerator.peak_flops(case.layout.precision) * case.per_gpu
     gaps = needed.more_gaps_gb if not needed.fits and needed.peak_gb <= needed.capacity_gb else 0.0
-    found = [f"the allocator's gaps may take {gaps:.3g} GB more, as its segments cannot grow"] if gaps else []
-    notes = [f"bound by {took.bound_by}", f"MFU counts {used.name}", *found, *case.assumed]
+    memory_notes = [f"the allocator's gaps may take {gaps:.3g} GB more, as its segments cannot grow"] if gaps else []
+    notes = [f"bound by {took.bound_by}", f"MFU counts {used.name}", *memory_notes, *case.assumed]
     return {
         "pred_tok_s_gpu": f"{rate:.5g}",
         "pred_step_s": f"{took.step_s:.5g}" if row.get("gbs_seqs") else "",

@@ -35,7 +35,7 @@ _ONE_LEVEL = (
 
 
 _SMALL_MODULES = ("layernorm", "moe_act", "mla_up_proj")
-LARGEST = 1e16  # of any figure in a table: parameters, tokens
+LARGEST = 1e16  # No figure in a table is larger, of parameters or tokens.
 USUAL_STEP_TOKENS = 524_288  # default for pretraining
 
 
@@ -86,60 +86,64 @@ def parse_row(row: Mapping[str, str]) -> ParsedRow:
 
 
 def _model(row: Mapping[str, str], sequence: int, assumed: list[str]) -> Model:
-    given = {field: value for column, field in _DIMENSIONS.items() if (value := _integer(row, column))}
+    dimensions = {field: value for column, field in _DIMENSIONS.items() if (value := _integer(row, column))}
     try:
         model = Model.of(row.get("model", ""))
     except UnknownModelError:
-        return _from_dimensions(row, given, sequence, assumed)
+        return _from_dimensions(row, dimensions, sequence, assumed)
     if "w/o MTP" in row.get("notes", "") + row.get("model", ""):
         model = replace(model, extra_predictions=0)
-    changed = {name: value for name, value in given.items() if getattr(model, name) != value and not model.experts}
+    changed = {name: value for name, value in dimensions.items() if getattr(model, name) != value and not model.experts}
     if "heads" in changed or "hidden_size" in changed:
         changed["head_dim"] = changed.get("hidden_size", model.hidden_size) // changed.get("heads", model.heads)
     return replace(model, **cast("dict[str, Any]", changed)) if changed else model
 
 
-def _from_dimensions(row: Mapping[str, str], given: dict[str, int], sequence: int, assumed: list[str]) -> Model:
+def _from_dimensions(row: Mapping[str, str], dimensions: dict[str, int], sequence: int, assumed: list[str]) -> Model:
     name = row.get("model", "") or "model"
     if row.get("kind") == "moe":
         raise RowError(
             f"{name}: the catalog does not have this model, and a row has no columns for the number and size of experts"
         )
-    if "hidden_size" not in given:
+    if "hidden_size" not in dimensions:
         raise RowError(f"{name}: hidden size not given and the model is not in the catalog")
-    if "vocab" not in given:
-        given["vocab"] = 32_000 if "llama" in name.lower() else 51_200
-        assumed.append(f"vocabulary of {given['vocab']} assumed")
-    hidden_size = given["hidden_size"]
-    plain = any(word in name.lower() for word in _PLAIN) if "ffn" not in given else given["ffn"] == 4 * hidden_size
-    if "ffn" not in given:
-        given["ffn"] = 4 * hidden_size if plain else -(-(8 * hidden_size // 3) // 256) * 256
-        assumed.append(f"FFN width {given['ffn']} assumed")
-    if "layers" not in given:
-        given["layers"] = _layers(row, given, plain=plain)
-        assumed.append(f"{given['layers']} layers follow from the number of parameters")
-    if "heads" not in given:
-        given["heads"] = _usual_heads(hidden_size, _integer(row, "tp") or 1)
-        assumed.append(f"{given['heads']} heads assumed")
+    if "vocab" not in dimensions:
+        dimensions["vocab"] = 32_000 if "llama" in name.lower() else 51_200
+        assumed.append(f"vocabulary of {dimensions['vocab']} assumed")
+    hidden_size = dimensions["hidden_size"]
+    plain = (
+        any(word in name.lower() for word in _PLAIN)
+        if "ffn" not in dimensions
+        else dimensions["ffn"] == 4 * hidden_size
+    )
+    if "ffn" not in dimensions:
+        dimensions["ffn"] = 4 * hidden_size if plain else -(-(8 * hidden_size // 3) // 256) * 256
+        assumed.append(f"FFN width {dimensions['ffn']} assumed")
+    if "layers" not in dimensions:
+        dimensions["layers"] = _layers(row, dimensions, plain=plain)
+        assumed.append(f"{dimensions['layers']} layers follow from the number of parameters")
+    if "heads" not in dimensions:
+        dimensions["heads"] = _usual_heads(hidden_size, _integer(row, "tp") or 1)
+        assumed.append(f"{dimensions['heads']} heads assumed")
     return Model(
         name=name,
-        head_dim=hidden_size // given["heads"],
+        head_dim=hidden_size // dimensions["heads"],
         gated=not plain,
         tied=plain and "nemotron" not in name.lower(),
         bias="all" if plain else "none",
         norm_vectors=2 if plain else 1,
         learned_positions=sequence if name.lower().startswith(("mpt", "gpt")) else 0,
-        **cast("dict[str, Any]", {"kv_heads": given["heads"], **given}),
+        **cast("dict[str, Any]", {"kv_heads": dimensions["heads"], **dimensions}),
     )
 
 
-def _layers(row: Mapping[str, str], given: Mapping[str, int], *, plain: bool) -> int:
+def _layers(row: Mapping[str, str], dimensions: Mapping[str, int], *, plain: bool) -> int:
     total = _number(row, "params_total")
     if not total:
         raise RowError(f"{row.get('model')}: neither layers nor parameters given")
-    block = 4 * given["hidden_size"] ** 2 + (2 if plain else 3) * given["hidden_size"] * given["ffn"]
+    block = 4 * dimensions["hidden_size"] ** 2 + (2 if plain else 3) * dimensions["hidden_size"] * dimensions["ffn"]
     stages = _integer(row, "pp") or 1
-    return max(1, round((total - given["vocab"] * given["hidden_size"]) / block / stages)) * stages
+    return max(1, round((total - dimensions["vocab"] * dimensions["hidden_size"]) / block / stages)) * stages
 
 
 def _usual_heads(hidden_size: int, tensor: int) -> int:
@@ -157,28 +161,28 @@ def _software(row: Mapping[str, str], assumed: list[str]) -> Software:
     if not framework.strip():
         raise RowError("framework not given")
     container = re.match(r"\d\d\.\d\d", notes)
-    found = Software.of(
+    software = Software.of(
         container[0] if container else f"{framework} {row.get('task', '')} {_date(notes)}"
     ) or Software.of(framework)
-    if found is None:
+    if software is None:
         assumed.append(f"unknown framework {framework!r} treated as PyTorch FSDP")
-        found = Software.named("torch-fsdp")
+        software = Software.named("torch-fsdp")
     if "expandable_segments" in row.get("act_ckpt", ""):
-        found = replace(found, expandable_segments=True)
-    found = replace(
-        found,
-        graphs=next((item for item in GRAPHS if item == row.get("cuda_graphs")), found.graphs),
+        software = replace(software, expandable_segments=True)
+    software = replace(
+        software,
+        graphs=next((item for item in GRAPHS if item == row.get("cuda_graphs")), software.graphs),
         overlaps_experts=row.get("a2a_overlap") == "yes",
     )
-    if found.name == "torch-fsdp" and "compile" in f"{framework} {notes}".lower():
+    if software.name == "torch-fsdp" and "compile" in f"{framework} {notes}".lower():
         return Software.named("torch-compile")
-    return found
+    return software
 
 
 def _date(notes: str) -> str:
     """Return the day in the notes, ``MM-DD``, by which some software is known."""
-    found = re.search(r"\b\d\d-\d\d\b", notes)
-    return found[0] if found else ""
+    day = re.search(r"\b\d\d-\d\d\b", notes)
+    return day[0] if day else ""
 
 
 def _accelerator(row: Mapping[str, str]) -> tuple[Accelerator, int]:
@@ -327,8 +331,8 @@ def _likely_micro_batch(
     """Return 1 in a pipeline, else the largest power of two up to 8 that fits and divides the rank's batch."""
     if layout.pipeline > 1:
         return 1
-    one = replace(layout, micro_batch=1)
-    fitting = largest_micro_batch(model, one, accelerator, software, at_most=8, surely=False)
+    one_sequence = replace(layout, micro_batch=1)
+    fitting = largest_micro_batch(model, one_sequence, accelerator, software, at_most=8, surely=False)
     candidates = (size for size in (8, 4, 2) if size <= fitting and per_rank % size == 0)
     return next(candidates, 1)
 
@@ -351,8 +355,8 @@ def _modules(row: Mapping[str, str]) -> set[str]:
 
 
 def _offloaded_layers(row: Mapping[str, str]) -> int:
-    found = re.search(r"activations of (\d+) layers offloaded", row.get("notes", ""))
-    return int(found[1]) if found else 0
+    match = re.search(r"activations of (\d+) layers offloaded", row.get("notes", ""))
+    return int(match[1]) if match else 0
 
 
 def _recompute(row: Mapping[str, str], model: Model) -> Recompute | None:

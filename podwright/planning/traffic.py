@@ -12,8 +12,8 @@ from podwright.planning.model import Model
 from podwright_training.config.parallel_dims import blocks_of_stage, rank_of_stage
 from podwright_training.config.sections.memory import SMALL_BYTES
 
-FP32_BYTES = 4  # of what FSDP reduces
-INDEX_BYTES = 8  # of a label, and of a number of rows
+FP32_BYTES = 4  # FSDP reduces gradients in fp32.
+INDEX_BYTES = 8  # Labels and numbers of rows are int64.
 
 Collective = tuple[str, str]  # kind, and dimension of the ranks' mesh
 
@@ -47,15 +47,15 @@ class _Counting:
         self.rank_of = [rank_of_stage(stage, layout.pipeline, layout.schedule) for stage in range(self.stages)]
         self.own_stages = [stage for stage in range(self.stages) if self.rank_of[stage] == rank]
         self.width = FP32_BYTES if layout.precision == "fp32" else 2
-        # of the tokens that tensor-parallel ranks gather
+        # Tensor-parallel ranks gather the hidden states of all tokens of a micro-batch.
         self.hidden_bytes = float(layout.tokens_per_micro_batch * model.hidden_size * self.width)
 
     def all(self) -> dict[Collective, float]:
-        found: Counter[Collective] = Counter()
+        bytes_by_collective: Counter[Collective] = Counter()
         for part in (self._weights, self._tensor, self._context, self._experts, self._pipeline):
             for kind, dimension, size in part():
-                found[kind, dimension] += size  # type: ignore[assignment]
-        return {key: float(size) for key, size in found.items() if size}
+                bytes_by_collective[kind, dimension] += size  # type: ignore[assignment]
+        return {key: float(size) for key, size in bytes_by_collective.items() if size}
 
     # ---- FSDP ----------------------------------------------------------------------------------------
 
@@ -83,19 +83,21 @@ class _Counting:
                 experts = model.experts * model.one_expert_matrices / layout.expert
                 yield _Group(experts, max(1, every // layout.expert), in_block=True)
         end = _Group(model.embedding / self._shares(), dense if self._shares() > 1 else every, in_block=False)
-        first, last = stage == 0, stage == self.stages - 1
+        is_first, is_last = stage == 0, stage == self.stages - 1
         if model.tied:
-            yield from [end] * (first or last)
+            yield from [end] * (is_first or is_last)
         else:
-            yield from [end] * (first + last)
-        if last:
+            yield from [end] * (is_first + is_last)
+        if is_last:
             yield _Group(model.hidden_size, every, in_block=False)  # its norm
 
     def _gatherings(self, stage: int, group: _Group) -> int:
         """Return how often a step gathers weights: forward, and again in backward where they were freed between."""
         layout = self.layout
-        whole = sum(each.parameters * self._divisor(each) for each in self._groups(stage))
-        is_small = whole * self.width <= SMALL_BYTES
+        parameters = sum(
+            group_of_stage.parameters * self._divisor(group_of_stage) for group_of_stage in self._groups(stage)
+        )
+        is_small = parameters * self.width <= SMALL_BYTES
         frees = layout.reshard == "always" or (layout.reshard == "auto" and layout.pipeline == 1 and not is_small)
         if layout.pipeline > 1 and not frees:
             return 1
@@ -145,9 +147,9 @@ class _Counting:
             return
         forwards = 2 if self._recomputes() else 1
         rows = self.hidden_bytes / layout.tensor * model.experts_per_token
-        each = 2 * rows * (forwards + 1) + INDEX_BYTES * model.experts * forwards
+        bytes_per_block = 2 * rows * (forwards + 1) + INDEX_BYTES * model.experts * forwards
         blocks = sum(len(self._blocks(stage)) for stage in self.own_stages)
-        yield "all-to-all", "expert", each * blocks * layout.micro_batches
+        yield "all-to-all", "expert", bytes_per_block * blocks * layout.micro_batches
 
     # ---- pipeline --------------------------------------------------------------------------------------
 

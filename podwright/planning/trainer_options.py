@@ -33,14 +33,14 @@ def options(layout: Layout) -> dict[str, Any]:
     """
     pieces = layout.micro_batches if layout.pipeline > 1 else 1
     # a pipeline whose gradients are not sharded, as another trainer's, is planned with whole ones
-    whole = layout.whole_gradients or (layout.pipeline > 1 and layout.sharding in ("none", "optimizer"))
-    given: dict[str, Any] = {
+    keeps_whole_gradients = layout.whole_gradients or (layout.pipeline > 1 and layout.sharding in ("none", "optimizer"))
+    values: dict[str, Any] = {
         "train_batch_size": layout.micro_batch * pieces,
         "gradient_accumulation_steps": layout.micro_batches // pieces,
         "max_context_width": layout.sequence,
         "activation_checkpointing": layout.recompute != "none",
         "offload_activations": layout.offload_activations,
-        "accumulated_gradients": "whole" if whole else "sharded",
+        "accumulated_gradients": "whole" if keeps_whole_gradients else "sharded",
         "reshard_after_forward": layout.reshard,
         "sharding_strategy": "hybrid" if layout.shards else "full",
         "tensor_parallel": layout.tensor,
@@ -52,20 +52,20 @@ def options(layout: Layout) -> dict[str, Any]:
         **PRECISIONS.get(layout.precision, {}),
     }
     if layout.recompute != "none":
-        given["activation_checkpointing_mode"] = "selective" if layout.recompute == "selective" else "full"
+        values["activation_checkpointing_mode"] = "selective" if layout.recompute == "selective" else "full"
     if layout.shards:
-        given["data_replicas"] = layout.data * layout.context // layout.shards
+        values["data_replicas"] = layout.data * layout.context // layout.shards
     if layout.pipeline > 1:
-        given["pipeline_micro_batches"] = pieces
+        values["pipeline_micro_batches"] = pieces
         plain = "1f1b" if layout.virtual_stages == 1 else "interleaved_1f1b"
-        given["pipeline_schedule"] = schedule = plain if layout.schedule == "1f1b" else layout.schedule
+        values["pipeline_schedule"] = schedule = plain if layout.schedule == "1f1b" else layout.schedule
         if layout.virtual_stages != parallel_dims.STAGES_PER_RANK[schedule]:
-            given["pipeline_stages_per_rank"] = layout.virtual_stages
-    if layout.splits_backward:  # which keeps whole gradients, whatever the option says
-        del given["accumulated_gradients"]
+            values["pipeline_stages_per_rank"] = layout.virtual_stages
+    if layout.splits_backward:  # Such a schedule keeps whole gradients, whatever the option says.
+        del values["accumulated_gradients"]
     if layout.loss_chunk_tokens != OUR_CHUNK_TOKENS:
-        given["loss_chunk_tokens"] = layout.loss_chunk_tokens
-    return given
+        values["loss_chunk_tokens"] = layout.loss_chunk_tokens
+    return values
 
 
 def flags(layout: Layout, base: TrainConfig = DEFAULTS) -> list[str]:
@@ -78,45 +78,51 @@ def flags(layout: Layout, base: TrainConfig = DEFAULTS) -> list[str]:
 
 def options_from(layout: Layout, base: TrainConfig) -> dict[str, Any]:
     """Return the options that make ``base`` the run of a layout; some may be as they are."""
-    given = options(layout)
+    values = options(layout)
     if base.global_batch_size is not None:
-        del given["gradient_accumulation_steps"]
-        given["global_batch_size"] = batch_sequences(layout, base)
+        del values["gradient_accumulation_steps"]
+        values["global_batch_size"] = batch_sequences(layout, base)
     if base.data_streams % layout.data == 0:
-        del given["data_streams"]
-    planned = "bf16" if base.compute_precision == "fp16" else base.compute_precision  # of the same size and speed
-    if given.setdefault("precision", "bf16") == planned:
-        del given["precision"]
+        del values["data_streams"]
+    planned = "bf16" if base.compute_precision == "fp16" else base.compute_precision  # fp16 has bf16's size and speed.
+    if values.setdefault("precision", "bf16") == planned:
+        del values["precision"]
     if base.activation_checkpointing_mode == "budget" and layout.recompute == "none":
-        del given["activation_checkpointing"]  # a plan counts a budget as nothing recomputed: what it keeps at most
-    return {**given, **_taken_back(layout, base)}
+        del values["activation_checkpointing"]  # a plan counts a budget as nothing recomputed: what it keeps at most
+    return {**values, **_taken_back(layout, base)}
 
 
 def _taken_back(layout: Layout, base: TrainConfig) -> dict[str, Any]:
     """Return options that a run sets, and that are others in a layout which was not planned from it."""
-    kept: dict[str, Any] = {
+    layout_values: dict[str, Any] = {
         "float8": layout.precision == "fp8",
         "cpu_offload": layout.offload_optimizer and base.cpu_offload,
         "async_tensor_parallel": layout.tensor > 1 and base.async_tensor_parallel,
         "data_replicas": base.data_replicas if layout.shards else None,
         "pipeline_stages_per_rank": layout.virtual_stages if layout.pipeline > 1 else base.pipeline_stages_per_rank,
     }
-    taken = {name: value for name, value in kept.items() if getattr(base, name) and value != getattr(base, name)}
+    changed_values = {
+        name: value for name, value in layout_values.items() if getattr(base, name) and value != getattr(base, name)
+    }
     chunk = OUR_CHUNK_TOKENS if base.loss_chunk_tokens is None else base.loss_chunk_tokens
-    return taken if layout.loss_chunk_tokens == chunk else {**taken, "loss_chunk_tokens": layout.loss_chunk_tokens}
+    return (
+        changed_values
+        if layout.loss_chunk_tokens == chunk
+        else {**changed_values, "loss_chunk_tokens": layout.loss_chunk_tokens}
+    )
 
 
 def batch_sequences(layout: Layout, base: TrainConfig = DEFAULTS) -> int:
     """Return the sequences of a step: the run's own global batch where the layout's micro-batches are as many."""
-    given = options(layout)
-    here = replace(base, train_batch_size=given["train_batch_size"])
-    kept = here.micro_batches(layout.data) == given["gradient_accumulation_steps"]
-    return base.global_batch_size if base.global_batch_size and kept else layout.global_batch
+    values = options(layout)
+    rebatched = replace(base, train_batch_size=values["train_batch_size"])
+    has_same_accumulation = rebatched.micro_batches(layout.data) == values["gradient_accumulation_steps"]
+    return base.global_batch_size if base.global_batch_size and has_same_accumulation else layout.global_batch
 
 
-def as_flags(given: Mapping[str, Any], base: TrainConfig, *, always: Collection[str] = ()) -> list[str]:
+def as_flags(values: Mapping[str, Any], base: TrainConfig, *, always: Collection[str] = ()) -> list[str]:
     """Return the flags of options that differ from ``base``, and those named in ``always``."""
-    return [as_flag(name, value) for name, value in given.items() if name in always or value != getattr(base, name)]
+    return [as_flag(name, value) for name, value in values.items() if name in always or value != getattr(base, name)]
 
 
 def unsupported(layout: Layout, model: Model, run: TrainConfig | None = None) -> list[str]:
@@ -138,7 +144,7 @@ def unsupported(layout: Layout, model: Model, run: TrainConfig | None = None) ->
 
 def _unknown(layout: Layout, model: Model, run: TrainConfig | None) -> Iterator[str]:
     """Yield the parts of a layout that the trainer has no option for."""
-    asked = {
+    is_needed_by_part = {
         f"a model like {model.name}": run is None and _other_family(model),
         f"recomputation of {layout.recompute}": layout.recompute not in OUR_RECOMPUTES,
         # a pipeline's weights stay gathered from one piece to the next: on the GPU that is like ZeRO-1
@@ -148,7 +154,7 @@ def _unknown(layout: Layout, model: Model, run: TrainConfig | None) -> Iterator[
         f"optimizer {layout.optimizer}": layout.optimizer not in ("adamw", "muon"),
         f"{layout.training} training": layout.training != "full",
     }
-    return (name for name, wanted in asked.items() if wanted)
+    return (name for name, is_needed in is_needed_by_part.items() if is_needed)
 
 
 def is_trained_dense(model: Model) -> bool:

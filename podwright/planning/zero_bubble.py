@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 Schedule = Literal["1f1b", "zero_bubble", "zero_bubble_v"]
 Kind = Literal["forward", "input", "weight"]
-Pass = tuple[Kind, int]  # of a stage
+Pass = tuple[Kind, int]  # Kind and stage.
 
 
 class Action(NamedTuple):
@@ -29,26 +29,26 @@ def actions(schedule: Schedule, rank: int, *, ranks: int, stages_per_rank: int, 
         passes = _in_a_v(rank, ranks, micro_batches)
     else:
         passes = _interleaved(rank, ranks, stages_per_rank, micro_batches)
-    seen: Counter[Pass] = Counter()
+    micro_batch_of: Counter[Pass] = Counter()
     for kind, stage in passes:
-        micro_batch = seen[kind, stage]
-        seen[kind, stage] += 1
+        micro_batch = micro_batch_of[kind, stage]
+        micro_batch_of[kind, stage] += 1
         if micro_batch < micro_batches:
             yield Action(kind, stage, micro_batch)
 
 
-def _interleaved(rank: int, ranks: int, each: int, micro_batches: int) -> Iterator[Pass]:
+def _interleaved(rank: int, ranks: int, stages_per_rank: int, micro_batches: int) -> Iterator[Pass]:
     """Yield one forward, one gradient of an input, and the gradient of the weights of ``rank`` passes before."""
     at_a_time = micro_batches // max(1, micro_batches // ranks)
-    every = each * micro_batches
+    every = stages_per_rank * micro_batches
 
     def forward(number: int) -> Pass:
-        return "forward", number // at_a_time % each * ranks + rank
+        return "forward", number // at_a_time % stages_per_rank * ranks + rank
 
     def stage_of_backward(number: int) -> int:
-        return (each - 1 - number // at_a_time % each) * ranks + rank
+        return (stages_per_rank - 1 - number // at_a_time % stages_per_rank) * ranks + rank
 
-    ahead = min((each - 1) * at_a_time + ranks - 1 - rank, every)
+    ahead = min((stages_per_rank - 1) * at_a_time + ranks - 1 - rank, every)
     yield from map(forward, range(ahead))
     for number in range(every + rank):
         if ahead + number < every:
@@ -61,16 +61,16 @@ def _interleaved(rank: int, ranks: int, each: int, micro_batches: int) -> Iterat
 
 def _in_a_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Pass]:
     """Yield the passes of a rank's two stages, the way there and the way back, as of enough micro-batches."""
-    there, back = rank, 2 * ranks - 1 - rank
+    down, up = rank, 2 * ranks - 1 - rank
     count = max(2 * ranks - 1, micro_batches)
-    first = 2 * (ranks - rank) - 1
-    forward, of_input, of_weight = _passes(there)
-    back_forward, back_of_input, back_of_weight = both = _passes(back)
-    yield from [forward] * first
+    head_start = 2 * (ranks - rank) - 1
+    forward, of_input, of_weight = _passes(down)
+    back_forward, back_of_input, back_of_weight = both = _passes(up)
+    yield from [forward] * head_start
     yield from [back_forward, forward] * rank
     yield from both * (ranks - rank)
     for number in range(count - ranks):
-        if first + rank + number < count:
+        if head_start + rank + number < count:
             yield forward
         yield from (of_input, of_weight, *both)
     yield from [of_input, back_of_input] * rank

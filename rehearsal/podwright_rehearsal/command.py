@@ -27,15 +27,15 @@ from podwright_rehearsal.run.supplies import CACHE, FAILURES, SuppliesError, ava
 
 OK, FAILED, UNABLE = 0, 1, 2
 AS_ASKED = "as --flat says"  # why hosts are flat, where nothing else is the reason
-EXAMPLE = checkout.ROOT / DEFAULT_CONFIG  # for who has no file yet; it is in the wheel too
+EXAMPLE = checkout.ROOT / DEFAULT_CONFIG  # Users without a file rehearse it; it is in the wheel too.
 
 
 def file_to_rehearse() -> Path:
     """Return the user's settings file; without one, say so and return the bundled example."""
-    own = config_path()
-    if os.environ.get(CONFIG_VARIABLE) or own.exists() or own.is_symlink():
-        return own
-    print(f"podwright: no {own} in this folder, so an example is rehearsed: {EXAMPLE}", file=sys.stderr)
+    settings_file = config_path()
+    if os.environ.get(CONFIG_VARIABLE) or settings_file.exists() or settings_file.is_symlink():
+        return settings_file
+    print(f"podwright: no {settings_file} in this folder, so an example is rehearsed: {EXAMPLE}", file=sys.stderr)
     return EXAMPLE
 
 
@@ -45,7 +45,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
     ``kind`` is a key of ``KINDS``; where this machine does not permit it, simpler hosts take its place.
     ``compute_nodes`` replaces the number of nodes in the first compute group.
     """
-    wanted, given = load(config), config
+    settings, user_file = load(config), config
     try:
         setup.programs()
     except (OperationError, TerraformError) as error:
@@ -53,15 +53,15 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
         return UNABLE
     hosts, why = kind_of_hosts(kind)
     if compute_nodes is not None:
-        config, wanted = resized(config, compute_nodes, folder=hosts.folder / "settings")
+        config, settings = resized(config, compute_nodes, folder=hosts.folder / "settings")
         nodes = "1 node" if compute_nodes == 1 else f"{compute_nodes} nodes"
         print(f"podwright: as if {config.name} had {nodes} in its first compute group", file=sys.stderr)
     if why:
         flat = ", their boot is not rehearsed" if hosts is FlatHosts else ""
         simpler = f"hosts {hosts.description}{flat}: {why}"
-        asked = "--flat: nodes are plain processes, and their boot is not rehearsed"
-        print(f"podwright: {asked if why == AS_ASKED else simpler}", file=sys.stderr)
-    progress = progress_for(list(steps(hosts, trains=trains(wanted))), as_json=as_json)
+        flat_notice = "--flat: nodes are plain processes, and their boot is not rehearsed"
+        print(f"podwright: {flat_notice if why == AS_ASKED else simpler}", file=sys.stderr)
+    progress = progress_for(list(steps(hosts, trains=trains(settings))), as_json=as_json)
     try:
         with _locked(hosts.folder):
             materials = supplies(hosts.release)
@@ -71,7 +71,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
                 signal.SIGTERM,
             ):  # both end it cleanly, even where `&` ignores the first
                 signal.signal(number, signal.default_int_handler)
-            rehearsal = Rehearsal(config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts)
+            rehearsal = Rehearsal(config.resolve(), settings, materials, progress, keep=keep, kind_of_hosts=hosts)
             summary = rehearsal.run_steps()
     except StepFailed as failure:
         _explain(failure)
@@ -80,8 +80,8 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
         print(f"podwright: {error}", file=sys.stderr)
         return UNABLE
     described = f"{hosts.description} ({why})" if why else hosts.description
-    run = rehearsal.run if trains(wanted) else None
-    afterwards = story.after(given, run, rehearsal.logs, is_example=given == EXAMPLE)
+    run = rehearsal.run if trains(settings) else None
+    afterwards = story.after(user_file, run, rehearsal.logs, is_example=user_file == EXAMPLE)
     progress.summary([("hosts", described), *summary.rows(), *afterwards])
     return OK
 
@@ -101,27 +101,27 @@ def shell(node: str) -> int:
 
 def clean() -> int:
     """End leftovers of earlier rehearsals: processes, and with them namespaces and mounts, and control groups."""
-    left = False
+    has_leftovers = False
     for kind in KINDS.values():
         hosts = leftovers.clean(kind.folder)
-        others = processes.marked(kind.folder)
-        processes.end(others)
+        pids = processes.marked(kind.folder)
+        processes.end(pids)
         for leftover in hosts:
             print(f"ended {leftover}")
-        for pid in others:
+        for pid in pids:
             print(f"ended process {pid}")
-        left = left or bool(hosts or others)
-    if not left:
+        has_leftovers = has_leftovers or bool(hosts or pids)
+    if not has_leftovers:
         print(f"no leftovers of a rehearsal in {CACHE}")
     return OK
 
 
 def kind_of_hosts(kind: str) -> tuple[type[Hosts], str | None]:
     """Return the hosts that this machine permits, and why, unless they are the obvious ones."""
-    wanted = KINDS[kind]
-    if wanted.release is None:
+    requested = KINDS[kind]
+    if requested.release is None:
         return FlatHosts, AS_ASKED
-    release, why = available_release(wanted.release)
+    release, why = available_release(requested.release)
     return next(hosts for hosts in KINDS.values() if hosts.release == release), why
 
 

@@ -13,13 +13,13 @@ from podwright.planning.units import UnitError, format_count, format_duration, p
 )
 def test_counts_as_people_write_them(text, value):
     """Suffixes, exponents, commas and a dollar sign are understood."""
-    assert parse_count(text, what="tokens") == value
+    assert parse_count(text, label="tokens") == value
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("7d", 604_800), ("36h", 129_600), ("90min", 5_400), ("2w", 1_209_600)])
 def test_durations_as_people_write_them(text, seconds):
     """Days, hours, minutes and weeks are understood."""
-    assert parse_duration(text, what="deadline") == seconds
+    assert parse_duration(text, label="deadline") == seconds
 
 
 @pytest.mark.parametrize(
@@ -35,19 +35,19 @@ def test_durations_as_people_write_them(text, seconds):
 def test_a_wrong_count_says_how_to_write_it(text, hint):
     """The message names the argument and shows what would do."""
     with pytest.raises(UnitError, match=rf"--tokens: .*{hint}"):
-        parse_count(text, what="--tokens")
+        parse_count(text, label="--tokens")
 
 
 def test_a_duration_without_unit_is_refused():
     """A number without unit is refused, and the message shows one with a unit."""
     with pytest.raises(UnitError, match="Write 7d for days"):
-        parse_duration("7", what="--deadline")
+        parse_duration("7", label="--deadline")
 
 
 @given(st.floats(1, 9.99e14))
 def test_a_formatted_count_reads_back(value):
     """A printed number is read as the same number, to three digits."""
-    assert parse_count(format_count(value), what="n") == pytest.approx(value, rel=0.006)
+    assert parse_count(format_count(value), label="n") == pytest.approx(value, rel=0.006)
 
 
 def test_durations_are_printed_in_a_readable_unit():

@@ -100,7 +100,7 @@ def test_blocks_of_a_mask_follow_from_their_ends(length, window, document):
     first = length // 3
     positions = None if document is None else torch.stack([torch.arange(length) % document, torch.arange(length)])
     starts = None if positions is None else torch.arange(length) - positions
-    arguments = {"starts_BT": starts, "window": window, "device": torch.device("cpu"), "first": first}
+    arguments = {"starts_BT": starts, "window": window, "device": torch.device("cpu"), "first_query": first}
     found, pairs = block_mask(length, **arguments), pair_mask(length, **arguments)
     expected = create_block_mask(
         lambda sequence, _head, token, other: pairs[sequence % len(pairs), 0, token, other],
@@ -115,7 +115,7 @@ def test_blocks_of_a_mask_follow_from_their_ends(length, window, document):
 def test_a_window_is_not_computed_and_then_hidden():
     """Of a long sequence, a block of queries is multiplied with the keys of its window only."""
     rows = make_mask(torch.zeros(1, 1024), positions_BT=None, window=64, how="auto")
-    assert max(part.end - part.first for part in rows) == 64 + ROWS - 1
+    assert max(part.end - part.first_key for part in rows) == 64 + ROWS - 1
 
 
 def test_a_mask_of_too_many_pairs_is_refused():

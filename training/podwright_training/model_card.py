@@ -41,12 +41,12 @@ def model_card(folder: RunFolder, path: Path, options: TrainConfig, *, averaged_
     )
 
 
-def _averaged(path: Path, others: Sequence[Path]) -> str:
+def _averaged(path: Path, other_paths: Sequence[Path]) -> str:
     """Return the checkpoints that the weights are the mean of."""
-    steps = sorted((step_folder.read_state(each).step, each) for each in (path, *others))
-    if all(each.parent == path.parent for each in others):
+    steps = sorted((step_folder.read_state(checkpoint).step, checkpoint) for checkpoint in (path, *other_paths))
+    if all(checkpoint.parent == path.parent for checkpoint in other_paths):
         return f"mean of steps {', '.join(f'{step:,}' for step, _ in steps)}"
-    return f"mean of {', '.join(f'{_run(each)} at step {step:,}' for step, each in steps)}"
+    return f"mean of {', '.join(f'{_run(checkpoint)} at step {step:,}' for step, checkpoint in steps)}"
 
 
 def _run(path: Path) -> str:

@@ -43,8 +43,8 @@ def _own_address(endpoint: str) -> list[Problem]:
 def _certificates(text: str) -> list[Problem]:
     if not text.strip() or is_reference(text) or are_certificates(text):
         return []
-    given = "a text of which OpenSSL does not read every block"
-    return [Problem("malformed", ("certificates",), given, "certificates in PEM, -----BEGIN CERTIFICATE-----…")]
+    value = "a text of which OpenSSL does not read every block"
+    return [Problem("malformed", ("certificates",), value, "certificates in PEM, -----BEGIN CERTIFICATE-----…")]
 
 
 def accounting_maria_db(
@@ -73,8 +73,8 @@ def accounting_maria_db(
 def _subnets(cidrs: Mapping[str, str]) -> list[Problem]:
     problems = []
     if len(cidrs) < facts.MIN_DATABASE_ZONES:
-        given, hint = counted(len(cidrs), "zone"), "An RDS subnet group spans at least two zones."
-        problems.append(Problem("size", ("subnet_cidrs",), given, f"at least {facts.MIN_DATABASE_ZONES}", hint))
+        value, hint = counted(len(cidrs), "zone"), "An RDS subnet group spans at least two zones."
+        problems.append(Problem("size", ("subnet_cidrs",), value, f"at least {facts.MIN_DATABASE_ZONES}", hint))
     for zone, cidr in cidrs.items():
         problems += matches(("subnet_cidrs", zone), zone, facts.AVAILABILITY_ZONE_ID_PATTERN, "a zone id like usw2-az1")
         problems += block_problems(("subnet_cidrs", zone), cidr)

@@ -12,9 +12,9 @@ from podwright_constructs.problems import Problem
 
 def file_system_problems(file_system: FileSystemArguments) -> list[Problem]:
     """Check how long automatic backups stay, whether a last one is made, and the backup it begins with."""
-    most, days = facts.MAX_BACKUP_RETENTION_DAYS, file_system.automatic_backup_retention_days
+    maximum, days = facts.MAX_BACKUP_RETENTION_DAYS, file_system.automatic_backup_retention_days
     return [
-        *within("automatic_backup_retention_days", days, 0, most, f"0 (no backups) to {most}"),
+        *within("automatic_backup_retention_days", days, 0, maximum, f"0 (no backups) to {maximum}"),
         *choice("on_destroy", file_system.on_destroy, get_args(OnDestroy)),
         *matches("backup_id", file_system.backup_id, facts.BACKUP_ID_PATTERN, "an id like backup-0123456789abcdef0"),
     ]

@@ -102,10 +102,10 @@ def types_with_bundle(groups: Sequence[InstanceGroup]) -> Iterator[Problem]:
     """Check groups whose nodes run podwright's lifecycle scripts, which compare a node with its group's one type."""
     for index, group in enumerate(groups):
         if group.other_instance_types:
-            given = ", ".join(group.other_instance_types)
+            value = ", ".join(group.other_instance_types)
             hint = "They check the hardware of one type in each group. Add a group for each type."
             path = ("instance_groups", index, "other_instance_types")
-            yield Problem("conflict", path, given, "no value with podwright's lifecycle scripts", hint)
+            yield Problem("conflict", path, value, "no value with podwright's lifecycle scripts", hint)
 
 
 def _partitions(groups: Sequence[InstanceGroup]) -> Iterator[Problem]:
@@ -147,9 +147,9 @@ def cluster_tags(tags: Mapping[str, str]) -> list[Problem]:
         problems.append(Problem("size", ("tags",), f"{len(tags)} tags", f"at most {facts.MAX_CLUSTER_TAGS}"))
     spelt: dict[str, str] = {}
     for key, value in tags.items():
-        if (first := spelt.setdefault(key.lower(), key)) != key:
+        if (spelling := spelt.setdefault(key.lower(), key)) != key:
             hint = "IAM ignores upper and lower case in the keys of a role's tags."
-            problems.append(Problem("duplicate", ("tags", key), key, f"a key other than {first}", hint))
+            problems.append(Problem("duplicate", ("tags", key), key, f"a key other than {spelling}", hint))
         if key.lower().startswith("aws:"):
             problems.append(Problem("malformed", ("tags", key), key, "a key that does not begin with aws:"))
         elif not 1 <= len(key) <= facts.MAX_TAG_KEY_LENGTH or not _is_tag_text(key):
@@ -178,11 +178,11 @@ def instance_group_composition(groups: Sequence[InstanceGroup]) -> list[Problem]
     for name, times in Counter(names).items():
         if times > 1:
             second = names.index(name, names.index(name) + 1)
-            given, first = groups[second].name, groups[names.index(name)].name
-            same = f"{times} groups have the name {given}."
-            hint = same if given == first else f"{first} and {given} differ only in upper and lower case."
+            duplicate, original = groups[second].name, groups[names.index(name)].name
+            same = f"{times} groups have the name {duplicate}."
+            hint = same if duplicate == original else f"{original} and {duplicate} differ only in upper and lower case."
             path = ("instance_groups", second, "name")
-            problems.append(Problem("duplicate", path, given, "a unique name for each group", hint))
+            problems.append(Problem("duplicate", path, duplicate, "a unique name for each group", hint))
     roles = Counter(group.role for group in groups)
     if roles["controller"] != 1:
         problems.append(_groups("size", counted(roles["controller"], "controller group"), "exactly 1"))
@@ -192,5 +192,5 @@ def instance_group_composition(groups: Sequence[InstanceGroup]) -> list[Problem]
     return problems
 
 
-def _groups(code: Code, given: str, need: str, hint: str = "") -> Problem:
-    return Problem(code, ("instance_groups",), given, need, hint)
+def _groups(code: Code, value: str, need: str, hint: str = "") -> Problem:
+    return Problem(code, ("instance_groups",), value, need, hint)

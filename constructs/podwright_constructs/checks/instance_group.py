@@ -57,10 +57,10 @@ def _choices(group: InstanceGroup) -> Iterator[Problem]:
 
 
 def _counts(group: InstanceGroup) -> Iterator[Problem]:
-    least = facts.MIN_INSTANCE_COUNT if group.role == "compute" else 1
-    allowed = "1 or more" if group.role == "controller" else f"{least} to {facts.MAX_INSTANCE_COUNT}"
+    minimum = facts.MIN_INSTANCE_COUNT if group.role == "compute" else 1
+    allowed = "1 or more" if group.role == "controller" else f"{minimum} to {facts.MAX_INSTANCE_COUNT}"
     need = f"{allowed} for a {group.role} group"
-    yield from within("count", group.count, least, facts.MAX_INSTANCE_COUNT, need)
+    yield from within("count", group.count, minimum, facts.MAX_INSTANCE_COUNT, need)
     if CONNECTIVITY in group.deep_health_checks and 0 < group.count < facts.MIN_CONNECTIVITY_NODES:
         need = f"{facts.MIN_CONNECTIVITY_NODES} or more with {CONNECTIVITY}"
         yield Problem("conflict", ("count",), group.count, need, "It tests the traffic between two nodes.")
@@ -87,8 +87,8 @@ def _instance_type(group: InstanceGroup) -> Iterator[Problem]:
     for index, name in enumerate(group.other_instance_types):
         yield from _known_type(("other_instance_types", index), name)
     if len(group.instance_types) > facts.MAX_INSTANCE_TYPES:
-        given = f"{len(group.other_instance_types)} types"
-        yield Problem("size", ("other_instance_types",), given, f"at most {facts.MAX_INSTANCE_TYPES - 1}")
+        value = f"{len(group.other_instance_types)} types"
+        yield Problem("size", ("other_instance_types",), value, f"at most {facts.MAX_INSTANCE_TYPES - 1}")
     for index, name in enumerate(group.other_instance_types):
         if name in group.instance_types[: index + 1]:
             yield Problem("duplicate", ("other_instance_types", index), name, "each type once")
@@ -137,17 +137,17 @@ def _network(group: InstanceGroup) -> Iterator[Problem]:
     yield from matches("image_id", group.image_id, facts.IMAGE_ID_PATTERN, need)
     if group.security_group_ids and not group.subnet_ids:
         hint = "A group without subnets of its own is in the cluster's network, with the cluster's security group."
-        given = ", ".join(group.security_group_ids)
-        yield Problem("conflict", ("security_group_ids",), given, "subnet_ids too", hint)
-    yield from _ids("subnet_ids", group.subnet_ids, "subnet", most=facts.MAX_SUBNETS)
-    yield from _ids("security_group_ids", group.security_group_ids, "sg", most=facts.MAX_SECURITY_GROUPS)
+        value = ", ".join(group.security_group_ids)
+        yield Problem("conflict", ("security_group_ids",), value, "subnet_ids too", hint)
+    yield from _ids("subnet_ids", group.subnet_ids, "subnet", maximum=facts.MAX_SUBNETS)
+    yield from _ids("security_group_ids", group.security_group_ids, "sg", maximum=facts.MAX_SECURITY_GROUPS)
 
 
-def _ids(argument: str, ids: Sequence[str], prefix: str, *, most: int) -> Iterator[Problem]:
-    if len(ids) > most:
-        yield Problem("size", (argument,), f"{len(ids)} ids", f"at most {most}")
-    for index, given in enumerate(ids):
-        yield from resource_id_problems((argument, index), given, prefix)
+def _ids(argument: str, ids: Sequence[str], prefix: str, *, maximum: int) -> Iterator[Problem]:
+    if len(ids) > maximum:
+        yield Problem("size", (argument,), f"{len(ids)} ids", f"at most {maximum}")
+    for index, resource_id in enumerate(ids):
+        yield from resource_id_problems((argument, index), resource_id, prefix)
     yield from duplicate_problems(argument, ids)
 
 
@@ -188,12 +188,12 @@ def _scheduled_update(update: ScheduledUpdate) -> Iterator[Problem]:
     rollback = update.rollback_max_percent or update.rollback_max_count
     if rollback and not (update.max_percent or update.max_count):
         hint = "SageMaker takes the size of a rollback's batches together with the update's."
-        given = "rollback_max_percent" if update.rollback_max_percent else "rollback_max_count"
-        yield Problem("missing", (given,), rollback, "max_percent or max_count too", hint)
+        rollback_key = "rollback_max_percent" if update.rollback_max_percent else "rollback_max_count"
+        yield Problem("missing", (rollback_key,), rollback, "max_percent or max_count too", hint)
     yield from within("wait_s", update.wait_s, 0, facts.MAX_UPDATE_WAIT_S)
     for index, alarm in enumerate(update.rollback_alarms):
         need = "the name of an alarm, 1 to 255 characters"
         yield from matches(("rollback_alarms", index), alarm, facts.ALARM_NAME_PATTERN, need)
     if len(update.rollback_alarms) > facts.MAX_ROLLBACK_ALARMS:
-        given = f"{len(update.rollback_alarms)} alarms"
-        yield Problem("size", ("rollback_alarms",), given, f"at most {facts.MAX_ROLLBACK_ALARMS}")
+        rollback_key = f"{len(update.rollback_alarms)} alarms"
+        yield Problem("size", ("rollback_alarms",), rollback_key, f"at most {facts.MAX_ROLLBACK_ALARMS}")

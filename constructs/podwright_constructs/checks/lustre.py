@@ -31,21 +31,25 @@ TIERING = "INTELLIGENT_TIERING"
 class Capacities(NamedTuple):
     """The capacities that FSx sells: the smallest one and the multiples of a step, in GiB."""
 
-    least: int
+    minimum: int
     step: int
 
     def __contains__(self, capacity_gib: object) -> bool:
         """Return whether FSx sells a file system of this size."""
         is_multiple = isinstance(capacity_gib, int) and capacity_gib > 0 and capacity_gib % self.step == 0
-        return capacity_gib == self.least or is_multiple
+        return capacity_gib == self.minimum or is_multiple
 
     def __str__(self) -> str:
-        return f"a multiple of {self.step}" if self.least == self.step else f"{self.least} or a multiple of {self.step}"
+        return (
+            f"a multiple of {self.step}"
+            if self.minimum == self.step
+            else f"{self.minimum} or a multiple of {self.step}"
+        )
 
     def closest(self, capacity_gib: int) -> int:
         """Return the offered capacity that is nearest to a given one."""
         below = max(self.step, capacity_gib // self.step * self.step)
-        return min((self.least, below, below + self.step), key=lambda size: abs(size - capacity_gib))
+        return min((self.minimum, below, below + self.step), key=lambda size: abs(size - capacity_gib))
 
 
 def lustre_file_system(lustre: LustreArguments) -> list[Problem]:
@@ -55,8 +59,8 @@ def lustre_file_system(lustre: LustreArguments) -> list[Problem]:
         return [*problems, *choice("deployment_type", lustre.deployment_type, tuple(facts.LUSTRE_STORAGE_TYPES))]
     storage_types = facts.LUSTRE_STORAGE_TYPES[lustre.deployment_type]
     if lustre.storage_type not in storage_types:
-        where = f" with {lustre.deployment_type}"
-        return [*problems, *choice("storage_type", lustre.storage_type, storage_types, where)]
+        context = f" with {lustre.deployment_type}"
+        return [*problems, *choice("storage_type", lustre.storage_type, storage_types, context)]
     return [
         *problems,
         *_throughput(lustre),
@@ -112,11 +116,11 @@ def _throughput(lustre: LustreArguments) -> Iterator[Problem]:
         yield Problem("conflict", ("throughput_mbps_per_tib",), per_tib, f"no value for {kind}", hint)
     if total is None:
         return
-    step, most = facts.LUSTRE_TIERING_THROUGHPUT_STEP_MBPS, facts.MAX_LUSTRE_TIERING_THROUGHPUT_MBPS
+    step, max_mbps = facts.LUSTRE_TIERING_THROUGHPUT_STEP_MBPS, facts.MAX_LUSTRE_TIERING_THROUGHPUT_MBPS
     if not tiering:
         yield Problem("conflict", ("throughput_mbps",), total, f"no value for {kind}", f"Only {TIERING} takes it.")
-    elif not 0 < total <= most or total % step:
-        yield Problem("range", ("throughput_mbps",), total, f"a multiple of {step} up to {most}")
+    elif not 0 < total <= max_mbps or total % step:
+        yield Problem("range", ("throughput_mbps",), total, f"a multiple of {step} up to {max_mbps}")
 
 
 def _capacity(lustre: LustreArguments) -> Iterator[Problem]:
@@ -152,8 +156,8 @@ def _version(lustre: LustreArguments) -> list[Problem]:
     else:
         oldest, reason = "2.12" if persistent_2 or linked else "2.10", " with data_repositories" if linked else ""
     allowed = facts.LUSTRE_VERSIONS[: facts.LUSTRE_VERSIONS.index(oldest) + 1]
-    where = f" for {lustre.deployment_type}{reason}"
-    return choice("file_system_type_version", lustre.file_system_type_version, allowed, where)
+    context = f" for {lustre.deployment_type}{reason}"
+    return choice("file_system_type_version", lustre.file_system_type_version, allowed, context)
 
 
 def _metadata(lustre: LustreArguments) -> Iterator[Problem]:
@@ -161,22 +165,22 @@ def _metadata(lustre: LustreArguments) -> Iterator[Problem]:
     if metadata_iops is None:
         return
     if lustre.deployment_type != "PERSISTENT_2":
-        yield _only_persistent_2("metadata_iops", given=metadata_iops)
+        yield _only_persistent_2("metadata_iops", value=metadata_iops)
         return
     choices = facts.LUSTRE_TIERING_METADATA_IOPS if tiering else facts.LUSTRE_METADATA_IOPS
     if metadata_iops not in choices:
-        (*few, last), step = choices, facts.LUSTRE_METADATA_IOPS_STEP
-        need = one_of(choices) if tiering else f"{', '.join(map(str, few[:4]))} … {last} in steps of {step}"
+        (*few, highest), step = choices, facts.LUSTRE_METADATA_IOPS_STEP
+        need = one_of(choices) if tiering else f"{', '.join(map(str, few[:4]))} … {highest} in steps of {step}"
         yield Problem("choice", ("metadata_iops",), metadata_iops, need)
 
 
 def _efa(lustre: LustreArguments) -> Iterator[Problem]:
     if lustre.efa and lustre.deployment_type != "PERSISTENT_2":
-        yield _only_persistent_2("efa", given=lustre.efa)
+        yield _only_persistent_2("efa", value=lustre.efa)
 
 
-def _only_persistent_2(argument: str, *, given: object) -> Problem:
-    return Problem("conflict", (argument,), given, "deployment_type PERSISTENT_2")
+def _only_persistent_2(argument: str, *, value: object) -> Problem:
+    return Problem("conflict", (argument,), value, "deployment_type PERSISTENT_2")
 
 
 def _backups(lustre: LustreArguments) -> Iterator[Problem]:
@@ -185,44 +189,44 @@ def _backups(lustre: LustreArguments) -> Iterator[Problem]:
     https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html
     """
     if lustre.deployment_type == "SCRATCH_2":
-        which, where = "scratch file systems", " with SCRATCH_2"
+        refused, context = "scratch file systems", " with SCRATCH_2"
     elif lustre.data_repositories:
-        which, where = "file systems that are linked with S3", " with data_repositories"
+        refused, context = "file systems that are linked with S3", " with data_repositories"
     else:
         return
-    hint, days = f"FSx does not back up {which}.", lustre.automatic_backup_retention_days
+    hint, days = f"FSx does not back up {refused}.", lustre.automatic_backup_retention_days
     if days:
-        yield Problem("conflict", ("automatic_backup_retention_days",), days, f"0{where}", hint)
+        yield Problem("conflict", ("automatic_backup_retention_days",), days, f"0{context}", hint)
     if lustre.on_destroy == "backup":
-        yield Problem("conflict", ("on_destroy",), lustre.on_destroy, f"retain or destroy{where}", hint)
+        yield Problem("conflict", ("on_destroy",), lustre.on_destroy, f"retain or destroy{context}", hint)
     if lustre.backup_id and lustre.deployment_type == "SCRATCH_2":
-        yield Problem("conflict", ("backup_id",), lustre.backup_id, f"no value{where}", hint)
+        yield Problem("conflict", ("backup_id",), lustre.backup_id, f"no value{context}", hint)
 
 
 def _data_repositories(repositories: Sequence[DataRepository]) -> Iterator[Problem]:
     if len(repositories) > facts.MAX_DATA_REPOSITORIES:
-        given = f"{len(repositories)} repositories"
-        yield Problem("size", ("data_repositories",), given, f"at most {facts.MAX_DATA_REPOSITORIES}")
+        value = f"{len(repositories)} repositories"
+        yield Problem("size", ("data_repositories",), value, f"at most {facts.MAX_DATA_REPOSITORIES}")
     for index, repository in enumerate(repositories):
         item: Path = ("data_repositories", index)
         need = "an absolute path like /data"
         yield from matches((*item, "path"), repository.path, facts.MOUNT_PATH_PATTERN, need)
         need = "s3://BUCKET or s3://BUCKET/PREFIX, with a bucket name of 3 to 63 characters"
         yield from _s3_uri((*item, "s3_uri"), repository.s3_uri, need)
-    for (_, one), (index, other) in combinations(enumerate(repositories), 2):
-        if one.s3_uri.rstrip("/") == other.s3_uri.rstrip("/"):
+    for (_, earlier), (index, later) in combinations(enumerate(repositories), 2):
+        if earlier.s3_uri.rstrip("/") == later.s3_uri.rstrip("/"):
             need, hint = "a bucket or prefix of its own", "FSx links each one with one folder."
-            yield Problem("duplicate", ("data_repositories", index, "s3_uri"), other.s3_uri, need, hint)
-        if _overlap(one.path, other.path):
-            need = f"a folder apart from {one.path}"
-            yield Problem("overlap", ("data_repositories", index, "path"), other.path, need)
+            yield Problem("duplicate", ("data_repositories", index, "s3_uri"), later.s3_uri, need, hint)
+        if _overlap(earlier.path, later.path):
+            need = f"a folder apart from {earlier.path}"
+            yield Problem("overlap", ("data_repositories", index, "path"), later.path, need)
 
 
 def _links_of_tiering(lustre: LustreArguments) -> Iterator[Problem]:
     """https://docs.aws.amazon.com/fsx/latest/APIReference/API_DataRepositoryAssociation.html."""
     if lustre.storage_type == TIERING and lustre.data_repositories:
-        given = counted(len(lustre.data_repositories), "link")
-        yield Problem("conflict", ("data_repositories",), given, f"no links with {TIERING}", "FSx links SSD and HDD.")
+        value = counted(len(lustre.data_repositories), "link")
+        yield Problem("conflict", ("data_repositories",), value, f"no links with {TIERING}", "FSx links SSD and HDD.")
 
 
 def _s3_uri(path: Path, uri: str, need: str) -> list[Problem]:
@@ -233,6 +237,6 @@ def _s3_uri(path: Path, uri: str, need: str) -> list[Problem]:
     return [replace(problem, given=uri) for problem in bucket_name_problems(path, match["bucket"], need)]
 
 
-def _overlap(one: str, other: str) -> bool:
-    shorter, longer = sorted((PurePosixPath(one), PurePosixPath(other)), key=lambda path: len(path.parts))
+def _overlap(folder: str, other_folder: str) -> bool:
+    shorter, longer = sorted((PurePosixPath(folder), PurePosixPath(other_folder)), key=lambda path: len(path.parts))
     return longer.is_relative_to(shorter)

@@ -100,8 +100,8 @@ def existing_network(
         *resource_id_problems(("security_group_id",), security_group_id, "sg"),
     ]
     if not 1 <= len(subnet_ids) <= facts.MAX_SUBNETS:
-        given = counted(len(subnet_ids), "subnet")
-        problems.append(Problem("size", ("subnet_ids",), given, f"1 to {facts.MAX_SUBNETS}"))
+        value = counted(len(subnet_ids), "subnet")
+        problems.append(Problem("size", ("subnet_ids",), value, f"1 to {facts.MAX_SUBNETS}"))
     for index, subnet_id in enumerate(subnet_ids):
         problems += resource_id_problems(("subnet_ids", index), subnet_id, "subnet")
     for index, route_table_id in enumerate(route_table_ids):
@@ -133,22 +133,24 @@ def _zone(path: Path, zone: str) -> list[Problem]:
 
 def _secondary_blocks(vpc: Blocks) -> Iterator[Problem]:
     """Check that secondary blocks do not overlap the first or each other, and that AWS allows their ranges with it."""
-    known = _known(vpc)
+    blocks = _known(vpc)
     if len(vpc) > facts.MAX_VPC_BLOCKS:
-        given, need = f"{len(vpc) - 1} blocks", f"at most {facts.MAX_VPC_BLOCKS - 1} beside cidr"
-        yield Problem("size", ("secondary_cidrs",), given, need)
-    for (_, one), (path, other) in combinations(known.items(), 2):
-        if one.overlaps(other):
-            yield Problem("overlap", path, other, f"a block that does not overlap {one}")
-    if ("cidr",) not in known:
+        value, need = f"{len(vpc) - 1} blocks", f"at most {facts.MAX_VPC_BLOCKS - 1} beside cidr"
+        yield Problem("size", ("secondary_cidrs",), value, need)
+    for (_, earlier), (path, later) in combinations(blocks.items(), 2):
+        if earlier.overlaps(later):
+            yield Problem("overlap", path, later, f"a block that does not overlap {earlier}")
+    if ("cidr",) not in blocks:
         return
-    first = known.pop(("cidr",))
-    refused = [facts.AWS_OWN_RANGE, *(block for block in facts.PRIVATE_RANGES if not _inside(first, block))]
-    refused += [block for beside, block in facts.REFUSED_RANGES_BESIDE.items() if _inside(first, beside)]
-    for path, block in known.items():
-        if any(_inside(block, other) for other in refused):
+    primary = blocks.pop(("cidr",))
+    refused = [facts.AWS_OWN_RANGE, *(block for block in facts.PRIVATE_RANGES if not _inside(primary, block))]
+    refused += [
+        block for primary_range, block in facts.REFUSED_RANGES_BESIDE.items() if _inside(primary, primary_range)
+    ]
+    for path, block in blocks.items():
+        if any(_inside(block, later) for later in refused):
             hint = "100.64.0.0/10 is allowed in every VPC."
-            yield Problem("conflict", path, block, f"a block outside {one_of(refused)} beside {first}", hint)
+            yield Problem("conflict", path, block, f"a block outside {one_of(refused)} beside {primary}", hint)
 
 
 def _layout(vpc: Blocks, subnets: Blocks) -> Iterator[Problem]:
@@ -159,9 +161,9 @@ def _layout(vpc: Blocks, subnets: Blocks) -> Iterator[Problem]:
         for path, subnet in _known(subnets).items():
             if not any(subnet.subnet_of(block) for block in blocks.values()):
                 yield Problem("range", path, subnet, f"a block within {names}, {one_of(list(vpc.values()))}")
-    for (_, one), (path, other) in combinations(_known(subnets).items(), 2):
-        if one.overlaps(other):
-            yield Problem("overlap", path, other, f"a block that does not overlap {one}")
+    for (_, earlier), (path, later) in combinations(_known(subnets).items(), 2):
+        if earlier.overlaps(later):
+            yield Problem("overlap", path, later, f"a block that does not overlap {earlier}")
 
 
 def _endpoints(internet: str, endpoints: Sequence[str]) -> Iterator[Problem]:
@@ -169,14 +171,14 @@ def _endpoints(internet: str, endpoints: Sequence[str]) -> Iterator[Problem]:
     yield from choice("internet", internet, INTERNET)
     missing = [service for service in facts.STANDARD_ENDPOINTS if service not in endpoint_services(endpoints)]
     if internet == "none" and missing:
-        given = counted(len(endpoints), "service")
+        value = counted(len(endpoints), "service")
         hint = f"Without internet, nodes reach AWS's APIs only through endpoints; missing: {', '.join(missing)}."
-        yield Problem("conflict", ("endpoints",), given, f"at least [{STANDARD}] with internet: none", hint)
+        yield Problem("conflict", ("endpoints",), value, f"at least [{STANDARD}] with internet: none", hint)
 
 
 def _known(blocks: Blocks) -> dict[Path, IPv4Network]:
     return {path: IPv4Network(block) for path, block in blocks.items() if not is_reference(block)}
 
 
-def _inside(block: IPv4Network, other: str) -> bool:
-    return block.subnet_of(IPv4Network(other))
+def _inside(block: IPv4Network, outer: str) -> bool:
+    return block.subnet_of(IPv4Network(outer))

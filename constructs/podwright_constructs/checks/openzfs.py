@@ -19,12 +19,12 @@ def openzfs_file_system(openzfs: OpenZfsArguments) -> list[Problem]:
     if throughputs is None:
         problems += choice("deployment_type", openzfs.deployment_type, tuple(facts.OPENZFS_THROUGHPUTS_MBPS))
     else:
-        where = f" for {openzfs.deployment_type}"
-        problems += choice("throughput_mbps", openzfs.throughput_mbps, sorted(throughputs), where)
-    least, most = facts.MIN_OPENZFS_CAPACITY_GIB, facts.MAX_OPENZFS_CAPACITY_GIB
+        context = f" for {openzfs.deployment_type}"
+        problems += choice("throughput_mbps", openzfs.throughput_mbps, sorted(throughputs), context)
+    min_gib, max_gib = facts.MIN_OPENZFS_CAPACITY_GIB, facts.MAX_OPENZFS_CAPACITY_GIB
     return [
         *problems,
-        *within("capacity_gib", openzfs.capacity_gib, least, most),
+        *within("capacity_gib", openzfs.capacity_gib, min_gib, max_gib),
         *choice("data_compression_type", openzfs.data_compression_type, facts.OPENZFS_COMPRESSIONS),
         *file_system_problems(openzfs),
     ]
@@ -35,9 +35,9 @@ def openzfs_subnets(*, deployment_type: str, subnet_count: int) -> list[Problem]
     needed = facts.OPENZFS_SUBNETS.get(deployment_type, 1)
     if subnet_count >= needed:
         return []
-    others = one_of([name for name in facts.OPENZFS_THROUGHPUTS_MBPS if name not in facts.OPENZFS_SUBNETS])
+    single_zone_types = one_of([name for name in facts.OPENZFS_THROUGHPUTS_MBPS if name not in facts.OPENZFS_SUBNETS])
     hint = f"{deployment_type} needs private subnets in {needed} zones, the network has {subnet_count}."
-    return [Problem("conflict", ("deployment_type",), deployment_type, f"{others} in this network", hint)]
+    return [Problem("conflict", ("deployment_type",), deployment_type, f"{single_zone_types} in this network", hint)]
 
 
 def existing_openzfs(openzfs: ExistingOpenZfsArguments) -> list[Problem]:

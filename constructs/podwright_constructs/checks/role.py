@@ -12,15 +12,15 @@ from podwright_constructs.problems import Problem
 
 _PREFIX = re.compile(r"[\w.=-]+(/[\w.=-]+)*")  # no wildcard, no slash at either end
 _OWNED = "Nodes run as root what is there: a node that can write it controls all the others."
-_S3_PREFIX = re.compile(r"([\w.=+@-]+/)*")  # as Mountpoint requires: with a slash at the end
+_S3_PREFIX = re.compile(r"([\w.=+@-]+/)*")  # Mountpoint requires the slash at the end.
 
 
 _ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9*?]+")
 _RESOURCE = re.compile(r"\*|arn:(aws[a-z-]*|\*):([^\s:]*:){3}\S[^\n]*")
 
 
-_OWN_LENGTH = 6_600  # of a role's statements with the longest names, but for the lists below
-_ARN_OF_EC2 = "arn:aws-us-gov:ec2:ap-northeast-1:*:security-group/"  # as long as any
+_OWN_LENGTH = 6_600  # A role's statements with the longest names, without the lists below.
+_ARN_OF_EC2 = "arn:aws-us-gov:ec2:ap-northeast-1:*:security-group/"  # No ARN begins with more characters.
 
 
 class Access(Protocol):
@@ -66,14 +66,14 @@ def execution_role(
         problems += matches(("policy_arns", index), policy_arn, facts.POLICY_ARN_PATTERN, need)
     problems += duplicate_problems("policy_arns", policy_arns)
     for index, access in enumerate(s3_access):
-        found = s3_access_problems(access, own_bucket=bucket_name, own_prefixes=read_prefixes)
-        problems += [problem.below("s3_access", index) for problem in found]
+        access_problems = s3_access_problems(access, own_bucket=bucket_name, own_prefixes=read_prefixes)
+        problems += [problem.below("s3_access", index) for problem in access_problems]
     length = _policy_length(s3_access, volume_key_arns, {*override_subnet_ids}, {*override_security_group_ids})
     length += statements_length
     if length > facts.MAX_ROLE_POLICY_LENGTH:
         hint = "Use fewer subnets, security groups, keys or S3 mounts for groups of one kind, or fewer statements."
-        given, need = f"up to {length} characters", f"at most {facts.MAX_ROLE_POLICY_LENGTH}"
-        problems.append(Problem("size", ("policy",), given, need, hint))
+        value, need = f"up to {length} characters", f"at most {facts.MAX_ROLE_POLICY_LENGTH}"
+        problems.append(Problem("size", ("policy",), value, need, hint))
     return [*problems, *_prefixes(read_prefixes, write_prefixes)]
 
 
@@ -123,15 +123,15 @@ def s3_access_problems(access: Access, *, own_bucket: str, own_prefixes: Sequenc
     problems += matches("prefix", access.prefix, _S3_PREFIX, need)
     problems += key_arn_problems(access.key_arn)
     if access.bucket == own_bucket and not access.read_only:
-        meets = [own for own in own_prefixes if _overlap(access.prefix, f"{own}/")]
+        meets = [script_prefix for script_prefix in own_prefixes if _overlap(access.prefix, f"{script_prefix}/")]
         if meets:
-            given, need = access.prefix or "the whole bucket", f"read_only: true, because it overlaps {meets[0]}"
-            problems.append(Problem("unsafe", ("prefix",), given, need, _OWNED))
+            value, need = access.prefix or "the whole bucket", f"read_only: true, because it overlaps {meets[0]}"
+            problems.append(Problem("unsafe", ("prefix",), value, need, _OWNED))
     return problems
 
 
-def _overlap(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
+def _overlap(prefix: str, other_prefix: str) -> bool:
+    return prefix.startswith(other_prefix) or other_prefix.startswith(prefix)
 
 
 def existing_role(*, argument: str = "arn", arn: str) -> list[Problem]:

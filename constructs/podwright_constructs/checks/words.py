@@ -108,21 +108,21 @@ def matches(path: str | Path, value: str | None, pattern: re.Pattern[str], need:
     return [Problem("malformed", _path(path), value, need, hint)]
 
 
-def choice(path: str | Path, value: object, choices: Sequence[object], where: str = "") -> list[Problem]:
+def choice(path: str | Path, value: object, choices: Sequence[object], context: str = "") -> list[Problem]:
     """Return a problem if a value is given and is not one of the choices."""
     return (
         []
         if value is None or value in choices
-        else [Problem("choice", _path(path), value, f"{one_of(choices)}{where}")]
+        else [Problem("choice", _path(path), value, f"{one_of(choices)}{context}")]
     )
 
 
-def within(path: str | Path, value: int | None, least: int, most: int, need: str = "") -> list[Problem]:
+def within(path: str | Path, value: int | None, minimum: int, maximum: int, need: str = "") -> list[Problem]:
     """Return a problem if a number is given and is outside its inclusive range."""
     return (
         []
-        if value is None or least <= value <= most
-        else [Problem("range", _path(path), value, need or f"{least} to {most}")]
+        if value is None or minimum <= value <= maximum
+        else [Problem("range", _path(path), value, need or f"{minimum} to {maximum}")]
     )
 
 
@@ -133,8 +133,8 @@ def is_reference(value: str) -> bool:
 
 def one_of(choices: Sequence[object]) -> str:
     """Return the choices as text: ``a, b or c``."""
-    *others, last = map(str, choices)
-    return f"{', '.join(others)} or {last}" if others else last
+    *leading, final = map(str, choices)
+    return f"{', '.join(leading)} or {final}" if leading else final
 
 
 def counted(count: int, noun: str) -> str:

@@ -151,20 +151,24 @@ def apply(settings: Settings, run: Run | None = None) -> list[Finding]:
     results: list[tuple[Rule | RunRule, Iterator[Finding]]] = [(rule, rule(settings)) for rule in RULES]
     if run:
         results += [(rule, rule(settings, run)) for rule in run_rules()]
-    return [replace(finding, code=code(rule)) for rule, found in results for finding in until_unknown_value(found)]
+    return [
+        replace(finding, code=code(rule))
+        for rule, rule_findings in results
+        for finding in until_unknown_value(rule_findings)
+    ]
 
 
 def apply_live(settings: Settings, account: Account) -> list[Finding]:
     """Apply the rules of ``check --live``; each question that AWS leaves unanswered is one finding."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     unanswered: dict[str, Finding] = {}
     for rule in live_rules():
         try:
-            found += [replace(finding, code=code(rule)) for finding in rule(settings, account)]
+            findings += [replace(finding, code=code(rule)) for finding in rule(settings, account)]
         except UnansweredError as error:
             level = Level.ERROR if error.fatal else Level.WARNING
             unanswered[str(error)] = Finding(level, UNANSWERED, ("region",), str(error), error.hint)
-    return [*unanswered.values(), *found]
+    return [*unanswered.values(), *findings]
 
 
 def code(rule: Rule | RunRule | LiveRule) -> str:

@@ -29,14 +29,14 @@ def addresses(settings: Settings) -> Iterator[Finding]:
     free -= _addresses_of_services(settings)
     nodes = sum(group.count for group in groups)
     interfaces = sum(group.count * _addresses_per_node(group) for group in groups)
-    given = f"private_subnet_cidr: {block} leaves {max(free, 0):,} addresses for nodes"
+    message = f"private_subnet_cidr: {block} leaves {max(free, 0):,} addresses for nodes"
     path = ("network", "private_subnet_cidr")
     if nodes > free:
-        yield error(path, f"{given}; the cluster has {nodes:,}", "use a larger block within cidr")
+        yield error(path, f"{message}; the cluster has {nodes:,}", "use a larger block within cidr")
     elif interfaces > free:
         yield warning(
             path,
-            f"{given}; their EFA interfaces may need {interfaces:,}",
+            f"{message}; their EFA interfaces may need {interfaces:,}",
             "use a larger block within cidr, or `network_interface: efa-only`",
         )
 

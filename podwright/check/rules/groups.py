@@ -48,9 +48,9 @@ def multi_head(settings: Settings) -> Iterator[Finding]:
         return
     for index, group in enumerate(settings.cluster.instance_groups):
         if group.role == "controller" and group.count > 1:
-            given = f"count: {group.count} controllers need an external database, got accounting.source: "
+            message = f"count: {group.count} controllers need an external database, got accounting.source: "
             hint = "write `accounting: {source: create, …}` or `{source: existing, …}`, or use 1 controller"
-            yield error((*GROUPS, index, "count"), given + settings.accounting.source, hint)
+            yield error((*GROUPS, index, "count"), message + settings.accounting.source, hint)
 
 
 def api_slurm(settings: Settings) -> Iterator[Finding]:
@@ -83,10 +83,10 @@ def training_without_scripts(settings: Settings) -> Iterator[Finding]:
     """The training program is installed by podwright's lifecycle scripts, but nodes run scripts of yours."""
     if settings.training.source == "bundled" and not settings.has_own_scripts:
         scripts, instead = scripts_in_place_of_ours(settings)
-        given = (
+        message = (
             f"source: got bundled, but nodes run the scripts of {scripts}, which do not install the training program"
         )
-        yield error(("training", "source"), given, f"write `training: {{source: none}}`, or {instead}")
+        yield error(("training", "source"), message, f"write `training: {{source: none}}`, or {instead}")
 
 
 @for_each_group

@@ -16,8 +16,8 @@ from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 # Below, data loaders stop; above fs.nr_open, which Linux sets to 1048576, nobody could log in.
 # https://docs.kernel.org/admin-guide/sysctl/fs.html
 OPEN_FILES = (65536, 1048576)
-HUGE_PAGES = (1, 65536)  # of 2 MiB: to 128 GiB
-NEIGHBOURS = (1024, 1048576)  # from Linux's default
+HUGE_PAGES = (1, 65536)  # Pages of 2 MiB, together at most 128 GiB.
+NEIGHBOURS = (1024, 1048576)  # Linux's default is the smallest.
 DEBIAN_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 
 
@@ -31,8 +31,8 @@ def scratch_path(settings: Settings) -> Iterator[Finding]:
 def scratch_disks(settings: Settings) -> Iterator[Finding]:
     """No compute node has NVMe disks of its own, so there is no scratch folder."""
     if settings.nodes.scratch and not any(kind.nvme_disks for _, kind in compute_types(settings)):
-        given = "scratch: no compute group has a type with NVMe disks, so no node has a scratch folder"
-        yield warning(("nodes", "scratch"), given, "use types with disks (p5, g5, c6id …), or delete the section")
+        message = "scratch: no compute group has a type with NVMe disks, so no node has a scratch folder"
+        yield warning(("nodes", "scratch"), message, "use types with disks (p5, g5, c6id …), or delete the section")
 
 
 def node_limits(settings: Settings) -> Iterator[Finding]:
@@ -40,10 +40,10 @@ def node_limits(settings: Settings) -> Iterator[Finding]:
     limits = settings.nodes.limits
     if limits is None:
         return
-    for word, (least, most) in (("open_files", OPEN_FILES), ("neigh_gc_thresh3", NEIGHBOURS)):
-        if not least <= getattr(limits, word) <= most:
-            given = f"{word}: got {getattr(limits, word)}, need {least} to {most}"
-            yield error(("nodes", "limits", word), given, "delete the line for the default")
+    for word, (minimum, maximum) in (("open_files", OPEN_FILES), ("neigh_gc_thresh3", NEIGHBOURS)):
+        if not minimum <= getattr(limits, word) <= maximum:
+            message = f"{word}: got {getattr(limits, word)}, need {minimum} to {maximum}"
+            yield error(("nodes", "limits", word), message, "delete the line for the default")
 
 
 def lustre_efa_connections(settings: Settings) -> Iterator[Finding]:
@@ -52,11 +52,13 @@ def lustre_efa_connections(settings: Settings) -> Iterator[Finding]:
         return
     from podwright_bootstrap.storage import lnet  # noqa: PLC0415 — half of the bootstrap, for a setting that few use
 
-    wanted = sum(count * lnet.interfaces_of(kind.name, kind.efa_interfaces) for count, kind in compute_types(settings))
-    most = facts.MAX_LUSTRE_EFA_CONNECTIONS
-    if wanted > most:
-        given = f"efa: the nodes would have {wanted} EFA connections, a file system takes {most}"
-        yield error(("lustre", "efa"), given, "use fewer nodes, or `efa: false`")
+    connections = sum(
+        count * lnet.interfaces_of(kind.name, kind.efa_interfaces) for count, kind in compute_types(settings)
+    )
+    max_connections = facts.MAX_LUSTRE_EFA_CONNECTIONS
+    if connections > max_connections:
+        message = f"efa: the nodes would have {connections} EFA connections, a file system takes {max_connections}"
+        yield error(("lustre", "efa"), message, "use fewer nodes, or `efa: false`")
 
 
 def trainium_nodes(settings: Settings) -> Iterator[Finding]:
@@ -65,13 +67,15 @@ def trainium_nodes(settings: Settings) -> Iterator[Finding]:
         kind = _neuron_type(group)
         if kind is None:
             continue
-        where = (*GROUPS, index, "instance_type")
+        type_path = (*GROUPS, index, "instance_type")
         if settings.nodes.neuron is None:
-            given = f"{group.instance_type}: driver and tools of Neuron are not checked, port 41000 is not reserved"
-            yield warning(where, given, "add `nodes: {neuron: {}}`")
+            message = f"{group.instance_type}: driver and tools of Neuron are not checked, port 41000 is not reserved"
+            yield warning(type_path, message, "add `nodes: {neuron: {}}`")
         if kind.accelerator_name != "Trainium" and settings.nodes.containers is None:
-            given = f"{group.instance_type}: TorchNeuron has wheels for Ubuntu 26.04, HyperPod's image is Ubuntu 22.04"
-            yield warning(where, given, "add `nodes: {containers: {}}` and train in AWS's container")
+            message = (
+                f"{group.instance_type}: TorchNeuron has wheels for Ubuntu 26.04, HyperPod's image is Ubuntu 22.04"
+            )
+            yield warning(type_path, message, "add `nodes: {containers: {}}` and train in AWS's container")
 
 
 def _neuron_type(group: InstanceGroup) -> InstanceType | None:
@@ -90,12 +94,12 @@ def neuron_nodes(settings: Settings) -> Iterator[Finding]:
     if neuron is None:
         return
     if not any(kind.accelerator == "neuron" for _, kind in compute_types(settings)):
-        given = "neuron: no compute group has Trainium or Inferentia"
-        yield warning(("nodes", "neuron"), given, "delete the section")
+        message = "neuron: no compute group has Trainium or Inferentia"
+        yield warning(("nodes", "neuron"), message, "delete the section")
     if neuron.tools_version is not None and not DEBIAN_VERSION.fullmatch(neuron.tools_version):
-        given = f"tools_version: got {neuron.tools_version!r}, need a version like 2.28.23.0"
-        yield error(("nodes", "neuron", "tools_version"), given, "`apt list -a aws-neuronx-tools` lists versions")
-    least, most = HUGE_PAGES
-    if neuron.huge_pages is not None and not least <= neuron.huge_pages <= most:
-        given = f"huge_pages: got {neuron.huge_pages}, need {least} to {most}"
-        yield error(("nodes", "neuron", "huge_pages"), given, "delete the line for the image's number")
+        message = f"tools_version: got {neuron.tools_version!r}, need a version like 2.28.23.0"
+        yield error(("nodes", "neuron", "tools_version"), message, "`apt list -a aws-neuronx-tools` lists versions")
+    minimum, maximum = HUGE_PAGES
+    if neuron.huge_pages is not None and not minimum <= neuron.huge_pages <= maximum:
+        message = f"huge_pages: got {neuron.huge_pages}, need {minimum} to {maximum}"
+        yield error(("nodes", "neuron", "huge_pages"), message, "delete the line for the image's number")

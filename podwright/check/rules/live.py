@@ -38,10 +38,10 @@ def cluster_quota(settings: Settings, account: Account) -> Iterator[Finding]:
     --query "Quotas[?QuotaName=='ml.p5.48xlarge for cluster usage'].Value"; increases are asked for there, too.
     """
     quotas = account.quotas()
-    others: Counter[str] = Counter()
+    nodes_elsewhere: Counter[str] = Counter()
     for cluster, nodes in account.nodes().items():
-        if cluster != settings.name:  # whose nodes these are
-            others += nodes
+        if cluster != settings.name:
+            nodes_elsewhere += nodes
     groups = settings.cluster.instance_groups
     on_demand = [group for group in groups if not group.training_plan_arn and group.capacity != "spot"]
     for instance_type, count in nodes_by_type(on_demand).items():
@@ -49,8 +49,10 @@ def cluster_quota(settings: Settings, account: Account) -> Iterator[Finding]:
         if quota is None:
             hint = "look for it in the console: Service Quotas, Amazon SageMaker"
             yield warning(path, f"instance_type: AWS lists no quota {instance_type} for cluster usage", hint)
-        elif count + others[instance_type] > quota:
-            used = f" beside {others[instance_type]} in other clusters" if others[instance_type] else ""
+        elif count + nodes_elsewhere[instance_type] > quota:
+            used = (
+                f" beside {nodes_elsewhere[instance_type]} in other clusters" if nodes_elsewhere[instance_type] else ""
+            )
             yield error(
                 path,
                 f"instance_type: the quota {instance_type} for cluster usage is {quota:g}, the file has {count}{used}",
@@ -68,10 +70,10 @@ def zone_offers_type(settings: Settings, account: Account) -> Iterator[Finding]:
     --filters Name=instance-type,Values=p5.48xlarge (the type without ml.).
     """
     groups = settings.cluster.instance_groups
-    wanted = sorted({name.removeprefix("ml.") for group in groups for name in group.instance_types})
+    type_names = sorted({name.removeprefix("ml.") for group in groups for name in group.instance_types})
     for index, group in enumerate(groups):
         zones = _zones_of(group.subnet_ids, account) if group.subnet_ids else _zones(settings.network, account)
-        offered = set().union(*(account.offered(wanted, zone) for zone in zones))
+        offered = set().union(*(account.offered(type_names, zone) for zone in zones))
         if zones and not offered & {name.removeprefix("ml.") for name in group.instance_types}:
             kinds = " or ".join(group.instance_types)
             yield error(
@@ -146,28 +148,32 @@ def file_system_available(settings: Settings, account: Account) -> Iterator[Find
     be peered (warning).
     By hand: aws fsx describe-file-systems --file-system-ids fs-…
     """
-    for word, wanted in (("lustre", settings.lustre), ("openzfs", settings.openzfs)):
-        if isinstance(wanted, ExistingLustre | ExistingOpenZfs):
-            file_system_id = wanted.dns_name.partition(".")[0]
-            yield from _file_system(word, wanted, account.file_system(file_system_id), settings.network)
+    for word, file_system in (("lustre", settings.lustre), ("openzfs", settings.openzfs)):
+        if isinstance(file_system, ExistingLustre | ExistingOpenZfs):
+            file_system_id = file_system.dns_name.partition(".")[0]
+            yield from _file_system(word, file_system, account.file_system(file_system_id), settings.network)
 
 
 def _file_system(
-    word: str, wanted: ExistingLustre | ExistingOpenZfs, found: Mapping[str, Any] | None, network: Section
+    word: str, file_system: ExistingLustre | ExistingOpenZfs, description: Mapping[str, Any] | None, network: Section
 ) -> Iterator[Finding]:
     path = (word, "dns_name")
-    if found is None:
-        message = f"dns_name: there is no file system {wanted.dns_name.partition('.')[0]}"
+    if description is None:
+        message = f"dns_name: there is no file system {file_system.dns_name.partition('.')[0]}"
         yield error(path, message, "look in the cluster's region, in this account")
         return
-    if found["Lifecycle"] not in {"AVAILABLE", "UPDATING"}:
-        yield error(path, f"dns_name: {found['FileSystemId']} is {found['Lifecycle']}", "wait until it is AVAILABLE")
-    mount_name = found.get("LustreConfiguration", {}).get("MountName")
-    if isinstance(wanted, ExistingLustre) and mount_name != wanted.mount_name:
-        message = f"mount_name: {found['FileSystemId']} has {mount_name or 'no mount name: it is not Lustre'}"
+    if description["Lifecycle"] not in {"AVAILABLE", "UPDATING"}:
+        yield error(
+            path, f"dns_name: {description['FileSystemId']} is {description['Lifecycle']}", "wait until it is AVAILABLE"
+        )
+    mount_name = description.get("LustreConfiguration", {}).get("MountName")
+    if isinstance(file_system, ExistingLustre) and mount_name != file_system.mount_name:
+        message = f"mount_name: {description['FileSystemId']} has {mount_name or 'no mount name: it is not Lustre'}"
         yield error((word, "mount_name"), message, f"write {mount_name}" if mount_name else "use a Lustre file system")
-    if isinstance(network, ExistingNetwork | CreatedSubnet) and found["VpcId"] != network.vpc_id:
-        message = f"dns_name: {found['FileSystemId']} is in {found['VpcId']}, the nodes are in {network.vpc_id}"
+    if isinstance(network, ExistingNetwork | CreatedSubnet) and description["VpcId"] != network.vpc_id:
+        message = (
+            f"dns_name: {description['FileSystemId']} is in {description['VpcId']}, the nodes are in {network.vpc_id}"
+        )
         yield warning(path, message, "use a file system of that VPC, or peer the two")
 
 

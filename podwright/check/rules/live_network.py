@@ -39,19 +39,19 @@ def network_exists(settings: Settings, account: Account) -> Iterator[Finding]:
         yield error(("network", "vpc_id"), f"vpc_id: {network.vpc_id} does not exist", hint)
     if not isinstance(network, ExistingNetwork):
         return
-    found: dict[KeyPath, Mapping[str, Any] | None] = {
+    description_by_path: dict[KeyPath, Mapping[str, Any] | None] = {
         (*SUBNETS, index): account.subnets(network.subnet_ids).get(subnet_id)
         for index, subnet_id in enumerate(network.subnet_ids)
     }
-    found[GROUP] = account.security_group(network.security_group_id)
-    ids = dict(zip(found, [*network.subnet_ids, network.security_group_id], strict=True))
-    for path, item in found.items():
+    description_by_path[GROUP] = account.security_group(network.security_group_id)
+    ids = dict(zip(description_by_path, [*network.subnet_ids, network.security_group_id], strict=True))
+    for path, item in description_by_path.items():
         if item is None:
             hint = f"look in {settings.region}, in this account"
             yield error(path, f"{path[1]}: {ids[path]} does not exist", hint)
         elif item["VpcId"] != network.vpc_id:
-            given = f"{path[1]}: {ids[path]} is in {item['VpcId']}, need {network.vpc_id}"
-            yield error(path, given, "use one VPC for all")
+            message = f"{path[1]}: {ids[path]} is in {item['VpcId']}, need {network.vpc_id}"
+            yield error(path, message, "use one VPC for all")
 
 
 def security_group_rules(settings: Settings, account: Account) -> Iterator[Finding]:
@@ -102,12 +102,12 @@ def free_addresses(settings: Settings, account: Account) -> Iterator[Finding]:
     if not isinstance(network, ExistingNetwork):
         return
     subnets = account.subnets(network.subnet_ids[:1]).values()  # nodes are in the first one
-    if not subnets:  # which network_exists says
+    if not subnets:  # The rule network_exists reports them.
         return
     free = sum(subnet["AvailableIpAddressCount"] for subnet in subnets)
-    there = account.nodes().get(settings.name, Counter())
-    here = [group for group in settings.cluster.instance_groups if not group.subnet_ids]
-    coming = {name: max(0, count - there[name]) for name, count in nodes_by_type(here).items()}
+    existing_nodes = account.nodes().get(settings.name, Counter())
+    groups_in_subnet = [group for group in settings.cluster.instance_groups if not group.subnet_ids]
+    coming = {name: max(0, count - existing_nodes[name]) for name, count in nodes_by_type(groups_in_subnet).items()}
     interfaces = sum(count * interfaces_of(name) for name, count in coming.items())
     if sum(coming.values()) > free:
         message = f"subnet_ids: {free} addresses are free, {sum(coming.values())} nodes are to come"
@@ -136,9 +136,9 @@ def new_subnet_fits(settings: Settings, account: Account) -> Iterator[Finding]:
         hint = "the VPC has " + " and ".join(map(str, blocks))
         yield error(path, f"private_subnet_cidr: {block} is outside {network.vpc_id}", hint)
     for subnet in account.subnets_of(network.vpc_id):
-        taken = IPv4Network(subnet["CidrBlock"])
-        if block.overlaps(taken) and block != taken:
-            message = f"private_subnet_cidr: {block} overlaps {subnet['SubnetId']}, {taken}"
+        subnet_block = IPv4Network(subnet["CidrBlock"])
+        if block.overlaps(subnet_block) and block != subnet_block:
+            message = f"private_subnet_cidr: {block} overlaps {subnet['SubnetId']}, {subnet_block}"
             yield error(path, message, "use a block that no subnet has")
 
 
@@ -171,9 +171,9 @@ def s3_route(settings: Settings, account: Account) -> Iterator[Finding]:
     if not isinstance(network, ExistingNetwork):
         return
     tables, with_endpoint = account.route_tables(network.vpc_id), account.s3_route_tables(network.vpc_id)
-    there = account.subnets(network.subnet_ids)
+    existing_subnets = account.subnets(network.subnet_ids)
     for index, subnet_id in enumerate(network.subnet_ids):
-        table = _followed(tables, subnet_id) if subnet_id in there else None
+        table = _followed(tables, subnet_id) if subnet_id in existing_subnets else None
         if table is None or table["RouteTableId"] in with_endpoint or any(map(_leads_out, table["Routes"])):
             continue
         yield error(
@@ -216,10 +216,10 @@ def _blocks(subnets: Iterable[Mapping[str, Any]]) -> list[IPv4Network]:
 
 def _followed(tables: Sequence[Mapping[str, Any]], subnet_id: str) -> Mapping[str, Any] | None:
     """The route table of a subnet: its own, or the VPC's main one."""
-    for own in (True, False):
+    for is_explicit in (True, False):
         for table in tables:
             for item in table["Associations"]:
-                if item.get("SubnetId") == subnet_id if own else item.get("Main"):
+                if item.get("SubnetId") == subnet_id if is_explicit else item.get("Main"):
                     return table
     return None
 

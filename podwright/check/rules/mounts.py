@@ -13,16 +13,16 @@ from podwright_constructs import checks
 
 def mount_paths(settings: Settings) -> Iterator[Finding]:
     """Two mounts have the same path or nested paths."""
-    taken: dict[str, PurePosixPath] = {}
+    path_by_mount: dict[str, PurePosixPath] = {}
     for whose, key_path, text in _wanted(settings):
         path = PurePosixPath(text)
         if checks.mount_path_problems(text):
             continue  # the rule of what is mounted says so
-        over = next((f"{name} {other}" for name, other in taken.items() if _overlap(path, other)), "")
+        over = next((f"{name} {other}" for name, other in path_by_mount.items() if _overlap(path, other)), "")
         if over:
             hint = "use a separate path, like /home, /fsx, /scratch or /mnt/data"
             yield error(key_path, f"{key_path[-1]}: {path} and {over} overlap", hint)
-        taken[whose] = path
+        path_by_mount[whose] = path
 
 
 def _wanted(settings: Settings) -> Iterator[tuple[str, KeyPath, str]]:
@@ -36,5 +36,5 @@ def _wanted(settings: Settings) -> Iterator[tuple[str, KeyPath, str]]:
         yield f"s3_mounts[{index}]'s", ("nodes", "s3_mounts", index, "path"), mount.path
 
 
-def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
+def _overlap(path: PurePosixPath, other_path: PurePosixPath) -> bool:
+    return path.is_relative_to(other_path) or other_path.is_relative_to(path)

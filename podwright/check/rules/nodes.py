@@ -85,19 +85,19 @@ def managed_partitions(settings: Settings) -> Iterator[Finding]:
     """HyperPod refuses updates of partitions that were edited on the controller, as nodes.slurm edits their limits."""
     slurm, policy = settings.cluster.slurm, settings.nodes.slurm
     if isinstance(slurm, ApiSlurm) and slurm.strategy != "merge" and policy and policy.partitions:
-        given = f"partitions: with `strategy: {slurm.strategy or 'none'}` HyperPod may refuse or undo the limits"
-        yield warning(("nodes", "slurm", "partitions"), given, "write `strategy: merge` into the section slurm")
+        message = f"partitions: with `strategy: {slurm.strategy or 'none'}` HyperPod may refuse or undo the limits"
+        yield warning(("nodes", "slurm", "partitions"), message, "write `strategy: merge` into the section slurm")
 
 
 def remediation(settings: Settings) -> Iterator[Finding]:
     """A limit of nodes.remediation is out of its range, or HyperPod may not act because node_recovery is off."""
-    wanted = settings.nodes.remediation
-    if wanted is None:
+    policy = settings.nodes.remediation
+    if policy is None:
         return
     limits = {"interval_minutes": MAX_CHECK_MINUTES, "max_percent": MAX_OUT_PERCENT, "max_per_hour": MAX_ACTS_PER_HOUR}
-    for name, most in limits.items():
-        if not 1 <= getattr(wanted, name) <= most:
-            yield error((*REMEDIATION, name), f"{name}: got {getattr(wanted, name)}, need 1 to {most}", "")
+    for name, maximum in limits.items():
+        if not 1 <= getattr(policy, name) <= maximum:
+            yield error((*REMEDIATION, name), f"{name}: got {getattr(policy, name)}, need 1 to {maximum}", "")
     if settings.cluster.node_recovery != "automatic":
         hint = "write `node_recovery: automatic` into the section cluster, or delete remediation"
         yield warning(
@@ -109,8 +109,8 @@ def s3_mounts(settings: Settings) -> Iterator[Finding]:
     """A mount's arguments are invalid, or it would let nodes write scripts that all nodes run as root."""
     own_prefixes = names.readable_prefixes(settings.name)
     for index, mount in enumerate(settings.nodes.s3_mounts):
-        own = mount.bucket if names.is_own_bucket(settings, mount.bucket) else ""
+        own_bucket = mount.bucket if names.is_own_bucket(settings, mount.bucket) else ""
         yield from findings_of(
-            (*S3_MOUNTS, index), checks.s3_access_problems(mount, own_bucket=own, own_prefixes=own_prefixes)
+            (*S3_MOUNTS, index), checks.s3_access_problems(mount, own_bucket=own_bucket, own_prefixes=own_prefixes)
         )
         yield from findings_of((*S3_MOUNTS, index), checks.mount_path_problems(mount.path, "path"))

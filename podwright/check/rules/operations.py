@@ -41,8 +41,8 @@ def accounting_in_network(settings: Settings) -> Iterator[Finding]:
         return
     if checks.training_network(**arguments(network, "flow_logs")) or any(created_accounting(settings)):
         return
-    taken = [network.public_subnet_cidr] if network.internet == "nat" else []
-    taken += [network.private_subnet_cidr, *(subnet.cidr for subnet in network.extra_private_subnets)]
+    used_blocks = [network.public_subnet_cidr] if network.internet == "nat" else []
+    used_blocks += [network.private_subnet_cidr, *(subnet.cidr for subnet in network.extra_private_subnets)]
     blocks = [network.cidr, *network.secondary_cidrs]
     for zone, cidr in accounting.subnet_cidrs.items():
         path = ("accounting", "subnet_cidrs", zone)
@@ -51,17 +51,17 @@ def accounting_in_network(settings: Settings) -> Iterator[Finding]:
             yield error(
                 path, f"subnet_cidrs: {cidr} of {zone} is outside the network, {within}", f"use a block within {within}"
             )
-        over = next((block for block in taken if IPv4Network(cidr).overlaps(IPv4Network(block))), None)
+        over = next((block for block in used_blocks if IPv4Network(cidr).overlaps(IPv4Network(block))), None)
         if over:
             yield error(path, f"subnet_cidrs: {cidr} of {zone} overlaps the subnet {over}", "use a separate block")
-        taken.append(cidr)
+        used_blocks.append(cidr)
 
 
 def unused_accounting(settings: Settings) -> Iterator[Finding]:
     """Accounting is off, but HyperPod, when it sets Slurm up, keeps accounts on the controller anyway."""
     if isinstance(settings.accounting, NoAccounting) and isinstance(settings.cluster.slurm, ApiSlurm):
-        given = "source: none has no effect: with `slurm: {source: api}` HyperPod keeps accounts on the controller"
-        yield error(("accounting", "source"), given, "write `source: local`, or delete the section")
+        message = "source: none has no effect: with `slurm: {source: api}` HyperPod keeps accounts on the controller"
+        yield error(("accounting", "source"), message, "write `source: local`, or delete the section")
 
 
 def existing_accounting(settings: Settings) -> Iterator[Finding]:
@@ -108,8 +108,8 @@ def idle_without_jobs(settings: Settings) -> Iterator[Finding]:
     path = ("notices", "idle_hours")
     if not settings.has_own_scripts:
         scripts, instead = scripts_in_place_of_ours(settings)
-        given = f"idle_hours has no effect: nodes run the scripts of {scripts}, which do not publish the running jobs"
-        yield error(path, given, f"delete it, or {instead}")
+        message = f"idle_hours has no effect: nodes run the scripts of {scripts}, which do not publish the running jobs"
+        yield error(path, message, f"delete it, or {instead}")
     elif "running_jobs" in settings.nodes.skip:
         yield error(path, "idle_hours has no effect: nodes.skip leaves running_jobs out", "delete one of both")
 
@@ -133,11 +133,11 @@ def s3_state(settings: Settings) -> Iterator[Finding]:
         return
     yield from findings_of(("state",), checks.state_bucket(bucket=state.bucket, key_arn=state.key_arn))
     if state.region is not None and not looks_like_region(state.region):
-        given = f"region: got {state.region!r}, need a name like us-west-2"
-        yield error(("state", "region"), given, "it is the region of the bucket")
+        message = f"region: got {state.region!r}, need a name like us-west-2"
+        yield error(("state", "region"), message, "it is the region of the bucket")
     elif state.region is not None and partition_of(state.region) != partition_of(settings.region):
-        given = f"region: {state.region} is in another AWS partition than {settings.region}"
-        yield error(("state", "region"), given, "credentials work in one partition: use a bucket in the cluster's")
+        message = f"region: {state.region} is in another AWS partition than {settings.region}"
+        yield error(("state", "region"), message, "credentials work in one partition: use a bucket in the cluster's")
     hint = "use a bucket that only those who deploy can read"
     if names.is_own_bucket(settings, state.bucket):
         yield error(("state", "bucket"), f"bucket: {state.bucket} is the cluster's own bucket", hint)

@@ -16,5 +16,5 @@ PLACEHOLDER = re.compile(r"<[^<>]*>|\bexample\.(com|net|org)\b|111122223333")
 def placeholders(settings: Settings) -> Iterator[Finding]:
     """A value is a placeholder copied from documentation."""
     for path, text in texts(settings):
-        if found := PLACEHOLDER.search(text):
-            yield error(path, f"{path[-1]}: {found[0]!r} is a placeholder", "replace it with your own value")
+        if match := PLACEHOLDER.search(text):
+            yield error(path, f"{path[-1]}: {match[0]!r} is a placeholder", "replace it with your own value")

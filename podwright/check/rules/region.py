@@ -38,14 +38,14 @@ def known_region(settings: Settings) -> Iterator[Finding]:
     elif settings.region not in REGIONS:
         yield warning(("region",), f"region: podwright does not know {settings.region}", hint)
     elif settings.region not in HYPERPOD_REGIONS:
-        given = f"region: {settings.region} has no SageMaker HyperPod clusters, as of {HYPERPOD_REGIONS_DATE}"
-        yield error(("region",), given, f"regions that have them: {', '.join(HYPERPOD_REGIONS)}")
+        message = f"region: {settings.region} has no SageMaker HyperPod clusters, as of {HYPERPOD_REGIONS_DATE}"
+        yield error(("region",), message, f"regions that have them: {', '.join(HYPERPOD_REGIONS)}")
 
 
 def zone_in_region(settings: Settings) -> Iterator[Finding]:
     """The Availability Zone is in another region (error), or podwright does not know it (warning)."""
     prefix = zone_id_prefix(settings.region)
-    known = zone_ids(settings.region)
+    known_zones = zone_ids(settings.region)
     for path, zone in [*zones(settings.network), *_zones_of_database(settings)]:
         if not facts.AVAILABILITY_ZONE_ID_PATTERN.fullmatch(zone) or prefix is None:
             continue
@@ -57,9 +57,9 @@ def zone_in_region(settings: Settings) -> Iterator[Finding]:
                 f"`aws ec2 describe-availability-zones --region {settings.region}` lists them",
                 at_key=path[-1] == zone,  # subnet_cidrs has zones for keys
             )
-        elif known and zone not in known:
-            given = f"{_word(path)}: podwright knows no zone {zone} in {settings.region}"
-            yield warning(path, given, f"zones of {settings.region}: {', '.join(known)}")
+        elif known_zones and zone not in known_zones:
+            message = f"{_word(path)}: podwright knows no zone {zone} in {settings.region}"
+            yield warning(path, message, f"zones of {settings.region}: {', '.join(known_zones)}")
 
 
 def _word(path: KeyPath) -> str:
@@ -108,15 +108,17 @@ def arns_in_region(settings: Settings) -> Iterator[Finding]:
         if match is None:
             continue
         if match["partition"] != partition:
-            given = f"{path[-1]}: got an ARN of the partition {match['partition']}, {settings.region} is in {partition}"
-            yield error(path, given, f"use a resource of this partition, arn:{partition}:…")
+            message = (
+                f"{path[-1]}: got an ARN of the partition {match['partition']}, {settings.region} is in {partition}"
+            )
+            yield error(path, message, f"use a resource of this partition, arn:{partition}:…")
         elif path[:2] == ("role", "statements"):
             continue  # nodes may use what is in other regions, such as a registry of images
         elif match["region"] and match["region"] != (region := _region_of(path, settings)):
-            given = f"{path[-1]}: the {_THINGS.get(match['service'], 'resource')} is in {match['region']}"
+            message = f"{path[-1]}: the {_THINGS.get(match['service'], 'resource')} is in {match['region']}"
             hint = "use a key of {}, or a replica of it there" if match["service"] == "kms" else "use one of {}"
             user = "state" if path[0] == "state" else "cluster"
-            yield error(path, f"{given}, the {user} in {region}", hint.format(region))
+            yield error(path, f"{message}, the {user} in {region}", hint.format(region))
 
 
 _ARN = re.compile(r"arn:(?P<partition>aws[a-z-]*):(?P<service>[a-z0-9-]+):(?P<region>[a-z0-9-]*):")

@@ -40,17 +40,19 @@ def blocks_of_network(settings: Settings) -> Iterator[Finding]:
     network = settings.network
     if not isinstance(network, CreatedNetwork):
         return
-    given: dict[KeyPath, str] = {("network", "cidr"): network.cidr}
-    given |= {("network", "secondary_cidrs", index): block for index, block in enumerate(network.secondary_cidrs)}
-    for path, block in given.items():
+    cidr_by_path: dict[KeyPath, str] = {("network", "cidr"): network.cidr}
+    cidr_by_path |= {
+        ("network", "secondary_cidrs", index): block for index, block in enumerate(network.secondary_cidrs)
+    }
+    for path, block in cidr_by_path.items():
         if not block_problems("cidr", block) and IPv4Network(block).overlaps(IPv4Network(facts.DOCKER_RANGE)):
-            what = f"{path[1]}: {block} overlaps {facts.DOCKER_RANGE}, the network of Docker on every node"
-            yield warning(path, what, "use another block: containers cannot reach addresses in this one")
-    blocks, most = 1 + len(network.secondary_cidrs), facts.DEFAULT_VPC_BLOCKS
-    if most < blocks <= facts.MAX_VPC_BLOCKS:
+            message = f"{path[1]}: {block} overlaps {facts.DOCKER_RANGE}, the network of Docker on every node"
+            yield warning(path, message, "use another block: containers cannot reach addresses in this one")
+    blocks, default_max = 1 + len(network.secondary_cidrs), facts.DEFAULT_VPC_BLOCKS
+    if default_max < blocks <= facts.MAX_VPC_BLOCKS:
         yield warning(
             ("network", "secondary_cidrs"),
-            f"secondary_cidrs: the network has {blocks} blocks with cidr; AWS allows {most} by default",
+            f"secondary_cidrs: the network has {blocks} blocks with cidr; AWS allows {default_max} by default",
             "use fewer and larger blocks, or ask AWS to raise the quota `IPv4 CIDR blocks per VPC`",
         )
 
@@ -103,11 +105,16 @@ def _links_with_own_bucket(settings: Settings, lustre: CreatedLustre) -> Iterato
     for index, link in enumerate(lustre.data_repositories):
         bucket, _, prefix = link.s3_uri.removeprefix("s3://").partition("/")
         prefix = f"{prefix.rstrip('/')}/" if prefix else ""
-        own = names.readable_prefixes(settings.name) if names.is_own_bucket(settings, bucket) else ()
-        if link.export_changes and any(prefix.startswith(f"{one}/") or f"{one}/".startswith(prefix) for one in own):
-            given = f"s3_uri: {link.s3_uri} holds what every node runs as root, and users of the folder could write it"
+        script_prefixes = names.readable_prefixes(settings.name) if names.is_own_bucket(settings, bucket) else ()
+        if link.export_changes and any(
+            prefix.startswith(f"{script_prefix}/") or f"{script_prefix}/".startswith(prefix)
+            for script_prefix in script_prefixes
+        ):
+            message = (
+                f"s3_uri: {link.s3_uri} holds what every node runs as root, and users of the folder could write it"
+            )
             path = ("lustre", "data_repositories", index, "s3_uri")
-            yield error(path, given, "use another bucket or prefix, or `export_changes: false`")
+            yield error(path, message, "use another bucket or prefix, or `export_changes: false`")
 
 
 def existing_lustre(settings: Settings) -> Iterator[Finding]:
@@ -130,8 +137,8 @@ def existing_openzfs(settings: Settings) -> Iterator[Finding]:
     if isinstance(openzfs, ExistingOpenZfs):
         yield from findings_of(("openzfs",), checks.existing_openzfs(ExistingOpenZfsArguments(**arguments(openzfs))))
         if isinstance(settings.lustre, ExistingLustre) and openzfs.dns_name == settings.lustre.dns_name:
-            given = f"dns_name: {openzfs.dns_name} is the Lustre file system"
-            yield error(("openzfs", "dns_name"), given, "give the name of an OpenZFS file system, or delete openzfs")
+            message = f"dns_name: {openzfs.dns_name} is the Lustre file system"
+            yield error(("openzfs", "dns_name"), message, "give the name of an OpenZFS file system, or delete openzfs")
 
 
 def created_role(settings: Settings) -> Iterator[Finding]:
@@ -146,10 +153,12 @@ def created_role(settings: Settings) -> Iterator[Finding]:
                 problems = checks.condition_problems(**arguments(condition))
                 yield from findings_of(("role", "statements", index, "conditions", position), problems)
         yield from _policies_of_administrators(role)
-        if len(role.policy_arns) > (most := facts.DEFAULT_ROLE_POLICIES):
-            given = f"policy_arns: got {len(role.policy_arns)} policies; AWS allows {most} for a role by default"
+        if len(role.policy_arns) > (default_max := facts.DEFAULT_ROLE_POLICIES):
+            message = (
+                f"policy_arns: got {len(role.policy_arns)} policies; AWS allows {default_max} for a role by default"
+            )
             hint = "merge some of them, or ask AWS to raise the quota `Managed policies attached to an IAM role`"
-            yield warning(("role", "policy_arns"), given, hint)
+            yield warning(("role", "policy_arns"), message, hint)
         for kind in ("controller", "login", "compute"):
             groups = [group for group in settings.cluster.instance_groups if group.role == kind]
             problems = checks.execution_role(
@@ -172,9 +181,9 @@ def _length(statement: Section) -> int:
 def _policies_of_administrators(role: CreatedRole) -> Iterator[Finding]:
     for index, arn in enumerate(role.policy_arns):
         if arn.partition(":policy/")[2] in facts.POLICIES_OF_ADMINISTRATORS:
-            given = f"policy_arns[{index}]: with {arn} a job on any node could take over the account"
+            message = f"policy_arns[{index}]: with {arn} a job on any node could take over the account"
             yield warning(
-                ("role", "policy_arns", index), given, "give nodes the actions that they need, in `statements`"
+                ("role", "policy_arns", index), message, "give nodes the actions that they need, in `statements`"
             )
 
 
@@ -182,16 +191,18 @@ def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
     """The roles, or a role's policies, are in two accounts; IAM and SageMaker use only the cluster's account."""
     role = settings.role
     if isinstance(role, ExistingRole):
-        given: dict[KeyPath, str] = {("role", key): arn for key, arn in role.arns().items()}
+        arn_by_path: dict[KeyPath, str] = {("role", key): arn for key, arn in role.arns().items()}
     else:
-        given = {("role", "permissions_boundary_arn"): role.permissions_boundary_arn or ""}
-        given |= {("role", "policy_arns", index): arn for index, arn in enumerate(role.policy_arns)}
-    accounts = {path: match[1] for path, arn in given.items() if (match := _ACCOUNT.match(arn))}
+        arn_by_path = {("role", "permissions_boundary_arn"): role.permissions_boundary_arn or ""}
+        arn_by_path |= {("role", "policy_arns", index): arn for index, arn in enumerate(role.policy_arns)}
+    accounts = {path: match[1] for path, arn in arn_by_path.items() if (match := _ACCOUNT.match(arn))}
     for path, account in accounts.items():
-        if account != (first := settings.account_id or next(iter(accounts.values()))):
+        if account != (cluster_account := settings.account_id or next(iter(accounts.values()))):
             word = next(str(key) for key in reversed(path) if isinstance(key, str))
             yield error(
-                path, f"{word}: got an ARN of account {account}, need one of {first}", "a cluster has one account"
+                path,
+                f"{word}: got an ARN of account {account}, need one of {cluster_account}",
+                "a cluster has one account",
             )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from podwright_training.config.train_config import TrainConfig
     from podwright_training.jobs.spec import JobSpec
 
-    Run: TypeAlias = TrainConfig | JobSpec  # what --run names
+    Run: TypeAlias = TrainConfig | JobSpec  # The file that --run names is one of these.
 
 
 def run_fits(settings: Settings, run: Run) -> Iterator[Finding]:
@@ -82,8 +82,8 @@ def _with_nxdt(run: TrainConfig, group: InstanceGroup, path: KeyPath) -> Iterato
 
 def job_fits(settings: Settings, run: Run, partition: str | None = None) -> Iterator[Finding]:
     """The job.yaml of --run asks for more nodes or ranks than any partition has, or names other accelerators."""
-    found = [findings for findings, _, _ in _partitions(settings, run, partition)]
-    yield from min(found, key=len, default=[])
+    findings_by_partition = [findings for findings, _, _ in _partitions(settings, run, partition)]
+    yield from min(findings_by_partition, key=len, default=[])
 
 
 def job_costs(settings: Settings, run: Run) -> Iterator[Finding]:
@@ -97,10 +97,12 @@ def job_costs(settings: Settings, run: Run) -> Iterator[Finding]:
     for findings, path, group in _partitions(settings, run):
         if findings or not isinstance(run, JobSpec):
             continue
-        found = figures(run, InstanceType.of(group.instance_type), settings.region)
-        if found:
+        prediction = figures(run, InstanceType.of(group.instance_type), settings.region)
+        if prediction:
             hint = "`podwright fetch RUN --export` writes a report with measured values"
-            yield remark((*path, "instance_type"), f"the job on {run.nodes} {group.instance_type}, {found.text}", hint)
+            yield remark(
+                (*path, "instance_type"), f"the job on {run.nodes} {group.instance_type}, {prediction.text}", hint
+            )
         return
 
 

@@ -45,7 +45,7 @@ def slurm_policy(settings: Settings) -> Iterator[Finding]:
     users = _users(settings)
     accounts = {"default", *(account.name for account in policy.accounts)}
     for index, account in enumerate(policy.accounts):
-        if settings.nodes.ldap is None:  # else the directory may have them
+        if settings.nodes.ldap is None:  # A directory may have further users.
             yield from _known((*PATH, "accounts", index, "users"), account.users, users)
         yield from _known((*PATH, "accounts", index, "qos"), account.qos, qualities)
     for index, partition in enumerate(policy.partitions):
@@ -64,8 +64,8 @@ def slurm_policy(settings: Settings) -> Iterator[Finding]:
 def _time_limits(partition: PartitionLimits, path: KeyPath) -> Iterator[Finding]:
     longest, usual = partition.max_minutes, partition.default_minutes
     if longest is not None and usual is not None and usual > longest:
-        given = f"default_minutes: got {usual}, need at most max_minutes, {longest}"
-        yield error((*path, "default_minutes"), given, "Slurm ignores a default that is longer than the limit")
+        message = f"default_minutes: got {usual}, need at most max_minutes, {longest}"
+        yield error((*path, "default_minutes"), message, "Slurm ignores a default that is longer than the limit")
 
 
 def accounts_of_directory(settings: Settings) -> Iterator[Finding]:
@@ -101,8 +101,8 @@ def _names(section: str, names: Sequence[str], reserved: frozenset[str]) -> Iter
             yield error(path, f"name: {name} is used twice", "delete one")
 
 
-def _known(path: KeyPath, names: Iterable[str], known: Iterable[str]) -> Iterator[Finding]:
-    allowed = sorted(known)
+def _known(path: KeyPath, names: Iterable[str], defined: Iterable[str]) -> Iterator[Finding]:
+    allowed = sorted(defined)
     for name in names:
         if name not in allowed:
             yield error(path, f"{path[-1]}: got {name}, need {one_of(allowed)}", "")
@@ -115,19 +115,19 @@ def _numbers(settings: Settings) -> Iterator[Finding]:
     for section in ("accounts", "qos", "partitions"):
         for index, item in enumerate(getattr(policy, section)):
             for key, value in item:
-                least = 0 if key in {"priority", "grace_time_s"} else 1
-                if isinstance(value, int) and value < least:
-                    yield error((*PATH, section, index, key), f"{key}: got {value}, need {least} or more", "")
+                minimum = 0 if key in {"priority", "grace_time_s"} else 1
+                if isinstance(value, int) and value < minimum:
+                    yield error((*PATH, section, index, key), f"{key}: got {value}, need {minimum} or more", "")
 
 
 def _settings(settings: dict[str, str]) -> Iterator[Finding]:
     spelt: dict[str, str] = {}
     for key, value in settings.items():
         path = (*PATH, "settings", key)
-        if (first := spelt.setdefault(key.lower(), key)) != key:
+        if (spelling := spelt.setdefault(key.lower(), key)) != key:
             yield error(
                 path,
-                f"{key} is the same key as {first}",
+                f"{key} is the same key as {spelling}",
                 "delete one: slurm.conf ignores upper and lower case",
                 at_key=True,
             )

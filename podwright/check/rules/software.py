@@ -45,17 +45,17 @@ def unpinned_downloads(settings: Settings) -> Iterator[Finding]:
             machine = InstanceType.of(group.instance_type).machine
             lacks = [name for name in downloads.ENROOT if machine not in manifest[name]]
             if lacks and group.role != "controller":
-                given = f"{group.instance_type}: podwright has no checksum of {', '.join(lacks)} for {machine}"
+                message = f"{group.instance_type}: podwright has no checksum of {', '.join(lacks)} for {machine}"
                 hint = "use an image that has Enroot (image_id), or `containers: {enroot: false}`"
-                yield warning((*GROUPS, index, "instance_type"), given, hint)
+                yield warning((*GROUPS, index, "instance_type"), message, hint)
 
 
 def metrics_interval(settings: Settings) -> Iterator[Finding]:
     """The interval is shorter than exporters need to answer, or so long that graphs have gaps."""
-    wanted = settings.nodes.observability
-    if wanted and not MIN_INTERVAL_S <= wanted.interval_s <= MAX_INTERVAL_S:
+    observability = settings.nodes.observability
+    if observability and not MIN_INTERVAL_S <= observability.interval_s <= MAX_INTERVAL_S:
         path = ("nodes", "observability", "interval_s")
-        yield error(path, f"interval_s: got {wanted.interval_s}, need {MIN_INTERVAL_S} to {MAX_INTERVAL_S}", "")
+        yield error(path, f"interval_s: got {observability.interval_s}, need {MIN_INTERVAL_S} to {MAX_INTERVAL_S}", "")
 
 
 def unsent_metrics(settings: Settings) -> Iterator[Finding]:
@@ -76,8 +76,8 @@ def workspace_endpoint(settings: Settings) -> Iterator[Finding]:
     if not sends or not isinstance(network, CreatedNetwork) or network.internet != "none":
         return
     if WORKSPACE_ENDPOINT not in network.endpoints:
-        given = "endpoints: nodes without internet have no route to the workspace"
-        yield error(("network", "endpoints"), given, f"add {WORKSPACE_ENDPOINT}")
+        message = "endpoints: nodes without internet have no route to the workspace"
+        yield error(("network", "endpoints"), message, f"add {WORKSPACE_ENDPOINT}")
 
 
 def downloads_without_internet(settings: Settings) -> Iterator[Finding]:
@@ -86,6 +86,6 @@ def downloads_without_internet(settings: Settings) -> Iterator[Finding]:
     bundled = nodes.downloads is not None and nodes.downloads.source == "bundle"
     needed = settings.training.source != "none" or nodes.containers or nodes.observability
     if isinstance(network, CreatedNetwork) and network.internet == "none" and needed and not bundled:
-        given = "internet: got none, but nodes download programs and packages from the internet"
+        message = "internet: got none, but nodes download programs and packages from the internet"
         hint = "use `nodes: {downloads: {source: bundle}}`, and `podwright bundle --upload` before the cluster starts"
-        yield warning(("network", "internet"), given, hint)
+        yield warning(("network", "internet"), message, hint)

@@ -57,16 +57,16 @@ def names_of_people(settings: Settings) -> Iterator[Finding]:
         return
     from podwright_bootstrap.contract import JOB_USER  # noqa: PLC0415 — only files with users need it
 
-    seen: set[str] = set()
+    used_names: set[str] = set()
     for path, name in people:
         if not NAME.fullmatch(name):
             allowed = "lower-case letters, digits, -, _ and dots, at most 32, with a letter or _ first and no dot last"
             yield error(path, f"name: got {name!r}, need {allowed}", "")
         elif name in IMAGE_NAMES or name == JOB_USER:
             yield error(path, f"name: {name} belongs to the image", "use another name")
-        elif name in seen:
+        elif name in used_names:
             yield error(path, f"name: {name} is used twice", "users and groups share one list of names")
-        seen.add(name)
+        used_names.add(name)
 
 
 def ids_of_people(settings: Settings) -> Iterator[Finding]:
@@ -89,8 +89,8 @@ def groups_of_people(settings: Settings) -> Iterator[Finding]:
     for index, user in enumerate(settings.nodes.users):
         for position, group in enumerate(user.groups):
             if group in IMAGE_NAMES:
-                given = f"groups: {group} is a group of the image, need one of nodes.groups"
-                yield error((*USERS, index, "groups", position), given, "groups of the image may equal root")
+                message = f"groups: {group} is a group of the image, need one of nodes.groups"
+                yield error((*USERS, index, "groups", position), message, "groups of the image may equal root")
             elif group not in listed:
                 hint = f"add it to nodes.groups, with a gid; nodes.groups has {', '.join(listed) or 'no group'}"
                 yield error((*USERS, index, "groups", position), f"groups: {group!r} is not in nodes.groups", hint)
@@ -121,12 +121,12 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
     for index, user in enumerate(settings.nodes.users):
         path, home = (*USERS, index, "home"), PurePosixPath(user.home or usual / user.name)
         folders = (contract.SHARED_DIRECTORY, contract.RUNS_DIRECTORY, contract.DATA_DIRECTORY)
-        ours = [lustre / folder for folder in folders]
+        reserved_folders = [lustre / folder for folder in folders]
         below = [root for root in (openzfs, lustre) if root and root in home.parents]
         if user.home and not (below and HOME.fullmatch(user.home)):
-            where = f"{openzfs} or {lustre}" if openzfs else lustre
-            yield error(path, f"home: got {user.home!r}, need a path below {where}", "all nodes mount it")
-        elif home == usual or any(home.is_relative_to(folder) for folder in ours):
+            allowed_roots = f"{openzfs} or {lustre}" if openzfs else lustre
+            yield error(path, f"home: got {user.home!r}, need a path below {allowed_roots}", "all nodes mount it")
+        elif home == usual or any(home.is_relative_to(folder) for folder in reserved_folders):
             yield error(path, f"home: {home} is reserved", f"use a separate folder, such as {usual / user.name}")
         elif owners.get(home, user.name) != user.name:
             yield error(path, f"home: {home} is another user's", "use a separate folder")
@@ -137,24 +137,24 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
 
 def named_users(settings: Settings) -> Iterator[Finding]:
     """A user who may log in to compute nodes or controllers, or use the node's role, is on no node."""
-    known = {"root", "ubuntu", *IMAGE_NAMES, *(user.name for user in settings.nodes.users)}
+    login_names = {"root", "ubuntu", *IMAGE_NAMES, *(user.name for user in settings.nodes.users)}
     for section, key in (("pam_slurm_adopt", "admins"), ("metadata_access", "users"), ("controller_logins", "admins")):
         for index, name in enumerate(getattr(getattr(settings.nodes, section), key, ())):
             path = ("nodes", section, key, index)
             if not re.fullmatch(r"[\w.@][\w.@-]*", name):
                 yield error(path, f"{key}: got {name!r}, need a login name", "")
-            elif name not in known and settings.nodes.ldap is None:  # else the directory may have the user
+            elif name not in login_names and settings.nodes.ldap is None:  # A directory may have the user.
                 yield error(path, f"{key}: no user is called {name}", "add the user to nodes.users, or delete the name")
 
 
 def source_of_slurm(settings: Settings) -> Iterator[Finding]:
     """The checksum of Slurm's source is no SHA-256."""
-    wanted = settings.nodes.pam_slurm_adopt
-    if wanted is None or wanted.slurm_source_sha256 is None:
+    pam = settings.nodes.pam_slurm_adopt
+    if pam is None or pam.slurm_source_sha256 is None:
         return
-    if not re.fullmatch("[0-9a-f]{64}", wanted.slurm_source_sha256):
-        given = f"slurm_source_sha256: got {wanted.slurm_source_sha256!r}, need 64 digits of 0-9 and a-f"
-        yield error(("nodes", "pam_slurm_adopt", "slurm_source_sha256"), given, "sha256sum prints it")
+    if not re.fullmatch("[0-9a-f]{64}", pam.slurm_source_sha256):
+        message = f"slurm_source_sha256: got {pam.slurm_source_sha256!r}, need 64 digits of 0-9 and a-f"
+        yield error(("nodes", "pam_slurm_adopt", "slurm_source_sha256"), message, "sha256sum prints it")
 
 
 def role_of_login_nodes(settings: Settings) -> Iterator[Finding]:
@@ -163,21 +163,21 @@ def role_of_login_nodes(settings: Settings) -> Iterator[Finding]:
     setting = nodes.metadata_access
     if setting is None or not setting.everybody or not (nodes.users or nodes.ldap) or not _has_login_nodes(settings):
         return
-    given = "everybody: got true, so every user of the login nodes can use the nodes' role"
+    message = "everybody: got true, so every user of the login nodes can use the nodes' role"
     hint = "name users whose programs need the role instead: `metadata_access: {users: [ubuntu]}`"
-    yield warning(("nodes", "metadata_access", "everybody"), given, hint)
+    yield warning(("nodes", "metadata_access", "everybody"), message, hint)
 
 
 def controller_logins(settings: Settings) -> Iterator[Finding]:
     """Users cannot log in: controllers are for administrators alone, and there are no login nodes."""
     nodes = settings.nodes
-    wanted = nodes.controller_logins
-    if wanted is None or wanted.everybody is not False or not (nodes.users or nodes.ldap):
+    logins = nodes.controller_logins
+    if logins is None or logins.everybody is not False or not (nodes.users or nodes.ldap):
         return
     if not _has_login_nodes(settings):
         path = ("nodes", "controller_logins", "everybody")
-        given = "everybody: got false and no login nodes, so users cannot log in"
-        yield warning(path, given, "add an instance group of role login")
+        message = "everybody: got false and no login nodes, so users cannot log in"
+        yield warning(path, message, "add an instance group of role login")
 
 
 def _has_login_nodes(settings: Settings) -> bool:
@@ -186,23 +186,23 @@ def _has_login_nodes(settings: Settings) -> bool:
 
 def ldap(settings: Settings) -> Iterator[Finding]:
     """The LDAP server's address, bind DN, secret or CA certificate is invalid."""
-    wanted = settings.nodes.ldap
-    if wanted is None:
+    directory = settings.nodes.ldap
+    if directory is None:
         return
-    if not _is_ldap(wanted.uri):
-        yield error((*LDAP, "uri"), f"uri: got {wanted.uri!r}, need ldaps://HOST[:PORT] or ldap://HOST[:PORT]", "")
-    for key, value in (("search_base", wanted.search_base), ("bind_dn", wanted.bind_dn or "dc=x")):
+    if not _is_ldap(directory.uri):
+        yield error((*LDAP, "uri"), f"uri: got {directory.uri!r}, need ldaps://HOST[:PORT] or ldap://HOST[:PORT]", "")
+    for key, value in (("search_base", directory.search_base), ("bind_dn", directory.bind_dn or "dc=x")):
         if not re.fullmatch(r"[A-Za-z][\w-]*=[^\n]+", value):
             yield error((*LDAP, key), f"{key}: got {value!r}, need a DN, such as dc=corp,dc=net", "")
-    for key, groups in (("allowed_groups", wanted.allowed_groups), ("sudo_groups", wanted.sudo_groups)):
+    for key, groups in (("allowed_groups", directory.allowed_groups), ("sudo_groups", directory.sudo_groups)):
         for index, group in enumerate(groups):
             if not re.fullmatch(r"[\w.@ -]+", group):
                 path = (*LDAP, key, index)
                 yield error(path, f"{key}: got {group!r}, need a group's name, without commas", "")
-    yield from _access_problems(wanted)
-    yield from _probe_problems(settings, wanted)
-    yield from _bind_problems(wanted)
-    certificate = wanted.certificate
+    yield from _access_problems(directory)
+    yield from _probe_problems(settings, directory)
+    yield from _bind_problems(directory)
+    certificate = directory.certificate
     if certificate is not None and not (are_certificates(certificate) or re.fullmatch(r"/[\w./-]+", certificate)):
         hint = (
             "allowed: -----BEGIN CERTIFICATE----- … (write `certificate: |`), or a path on the nodes like /fsx/ca.pem"
@@ -212,36 +212,36 @@ def ldap(settings: Settings) -> Iterator[Finding]:
 
 def ldap_without_internet(settings: Settings) -> Iterator[Finding]:
     """Nodes without internet cannot read the LDAP password: the network has no endpoint for it."""
-    wanted, network = settings.nodes.ldap, settings.network
-    if wanted is None or wanted.bind_secret_arn is None or not isinstance(network, CreatedNetwork):
+    directory, network = settings.nodes.ldap, settings.network
+    if directory is None or directory.bind_secret_arn is None or not isinstance(network, CreatedNetwork):
         return
     if network.internet == "none" and "secretsmanager" not in network.endpoints:
-        given = "bind_secret_arn: nodes without internet have no route to Secrets Manager"
-        yield error((*LDAP, "bind_secret_arn"), given, "add secretsmanager to network.endpoints")
+        message = "bind_secret_arn: nodes without internet have no route to Secrets Manager"
+        yield error((*LDAP, "bind_secret_arn"), message, "add secretsmanager to network.endpoints")
 
 
-def _probe_problems(settings: Settings, wanted: Ldap) -> Iterator[Finding]:
-    path, user = (*LDAP, "probe_user"), wanted.probe_user
+def _probe_problems(settings: Settings, directory: Ldap) -> Iterator[Finding]:
+    path, user = (*LDAP, "probe_user"), directory.probe_user
     if user is not None and not re.fullmatch(r"[\w.@][\w.@-]*", user):
         yield error(path, f"probe_user: got {user!r}, need a login name", "")
     elif user in {person.name for person in settings.nodes.users}:
-        given = f"probe_user: {user} is a user of this file, for whom nodes do not ask the directory"
-        yield error(path, given, "name a person of the directory")
+        message = f"probe_user: {user} is a user of this file, for whom nodes do not ask the directory"
+        yield error(path, message, "name a person of the directory")
 
 
-def _access_problems(wanted: Ldap) -> Iterator[Finding]:
-    access, attribute = wanted.access_filter, wanted.ssh_key_attribute
+def _access_problems(directory: Ldap) -> Iterator[Finding]:
+    access, attribute = directory.access_filter, directory.ssh_key_attribute
     if access is not None and not re.fullmatch(r"\([^\n]+\)", access):
-        given = f"access_filter: got {access!r}, need an LDAP filter in parentheses, such as (employeeType=staff)"
-        yield error((*LDAP, "access_filter"), given, "")
+        message = f"access_filter: got {access!r}, need an LDAP filter in parentheses, such as (employeeType=staff)"
+        yield error((*LDAP, "access_filter"), message, "")
     elif access is not None and not _is_balanced(access):
         yield error((*LDAP, "access_filter"), f"access_filter: the parentheses of {access!r} do not match", "")
-    if access is not None and wanted.allowed_groups:
+    if access is not None and directory.allowed_groups:
         hint = "put the groups into the filter, such as (memberOf=cn=research,ou=groups,dc=corp,dc=net)"
         yield error((*LDAP, "access_filter"), "access_filter conflicts with allowed_groups", hint)
     if attribute is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", attribute):
-        given = f"ssh_key_attribute: got {attribute!r}, need an attribute's name, such as sshPublicKey"
-        yield error((*LDAP, "ssh_key_attribute"), given, "")
+        message = f"ssh_key_attribute: got {attribute!r}, need an attribute's name, such as sshPublicKey"
+        yield error((*LDAP, "ssh_key_attribute"), message, "")
 
 
 def _is_balanced(text: str) -> bool:
@@ -250,15 +250,17 @@ def _is_balanced(text: str) -> bool:
     return depths[-1] == 0 and all(depth > 0 for depth in depths[:-1])
 
 
-def _bind_problems(wanted: Ldap) -> Iterator[Finding]:
-    arn = wanted.bind_secret_arn
+def _bind_problems(directory: Ldap) -> Iterator[Finding]:
+    arn = directory.bind_secret_arn
     if arn is not None and not facts.SECRET_ARN_PATTERN.fullmatch(arn):
         path = (*LDAP, "bind_secret_arn")
         yield error(path, f"bind_secret_arn: got {arn!r}, need an ARN like arn:aws:secretsmanager:…:secret:…", "")
-    if (arn is None) != (wanted.bind_dn is None):
-        given, other = ("bind_dn", "bind_secret_arn") if arn is None else ("bind_secret_arn", "bind_dn")
-        yield error((*LDAP, given), f"{given} has no effect without {other}", f"add {other}, or delete the line")
-    if wanted.probe_user is None:
+    if (arn is None) != (directory.bind_dn is None):
+        key, missing_key = ("bind_dn", "bind_secret_arn") if arn is None else ("bind_secret_arn", "bind_dn")
+        yield error(
+            (*LDAP, key), f"{key} has no effect without {missing_key}", f"add {missing_key}, or delete the line"
+        )
+    if directory.probe_user is None:
         hint = "name a user that every node must find before it takes jobs"
         yield warning(LDAP, "ldap: without probe_user the boot does not test the directory", hint)
 

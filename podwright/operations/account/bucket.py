@@ -29,9 +29,9 @@ class Contents:
     def __init__(self, session: Session, bucket: str, *, without: Sequence[str] = ()) -> None:
         self.count = self.size = 0
         self.exists = True
-        others = (item for item in _versions(session, bucket) if not item[0].startswith(tuple(without) or "\0"))
+        versions = (item for item in _versions(session, bucket) if not item[0].startswith(tuple(without) or "\0"))
         try:
-            for _, _, size in islice(others, MAX_COUNTED):
+            for _, _, size in islice(versions, MAX_COUNTED):
                 self.count, self.size = self.count + 1, self.size + size
         except AwsError as error:
             if not error.absent:
@@ -58,8 +58,8 @@ def empty(session: Session, bucket: str, *, prefixes: Sequence[str] = ("",)) -> 
     for prefix in prefixes:
         while batch := list(islice(_versions(session, bucket, prefix), BATCH)):
             objects = [{"Key": key, "VersionId": version} for key, version, _ in batch]
-            wanted = {"Objects": objects, "Quiet": True}
-            for refused in session.call("s3", "delete_objects", Bucket=bucket, Delete=wanted).get("Errors", ()):
+            batch_request = {"Objects": objects, "Quiet": True}
+            for refused in session.call("s3", "delete_objects", Bucket=bucket, Delete=batch_request).get("Errors", ()):
                 raise OperationError(f"S3 keeps s3://{bucket}/{refused['Key']}: {refused['Message']}")
             deleted += len(batch)
     return deleted
@@ -67,9 +67,9 @@ def empty(session: Session, bucket: str, *, prefixes: Sequence[str] = ("",)) -> 
 
 def _versions(session: Session, bucket: str, prefix: str = "") -> Iterator[tuple[str, str, int]]:
     """Yield key, version id and size of all versions and delete markers."""
-    wanted = {"Bucket": bucket, "Prefix": prefix}
+    location = {"Bucket": bucket, "Prefix": prefix}
     with session.translated("s3"):
-        for page in session.client("s3").get_paginator("list_object_versions").paginate(**wanted):
+        for page in session.client("s3").get_paginator("list_object_versions").paginate(**location):
             for item in page.get("Versions", ()):
                 yield item["Key"], item["VersionId"], item["Size"]
             for item in page.get("DeleteMarkers", ()):

@@ -206,49 +206,51 @@ def nodes(session: Session, cluster: Cluster) -> tuple[Node, ...]:
     """
     summaries = session.items("sagemaker", "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=cluster.arn)
     roles = {group.name: group.role for group in cluster.groups}
-    found = [_node(item, roles) for item in summaries]
+    listed = [_node(item, roles) for item in summaries]
     order = {group.name: number for number, group in enumerate(cluster.groups)}
-    found = sorted(_with_addresses(session, cluster, found), key=lambda node: (order.get(node.group, 0), *_place(node)))
+    listed = sorted(
+        _with_addresses(session, cluster, listed), key=lambda node: (order.get(node.group, 0), *_place(node))
+    )
     return tuple(
         replace(node, index=index)
-        for _, members in groupby(found, key=lambda node: node.group)
+        for _, members in groupby(listed, key=lambda node: node.group)
         for index, node in enumerate(members, start=1)
     )
 
 
-def select(cluster: Cluster, existing: Iterable[Node], wanted: Iterable[str]) -> tuple[Node, ...]:
+def select(cluster: Cluster, existing: Iterable[Node], names: Iterable[str]) -> tuple[Node, ...]:
     """Return the nodes that arguments name, each once.
 
     Args:
         cluster: their cluster.
         existing: its nodes.
-        wanted: Slurm names, instance ids, private addresses, ``group/index``, or ``controller``.
+        names: Slurm names, instance ids, private addresses, ``group/index``, or ``controller``.
 
     Raises:
         ArgumentError: a word names no node; the message has every such word and the closest names.
     """
-    found: dict[str, Node] = {}
+    selected: dict[str, Node] = {}
     wrong: list[str] = []
     existing = tuple(existing)
-    for word in wanted:
+    for word in names:
         node = next((node for node in existing if word in _names_of(node)), None)
         if node is None and word == CONTROLLER:
             node = next((node for node in existing if node.is_controller), None)
         if node is None:
             wrong.append(word)
         else:
-            found[node.instance_id] = node
+            selected[node.instance_id] = node
     if wrong:
-        known = [name for node in existing for name in _names_of(node)]
-        hints = [suggestion(word, known, otherwise="`podwright nodes list` shows them") for word in wrong]
-        given = " and ".join(repr(word) for word in wrong)
-        raise ArgumentError(f"{cluster.name} has no node {given}", "; ".join(dict.fromkeys(hints)))
-    return tuple(found.values())
+        existing_names = [name for node in existing for name in _names_of(node)]
+        hints = [suggestion(word, existing_names, otherwise="`podwright nodes list` shows them") for word in wrong]
+        unknown_words = " and ".join(repr(word) for word in wrong)
+        raise ArgumentError(f"{cluster.name} has no node {unknown_words}", "; ".join(dict.fromkeys(hints)))
+    return tuple(selected.values())
 
 
-def suggestion(given: str, existing: list[str], *, otherwise: str = "") -> str:
+def suggestion(name: str, existing: list[str], *, otherwise: str = "") -> str:
     """Return a hint for an unknown name: the closest name, else ``otherwise`` or all names."""
-    similar = get_close_matches(given, existing, n=1)
+    similar = get_close_matches(name, existing, n=1)
     return f"did you mean {similar[0]}?" if similar else otherwise or f"there is {', '.join(existing)}"
 
 
@@ -287,11 +289,11 @@ def _groups(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str, Any])
 
 def _slurm_parts(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return role and partition by group: from the API, else from the parameters beside the lifecycle scripts."""
-    given = {item["InstanceGroupName"]: item["SlurmConfig"] for item in answers if item.get("SlurmConfig")}
-    if given:
+    slurm_configs = {item["InstanceGroupName"]: item["SlurmConfig"] for item in answers if item.get("SlurmConfig")}
+    if slurm_configs:
         return {
             name: (config["NodeType"].lower(), ",".join(config.get("PartitionNames", ())))
-            for name, config in given.items()
+            for name, config in slurm_configs.items()
         }
     workers = parameters.get("worker_groups")
     parts = {
@@ -299,8 +301,8 @@ def _slurm_parts(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str, 
         for item in (workers if isinstance(workers, list) else ())
         if isinstance(item, dict)  # somebody else wrote the file
     }
-    own = parameters.get(OWN_KEY)
-    more = own.get("more_login_groups") if isinstance(own, dict) else None
+    own_parameters = parameters.get(OWN_KEY)
+    more = own_parameters.get("more_login_groups") if isinstance(own_parameters, dict) else None
     logins = [parameters.get("login_group"), *(more if isinstance(more, list) else ())]
     parts.update({str(name): (LOGIN, "") for name in logins})
     parts[str(parameters.get("controller_group"))] = (CONTROLLER, "")
@@ -320,8 +322,8 @@ def _file_systems(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str,
 
 def provisioning_parameters(session: Session, answers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Read provisioning_parameters.json; empty where it is missing, unreadable or not a JSON object."""
-    given = (item.get("LifeCycleConfig", {}).get("SourceS3Uri") for item in answers)
-    scripts: str = next(filter(None, given), "")
+    script_uris = (item.get("LifeCycleConfig", {}).get("SourceS3Uri") for item in answers)
+    scripts: str = next(filter(None, script_uris), "")
     bucket, _, prefix = scripts.removeprefix("s3://").partition("/")
     if not bucket:
         return {}
@@ -358,7 +360,7 @@ def _address(host_name: str) -> str:
     return ".".join(match.groups()) if match else ""
 
 
-def _with_addresses(session: Session, cluster: Cluster, found: list[Node]) -> Iterator[Node]:
+def _with_addresses(session: Session, cluster: Cluster, listed: list[Node]) -> Iterator[Node]:
     """Yield the nodes; describe those whose host name was not listed, several at a time."""
 
     def complete(node: Node) -> Node:
@@ -375,7 +377,7 @@ def _with_addresses(session: Session, cluster: Cluster, found: list[Node]) -> It
         return replace(node, private_ip=answer["NodeDetails"].get("PrivatePrimaryIp", ""))
 
     with ThreadPoolExecutor(DESCRIBED_AT_A_TIME) as executor:
-        yield from executor.map(complete, found)
+        yield from executor.map(complete, listed)
 
 
 def _place(node: Node) -> tuple[int, str]:

@@ -94,18 +94,18 @@ def causes(cluster: Cluster, messages: Iterable[str]) -> Iterator[Cause]:
         "scripts": next((group.scripts_s3_uri for group in cluster.groups if group.scripts_s3_uri), "s3://BUCKET"),
     }
     for message in dict.fromkeys(filter(None, messages)):
-        known = _known(message)
-        cause, command = (known.cause, known.command) if known else (UNKNOWN, LOGS)
+        failure = _known(message)
+        cause, command = (failure.cause, failure.command) if failure else (UNKNOWN, LOGS)
         yield Cause(message, cause, command.format(**values))
 
 
 def cause_of_deployment(text: str, *, name: str, region: str) -> Cause | None:
     """Return the likely cause of a deployment's error, or None if its text is no known failure of a cluster."""
-    known = _known(text)
-    if known is None:
+    failure = _known(text)
+    if failure is None:
         return None
     values = {"name": name, "region": region, "security_groups": "SECURITY_GROUP", "scripts": "s3://BUCKET"}
-    return Cause(text, known.cause, known.command.format(**values))
+    return Cause(text, failure.cause, failure.command.format(**values))
 
 
 def _known(message: str) -> _Known | None:

@@ -39,11 +39,11 @@ def file_systems(session: Session, cluster: Cluster) -> Iterator[FileSystem]:
     """
     if not cluster.file_system_ids:
         return
-    found = list(
+    descriptions = list(
         session.items("fsx", "describe_file_systems", "FileSystems", FileSystemIds=list(cluster.file_system_ids))
     )
-    used = _used_percent(session, found)
-    for item in found:
+    used = _used_percent(session, descriptions)
+    for item in descriptions:
         yield FileSystem(
             id=item["FileSystemId"],
             kind=item["FileSystemType"],
@@ -54,10 +54,10 @@ def file_systems(session: Session, cluster: Cluster) -> Iterator[FileSystem]:
         )
 
 
-def _used_percent(session: Session, found: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def _used_percent(session: Session, descriptions: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the newest fill of each file system that CloudWatch has a value of."""
-    capacity = {item["FileSystemId"]: item.get("StorageCapacity", 0) * GIB for item in found}
-    queries = [_query(number, item) for number, item in enumerate(found) if item["FileSystemType"] in METRICS]
+    capacity = {item["FileSystemId"]: item.get("StorageCapacity", 0) * GIB for item in descriptions}
+    queries = [_query(number, item) for number, item in enumerate(descriptions) if item["FileSystemType"] in METRICS]
     if not queries:
         return {}
     end = datetime.now(timezone.utc).replace(second=0, microsecond=0)  # the sum of a minute that runs lacks disks
@@ -70,7 +70,7 @@ def _used_percent(session: Session, found: Iterable[Mapping[str, Any]]) -> dict[
         EndTime=end,
         ScanBy="TimestampDescending",
     )
-    kinds = {item["FileSystemId"]: item["FileSystemType"] for item in found}
+    kinds = {item["FileSystemId"]: item["FileSystemType"] for item in descriptions}
     percent = {}
     for result in results:
         file_system_id = result["Label"]

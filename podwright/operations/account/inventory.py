@@ -70,7 +70,7 @@ class Inventory:
 
     cluster: str
     region: str
-    left: list[Leftover] = field(default_factory=list)
+    leftovers: list[Leftover] = field(default_factory=list)
     free: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     instance_types: list[str] = field(default_factory=list)
@@ -78,16 +78,16 @@ class Inventory:
     @property
     def usd_per_hour(self) -> float:
         """The sum of the known prices."""
-        return sum(item.usd_per_hour or 0.0 for item in self.left)
+        return sum(item.usd_per_hour or 0.0 for item in self.leftovers)
 
     @property
     def summary(self) -> str:
         """The last line: ``0 left, 0 $/h``; with a price also that of a month."""
-        unknown = sum(item.usd_per_hour is None for item in self.left)
+        unknown = sum(item.usd_per_hour is None for item in self.leftovers)
         price = f"{self.usd_per_hour:,.4f}".rstrip("0").rstrip(".")
         by_month = f"{self.usd_per_hour * MONTH_H:,.0f}"
         price += " $/h" if by_month == "0" else f" $/h, {by_month} $/month"
-        words = f"{len(self.left)} left, {price}" + (f" and {unknown} without a known price" if unknown else "")
+        words = f"{len(self.leftovers)} left, {price}" + (f" and {unknown} without a known price" if unknown else "")
         return f"{words}; {len(self.unanswered)} listings were refused" if self.unanswered else words
 
 
@@ -98,9 +98,9 @@ def inventory(session: Session, cluster: str) -> Inventory:
         session: The account and region.
         cluster: The cluster's name; it may be gone already, and need not be podwright's.
     """
-    found = Inventory(cluster, session.region)
+    inventory = Inventory(cluster, session.region)
     search = _Search(session, cluster)
-    tagged = _answered(found, search.tagged) or {}
+    tagged = _answered(inventory, search.tagged) or {}
     listings: Sequence[Callable[[], Iterator[Leftover]]] = (
         search.nodes,
         search.databases,
@@ -119,14 +119,14 @@ def inventory(session: Session, cluster: str) -> Inventory:
         search.keys,
     )
     for listing in listings:
-        found.left += _answered(found, partial(list[Leftover], listing())) or []
-    found.instance_types = search.instance_types
-    seen = {item.id for item in found.left}
-    found.free = sorted(arn for arn in tagged if not any(identifier in arn for identifier in seen))
-    return found
+        inventory.leftovers += _answered(inventory, partial(list[Leftover], listing())) or []
+    inventory.instance_types = search.instance_types
+    listed_ids = {item.id for item in inventory.leftovers}
+    inventory.free = sorted(arn for arn in tagged if not any(identifier in arn for identifier in listed_ids))
+    return inventory
 
 
-def others(session: Session, cluster: str) -> Iterator[Leftover]:
+def hourly_extras(session: Session, cluster: str) -> Iterator[Leftover]:
     """Yield what a running cluster costs per hour in addition to nodes and file systems, except for cents a day.
 
     Raises:
@@ -137,14 +137,14 @@ def others(session: Session, cluster: str) -> Iterator[Leftover]:
         yield from listing()
 
 
-def _answered(found: Inventory, ask: Callable[[], Any]) -> Any:
+def _answered(inventory: Inventory, ask: Callable[[], Any]) -> Any:
     """Return an answer; note a refused call and continue, because the other calls still find resources."""
     try:
         return ask()
     except OperationError as error:
         if not getattr(error, "denied", False):
             raise
-        found.unanswered.append(str(error))
+        inventory.unanswered.append(str(error))
         return None
 
 
@@ -155,15 +155,15 @@ class _Search:
         self._session = session
         self._cluster = cluster
         self._tagged: dict[str, Description] | None = None
-        self.instance_types: list[str] = []  # of the nodes, when they are listed
+        self.instance_types: list[str] = []  # The nodes' types, once they are listed.
         self._filter = [{"Name": f"tag:{names.CLUSTER_TAG}", "Values": [cluster]}]
 
     def tagged(self) -> dict[str, Description]:
         """Return the tags of every resource with the cluster's tag by ARN; asked once."""
         if self._tagged is None:
-            wanted = [{"Key": names.CLUSTER_TAG, "Values": [self._cluster]}]
+            tag_filters = [{"Key": names.CLUSTER_TAG, "Values": [self._cluster]}]
             key = "ResourceTagMappingList"
-            items = self._session.items("resourcegroupstaggingapi", "get_resources", key, TagFilters=wanted)
+            items = self._session.items("resourcegroupstaggingapi", "get_resources", key, TagFilters=tag_filters)
             self._tagged = {item["ResourceARN"]: item for item in items}
         return self._tagged
 
@@ -255,11 +255,13 @@ class _Search:
     def interfaces(self) -> Iterator[Leftover]:
         """Network interfaces that a service left in the cluster's VPC: free, but they keep it from being deleted."""
         vpcs = [item["VpcId"] for item in self._session.items("ec2", "describe_vpcs", "Vpcs", Filters=self._filter)]
-        wanted = [{"Name": "vpc-id", "Values": vpcs}, {"Name": "status", "Values": ["available"]}]
-        found = self._session.items("ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=wanted)
-        for item in found if vpcs else ():
+        interface_filters = [{"Name": "vpc-id", "Values": vpcs}, {"Name": "status", "Values": ["available"]}]
+        interfaces = self._session.items(
+            "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=interface_filters
+        )
+        for item in interfaces if vpcs else ():
             if item.get("Association") or item["InterfaceType"] not in {"interface", "efa", "efa-only"}:
-                continue  # of a NAT gateway or an endpoint, which deletes it
+                continue  # A NAT gateway or an endpoint deletes its own.
             name, detail = item["NetworkInterfaceId"], f"{item['SubnetId']}, {item.get('Description', '')}"
             delete = f"aws ec2 delete-network-interface --network-interface-id {name}"
             yield Leftover("network interface", name, detail.rstrip(", "), 0.0, delete)
@@ -274,8 +276,8 @@ class _Search:
 
     def snapshots(self) -> Iterator[Leftover]:
         """EBS snapshots."""
-        wanted = {"OwnerIds": ["self"], "Filters": self._filter}
-        for item in self._session.items("ec2", "describe_snapshots", "Snapshots", **wanted):
+        request = {"OwnerIds": ["self"], "Filters": self._filter}
+        for item in self._session.items("ec2", "describe_snapshots", "Snapshots", **request):
             name, gib = item["SnapshotId"], item["VolumeSize"]
             delete = f"aws ec2 delete-snapshot --snapshot-id {name}"
             detail = f"at most {gib} GiB"
@@ -294,11 +296,11 @@ class _Search:
     def log_groups(self) -> Iterator[Leftover]:
         """Log groups of the cluster's nodes and of its VPC's flow logs."""
         tagged = {arn.split(":", 6)[6].removesuffix(":*") for arn in self._of("logs")}
-        own = f"{facts.LOG_GROUPS}/{self._cluster}/"
-        for prefix in (own, *sorted(name for name in tagged if not name.startswith(own))):
+        own_prefix = f"{facts.LOG_GROUPS}/{self._cluster}/"
+        for prefix in (own_prefix, *sorted(name for name in tagged if not name.startswith(own_prefix))):
             for item in self._session.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=prefix):
                 name, size = item["logGroupName"], item.get("storedBytes", 0)
-                if prefix != own and name not in tagged:
+                if prefix != own_prefix and name not in tagged:
                     continue
                 delete = f"aws logs delete-log-group --log-group-name {name}"
                 price = _monthly(size / GIB, LOGS_USD_PER_GIB_MONTH)
@@ -306,8 +308,8 @@ class _Search:
 
     def secrets(self) -> Iterator[Leftover]:
         """Secrets."""
-        wanted = [{"Key": "tag-value", "Values": [self._cluster]}]
-        for item in self._session.items("secretsmanager", "list_secrets", "SecretList", Filters=wanted):
+        tag_filters = [{"Key": "tag-value", "Values": [self._cluster]}]
+        for item in self._session.items("secretsmanager", "list_secrets", "SecretList", Filters=tag_filters):
             if self._is_tagged(item.get("Tags", ())) and not item.get("DeletedDate"):
                 delete = f"aws secretsmanager delete-secret --secret-id {item['Name']}"
                 yield Leftover("secret", item["Name"], "", SECRET_USD_PER_MONTH / MONTH_H, delete)

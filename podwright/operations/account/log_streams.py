@@ -53,7 +53,7 @@ class LogGroup:
         written = "lastEventTimestamp"
         return [Stream(item["logStreamName"], _time(item[written]) if written in item else None) for item in answers]
 
-    def last(self, stream: str, count: int) -> list[Line]:
+    def newest_lines(self, stream: str, count: int) -> list[Line]:
         """Return a stream's last lines, oldest first.
 
         Raises:
@@ -68,17 +68,18 @@ class LogGroup:
         Raises:
             OperationError: as ``last``.
         """
-        shown = self.last(stream, count)
+        shown = self.newest_lines(stream, count)
         yield from shown
         since = int(shown[-1].time.timestamp() * 1000) if shown else 0
-        seen = sum(line.time == shown[-1].time for line in shown)  # of that millisecond; others may still come
+        # Further lines of the newest millisecond may still come.
+        shown_count = sum(line.time == shown[-1].time for line in shown)
         while True:
             time.sleep(POLL_S)
             lines = [line for page in self._pages(stream, forward=True, startTime=since) for line in page]
-            yield from lines[seen:]
+            yield from lines[shown_count:]
             if lines:
                 newest = lines[-1].time
-                since, seen = int(newest.timestamp() * 1000), sum(line.time == newest for line in lines)
+                since, shown_count = int(newest.timestamp() * 1000), sum(line.time == newest for line in lines)
 
     def _pages(self, stream: str, *, forward: bool, **more: Any) -> Iterator[list[Line]]:
         """Yield pages until CloudWatch repeats the token, which ends them."""

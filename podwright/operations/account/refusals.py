@@ -68,12 +68,15 @@ def _answered(error: exceptions.ClientError, *, service: str, region: str) -> Aw
 def _denied(called: str, text: str, code: str) -> AwsError:
     """Name the action, the resource and the identity as far as AWS's sentence has them."""
     sentence, resource = _SENTENCE.search(text), _RESOURCE.search(text)
-    wanted = sentence["action"] if sentence else called
+    denied_action = sentence["action"] if sentence else called
     of = f" on {resource['resource']}" if resource else ""
     who = f" to {sentence['who']}" if sentence and sentence["who"] else ""
     hint = "an explicit deny forbids it: ask who manages your policies" if "explicit deny" in text else ""
     return AwsError(
-        f"AWS denied {wanted}{of}{who}", hint or f"allow {wanted} in the policy of your role", code=code, denied=True
+        f"AWS denied {denied_action}{of}{who}",
+        hint or f"allow {denied_action} in the policy of your role",
+        code=code,
+        denied=True,
     )
 
 
@@ -98,10 +101,10 @@ def _misspelt_region(error: exceptions.BotoCoreError, *, service: str, region: s
         error, exceptions.InvalidRegionError | exceptions.EndpointConnectionError
     ):
         return None
-    known = _regions(service)
-    if region in known:
+    regions = _regions(service)
+    if region in regions:
         return None
-    similar = get_close_matches(region, known, n=1)
+    similar = get_close_matches(region, regions, n=1)
     hint = f"did you mean {similar[0]}?" if similar else "`aws account list-regions` lists yours"
     return ArgumentError(f"{service} has no region {region!r}", hint)
 

@@ -39,14 +39,14 @@ def run(options: argparse.Namespace) -> int:
         print_json(SCHEMA, to_dict(found))
     else:
         print_inventory(found)
-    return FAILED if options.check and (found.left or found.unanswered) else OK
+    return FAILED if options.check and (found.leftovers or found.unanswered) else OK
 
 
 def to_dict(found: Inventory) -> dict[str, object]:
     """Return an inventory for ``--json``."""
     return {
         "cluster": found.cluster,
-        "left": [item.to_dict() for item in found.left],
+        "left": [item.to_dict() for item in found.leftovers],
         "usd_per_hour": round(found.usd_per_hour, 6),
         "free": found.free,
         "unanswered": found.unanswered,
@@ -55,8 +55,8 @@ def to_dict(found: Inventory) -> dict[str, object]:
 
 def print_inventory(found: Inventory) -> None:
     """Print the remaining resources, and the sum on the last line."""
-    if found.left:
-        print_table(COLUMNS, [_row(item.to_dict()) for item in found.left])
+    if found.leftovers:
+        print_table(COLUMNS, [_row(item.to_dict()) for item in found.leftovers])
         print("`podwright destroy` deletes resources in Terraform's state; the commands delete the rest, from the top.")
     for refused in found.unanswered:
         print(f"not listed: {refused}")

@@ -55,11 +55,11 @@ class Asker:
     asks: bool
 
     def __post_init__(self) -> None:
-        self.given: dict[str, str] = {}
+        self.value_by_key: dict[str, str] = {}
         self._offers: dict[str, list[Offer]] = {}
 
     def __getitem__(self, key: str) -> str:
-        return self.given.get(key, "")
+        return self.value_by_key.get(key, "")
 
     @property
     def model(self) -> str:
@@ -75,8 +75,8 @@ class Asker:
         problems = list(self._problems())
         if problems:
             raise ArgumentError("; ".join(problems))
-        known = {key: value for key, value in self.given.items() if key in Answers.__dataclass_fields__}
-        return Answers(**known, reason=self.reason)
+        answers = {key: value for key, value in self.value_by_key.items() if key in Answers.__dataclass_fields__}
+        return Answers(**answers, reason=self.reason)
 
     def _problems(self) -> Iterator[str]:
         """Take the answers, and yield the problems of those that flags give."""
@@ -96,7 +96,7 @@ class Asker:
                 wrong = True
                 yield f"{flag} {value}: {problem}" if value else f"{flag} is {problem}"
             else:
-                self.given[question.key] = value
+                self.value_by_key[question.key] = value
 
     def _ask(self, question: Question) -> str:
         """Ask until the answer is right; an empty line takes the default."""
@@ -173,6 +173,6 @@ class Asker:
         """Reason for which the planner proposed the nodes of the answers; empty if it proposed others."""
         if self.options.instance_type or not (self.model and self.offers):
             return ""
-        found = self.proposal()
-        is_it = (found.instance_type, str(found.nodes)) == (self["instance_type"], self["nodes"])
-        return found.reason if is_it else ""
+        proposal = self.proposal()
+        is_it = (proposal.instance_type, str(proposal.nodes)) == (self["instance_type"], self["nodes"])
+        return proposal.reason if is_it else ""

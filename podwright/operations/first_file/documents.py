@@ -229,7 +229,9 @@ def _open(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     titled = isinstance(schema.get("title"), str)
-    left_out = {"additionalProperties"} if schema.get("additionalProperties") is False else set()
+    removed_keys = {"additionalProperties"} if schema.get("additionalProperties") is False else set()
     return {
-        key: _open(value) for key, value in schema.items() if key not in left_out and not (titled and key == "title")
+        key: _open(value)
+        for key, value in schema.items()
+        if key not in removed_keys and not (titled and key == "title")
     }

@@ -107,7 +107,7 @@ def _run_of(asker: Asker) -> tuple[str, str]:
 
     kind, nodes, deadline = asker["instance_type"], asker["nodes"], asker["deadline"]
     run = planned.run(asker.model, tokens=asker["tokens"], instance_type=kind, nodes=nodes, region=asker["region"])
-    if run.seconds <= parse_duration(deadline, what="--deadline"):
+    if run.seconds <= parse_duration(deadline, label="--deadline"):
         return run.text, run.price
     enough = [offer.hardware.nodes for offer in asker.offers if offer.hardware.instance.name == kind]
     if asker.options.deadline is None:  # a default: nobody said that it must be kept
@@ -120,16 +120,16 @@ def _run_of(asker: Asker) -> tuple[str, str]:
 
 
 def _refuse_to_overwrite(files: list[Path]) -> None:
-    there = [str(file) for file in files if file.exists() or file.is_symlink()]
-    if there:
+    existing = [str(file) for file in files if file.exists() or file.is_symlink()]
+    if existing:
         hint = "nothing is overwritten: name another file or folder"
-        raise ArgumentError(f"{' and '.join(there)}: exists already", hint)
+        raise ArgumentError(f"{' and '.join(existing)}: exists already", hint)
 
 
 def _refuse_answers(options: argparse.Namespace) -> None:
-    given = [question.flag for question in QUESTIONS if getattr(options, question.key)]
-    if given:
-        raise ArgumentError(f"--example conflicts with {', '.join(given)}", "copy the example, and edit the copy")
+    flags = [question.flag for question in QUESTIONS if getattr(options, question.key)]
+    if flags:
+        raise ArgumentError(f"--example conflicts with {', '.join(flags)}", "copy the example, and edit the copy")
 
 
 def _checked(text: str, file: Path) -> str:
@@ -153,15 +153,15 @@ def _checked(text: str, file: Path) -> str:
 def _schemas(folder: Path, *, with_run: bool) -> dict[Path, str]:
     """Return the schemas that the files name and that are not in their folder yet."""
     texts = {schema.CLUSTER_SCHEMA: schema.cluster_text, schema.RUN_SCHEMA: schema.run_text}
-    wanted = [schema.CLUSTER_SCHEMA, *([schema.RUN_SCHEMA] if with_run else [])]
-    return {folder / path: texts[path]() for path in wanted if not (folder / path).exists()}
+    schema_paths = [schema.CLUSTER_SCHEMA, *([schema.RUN_SCHEMA] if with_run else [])]
+    return {folder / path: texts[path]() for path in schema_paths if not (folder / path).exists()}
 
 
 def _kit_file(*, owns_app: bool) -> str:
     """Return a cdktf.json for any folder: for podwright's app with this Python, or for the folder's with PATH's."""
     kit = json.loads(KIT.read_text(encoding="utf-8"))
-    ours = [sys.executable, str(checkout.ROOT / "main.py")]
-    kit["app"] = shlex.join(["python3", OWN_APP.name] if owns_app else ours)
+    own_app = [sys.executable, str(checkout.ROOT / "main.py")]
+    kit["app"] = shlex.join(["python3", OWN_APP.name] if owns_app else own_app)
     return json.dumps(kit, indent=2) + "\n"
 
 
@@ -188,7 +188,7 @@ def _report(options: argparse.Namespace, asker: Asker, written: dict[Path, str])
     if asker.model:
         following += [AUTHORIZE, f"podwright submit {options.file.with_name(RUN_FILE)} --nodes {asker['nodes']}"]
     if options.json:
-        document = {"written": list(written), "example": options.example, "answers": asker.given}
+        document = {"written": list(written), "example": options.example, "answers": asker.value_by_key}
         print_json(SCHEMA, {**document, "usd_per_hour": usd_per_hour, "next": following})
         return
     nodes = ", ".join(f"{group.count} x {group.instance_type}" for group in groups)
@@ -200,6 +200,6 @@ def _report(options: argparse.Namespace, asker: Asker, written: dict[Path, str])
         print(f"  {asker.reason}")
     if asker["zone"] and not asker.asks and not options.zone:
         print(f"  zone {asker['zone']}: {zone_note(asker)}")
-    for file, what in list(written.items())[1:]:
-        print(f"{file}: {what}")
+    for file, description in list(written.items())[1:]:
+        print(f"{file}: {description}")
     print("next:\n" + "\n".join(f"  {line}" for line in following))

@@ -26,9 +26,9 @@ def cheapest_clusters(model: str, *, tokens: str, deadline: str, instance_type: 
     return search.cheapest_cluster(
         Model.of(model),
         Software.named(OUR_SOFTWARE),
-        tokens=units.parse_count(tokens, what="--tokens"),
+        tokens=units.parse_count(tokens, label="--tokens"),
         sequence=SEQUENCE,
-        deadline_s=units.parse_duration(deadline, what="--deadline"),
+        deadline_s=units.parse_duration(deadline, label="--deadline"),
         instance_types=_types(instance_type),
         region=region,
     )
@@ -36,17 +36,17 @@ def cheapest_clusters(model: str, *, tokens: str, deadline: str, instance_type: 
 
 def fastest_cluster(model: str, *, tokens: str, instance_type: str | None, region: str) -> Offer | None:
     """Return the fastest cluster of at most 64 nodes, of one instance type or of all; None if the model fits none."""
-    found = [
+    offers = [
         search.offer(
             Hardware(instance_type=name, nodes=search.MOST_NODES, region=region),
             Model.of(model),
             Software.named(OUR_SOFTWARE),
-            tokens=units.parse_count(tokens, what="--tokens"),
+            tokens=units.parse_count(tokens, label="--tokens"),
             sequence=SEQUENCE,
         )
         for name in _types(instance_type)
     ]
-    return min((item for item in found if item), key=lambda item: item.cost.hours, default=None)
+    return min((item for item in offers if item), key=lambda item: item.cost.hours, default=None)
 
 
 def _types(instance_type: str | None) -> list[str]:
@@ -70,11 +70,11 @@ def reason(offers: list[Offer], *, tokens: str, deadline: str) -> str:
     within = f"{chosen.model.name} on {tokens} tokens takes {_in_words(chosen)}, within {deadline}"
     if chosen is cheapest:
         return f"{within}: the cheapest of {len(offers)} instance types that do"
-    other = f"{cheapest.hardware.nodes} x {cheapest.hardware.instance.name}"
+    cheapest_nodes = f"{cheapest.hardware.nodes} x {cheapest.hardware.instance.name}"
     hourly = f"{chosen.hardware.usd_per_hour:,.2f} $/h instead of {cheapest.hardware.usd_per_hour:,.2f}"
     return (
-        f"{within}. {other} would take {_in_words(cheapest)}: within the planner's error such totals are alike, and "
-        f"these nodes cost {hourly} while they boot, wait or repeat steps"
+        f"{within}. {cheapest_nodes} would take {_in_words(cheapest)}: within the planner's error such totals "
+        f"are alike, and these nodes cost {hourly} while they boot, wait or repeat steps"
     )
 
 
@@ -97,10 +97,10 @@ def run(model: str, *, tokens: str, instance_type: str, nodes: str, region: str)
         ArgumentError: the model does not fit the cluster, or only if the planner is exactly right.
     """
     hardware = Hardware(instance_type=instance_type, nodes=max(1, int(nodes)), region=region)
-    wanted = units.parse_count(tokens, what="--tokens")
-    found = search.offer(hardware, Model.of(model), Software.named(OUR_SOFTWARE), tokens=wanted, sequence=SEQUENCE)
-    chosen = _chosen(found.candidate.layout) if found else {}
-    plan = make_plan(Model.of(model), hardware, sequence=SEQUENCE, tokens=wanted, **chosen)
+    token_count = units.parse_count(tokens, label="--tokens")
+    offer = search.offer(hardware, Model.of(model), Software.named(OUR_SOFTWARE), tokens=token_count, sequence=SEQUENCE)
+    chosen = _chosen(offer.candidate.layout) if offer else {}
+    plan = make_plan(Model.of(model), hardware, sequence=SEQUENCE, tokens=token_count, **chosen)
     cluster = f"{nodes} x {instance_type}"
     reasons = launch.obstacles(plan, launch.LaunchInputs())
     if not (reasons or plan.memory.fits_surely):

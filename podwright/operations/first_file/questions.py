@@ -27,16 +27,16 @@ def _zone_default(asker: Asker) -> str:
 
 
 def _zone_problem(value: str, asker: Asker) -> str:
-    known = zone_ids(asker["region"])
-    return "" if value in known or not known else f"{asker['region']} has {', '.join(known)}"
+    known_zones = zone_ids(asker["region"])
+    return "" if value in known_zones or not known_zones else f"{asker['region']} has {', '.join(known_zones)}"
 
 
 def zone_note(asker: Asker) -> str:
     """Return where EC2 offers the instance type."""
     if asker.zones is None:
         return "a guess, as AWS did not answer; `podwright check --live` asks"
-    where = ", ".join(asker.zones) or f"no zone of {asker['region']}: choose another region or type"
-    return f"EC2 offers {asker['instance_type']} in {where}"
+    zones = ", ".join(asker.zones) or f"no zone of {asker['region']}: choose another region or type"
+    return f"EC2 offers {asker['instance_type']} in {zones}"
 
 
 def _model_problem(value: str, _: Asker) -> str:
@@ -54,7 +54,7 @@ def _model_problem(value: str, _: Asker) -> str:
 def _quantity_problem(parse: str, flag: str) -> Callable[[str, Asker], str]:
     def problem(value: str, _: Asker) -> str:
         try:
-            getattr(units, parse)(value, what=flag)
+            getattr(units, parse)(value, label=flag)
         except units.UnitError as error:
             return str(error)
         return ""
@@ -70,9 +70,11 @@ def _deadline_problem(value: str, asker: Asker) -> str:
     from podwright.operations.first_file import planned  # --help need not wait for the planner
     from podwright.planning.search import MOST_NODES
 
-    given = asker.options.instance_type
-    best = planned.fastest_cluster(asker.model, tokens=asker["tokens"], instance_type=given, region=asker["region"])
-    of = f" of {given}" if given else ""
+    instance_type = asker.options.instance_type
+    best = planned.fastest_cluster(
+        asker.model, tokens=asker["tokens"], instance_type=instance_type, region=asker["region"]
+    )
+    of = f" of {instance_type}" if instance_type else ""
     no = f"no cluster of up to {MOST_NODES} nodes{of} trains {asker.model} on {asker['tokens']} tokens in it"
     if best is None:
         return f"{no}: the model is too large for them"
@@ -83,8 +85,8 @@ def _deadline_problem(value: str, asker: Asker) -> str:
 
 def _wrong_type(asker: Asker) -> bool:
     """Return whether a type is given that the next question refuses."""
-    given = asker.options.instance_type
-    return bool(given and _type_problem(given, asker))
+    instance_type = asker.options.instance_type
+    return bool(instance_type and _type_problem(instance_type, asker))
 
 
 def _tokens_default(asker: Asker) -> str:
@@ -136,13 +138,13 @@ def _network_default(asker: Asker) -> str:
     return EXISTING_VPC if asker.options.vpc_id else CREATE
 
 
-def _needed(what: str) -> Callable[[str, Asker], str]:
-    return lambda value, _: "" if value else f"needed: {what}"
+def _needed(noun: str) -> Callable[[str, Asker], str]:
+    return lambda value, _: "" if value else f"needed: {noun}"
 
 
 def _region_default(_: Asker) -> str:
-    own = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
-    return own if own in HYPERPOD_REGIONS else REGION
+    configured_region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
+    return configured_region if configured_region in HYPERPOD_REGIONS else REGION
 
 
 def _with_model(asker: Asker) -> bool:

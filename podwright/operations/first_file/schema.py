@@ -73,14 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print or write the schema."""
     if options.what == CLUSTER:
-        text, what = cluster_text(), CLUSTER
+        text, described = cluster_text(), CLUSTER
     else:
         from podwright.operations.first_file.documents import document_text
 
-        text, what = document_text(options.what), f"`podwright {options.what} --json`"
+        text, described = document_text(options.what), f"`podwright {options.what} --json`"
     if options.output:
         write_output(options.output, text)
-        print(f"{options.output}: the JSON Schema of {what}")
+        print(f"{options.output}: the JSON Schema of {described}")
     else:
         print(text, end="")
     return OK
@@ -102,6 +102,6 @@ def run_text() -> str:
 
 def with_header(text: str, schema: Path) -> str:
     """Return a YAML file whose first line names its schema, in place of the one that it had."""
-    first, newline, rest = text.partition("\n")
-    body = rest if first.startswith(_MODELINE) else first + newline + rest
+    first_line, newline, following_lines = text.partition("\n")
+    body = following_lines if first_line.startswith(_MODELINE) else first_line + newline + following_lines
     return f"{_MODELINE}{schema}\n{body}"

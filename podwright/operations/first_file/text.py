@@ -7,7 +7,7 @@ from textwrap import wrap
 
 CREATE, EXISTING_VPC, EXISTING = "create", "existing_vpc", "existing"
 NETWORKS = (CREATE, EXISTING_VPC, EXISTING)
-WIDTH = 92  # of a comment's words
+WIDTH = 92  # Comments wrap at this column.
 
 _NETWORK = {
     CREATE: """\

@@ -120,9 +120,9 @@ def overview(session: Session, name: str, *, jobs: bool = False, file: Path | No
             return None
 
     def other_costs() -> tuple[Leftover, ...]:
-        from podwright.operations.account.inventory import others  # --help need not wait for it
+        from podwright.operations.account.inventory import hourly_extras  # --help need not wait for it
 
-        return tuple(others(session, cluster.name))
+        return tuple(hourly_extras(session, cluster.name))
 
     def queued() -> tuple[Job, ...]:
         return tuple(queue(controller_shell(session, cluster, nodes)))

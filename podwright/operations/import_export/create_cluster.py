@@ -17,8 +17,8 @@ def problems(request: Mapping[str, Any]) -> list[str]:
 
     shape = botocore.session.get_session().get_service_model("sagemaker").operation_model("CreateCluster").input_shape
     report = ParamValidator().validate(dict(request), shape)
-    found = report.generate_report().splitlines() if report.has_errors() else []
-    return [*found, *_limits(request, shape, "")]
+    problems = report.generate_report().splitlines() if report.has_errors() else []
+    return [*problems, *_limits(request, shape, "")]
 
 
 def _limits(value: Any, shape: Any, path: str) -> Iterator[str]:
@@ -51,7 +51,7 @@ def _matches(pattern: str, value: str) -> bool:
 
 
 def _range(number: int, shape: Any, path: str, unit: str) -> Iterator[str]:
-    least, most = shape.metadata.get("min"), shape.metadata.get("max")
-    if (least is not None and number < least) or (most is not None and number > most):
-        allowed = f"{least if least is not None else 0} to {most if most is not None else 'any number'}"
+    minimum, maximum = shape.metadata.get("min"), shape.metadata.get("max")
+    if (minimum is not None and number < minimum) or (maximum is not None and number > maximum):
+        allowed = f"{minimum if minimum is not None else 0} to {maximum if maximum is not None else 'any number'}"
         yield f"{path}: got {number} {unit}".rstrip() + f", need {allowed}"

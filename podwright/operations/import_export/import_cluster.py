@@ -70,9 +70,9 @@ def run(options: argparse.Namespace) -> int:
     if options.profile:
         os.environ["AWS_PROFILE"] = options.profile  # Terraform's too
     session = Session(region=options.region, profile=options.profile)
-    found = clusters.find(session, options.cluster)
-    refuse(found)
-    source = _source(session, found, lustre=options.lustre, bucket=options.bucket)
+    cluster = clusters.find(session, options.cluster)
+    refuse(cluster)
+    source = _source(session, cluster, lustre=options.lustre, bucket=options.bucket)
     described = describe(source)
     temporary = output.with_name(f".{output.name}.importing")
     try:
@@ -85,101 +85,107 @@ def run(options: argparse.Namespace) -> int:
     return OK
 
 
-def refuse(found: Cluster) -> None:
+def refuse(cluster: Cluster) -> None:
     """Refuse a cluster that podwright does not understand.
 
     Raises:
         ArgumentError: every reason is in it.
     """
-    if "Eks" in found.description.get("Orchestrator", {}):
-        raise ArgumentError(f"{found.name} is orchestrated by EKS", "podwright imports clusters on Slurm only")
-    if reasons := list(_reasons(found)):
-        raise ArgumentError(f"cannot import {found.name}: {'; '.join(reasons)}")
+    if "Eks" in cluster.description.get("Orchestrator", {}):
+        raise ArgumentError(f"{cluster.name} is orchestrated by EKS", "podwright imports clusters on Slurm only")
+    if reasons := list(_reasons(cluster)):
+        raise ArgumentError(f"cannot import {cluster.name}: {'; '.join(reasons)}")
 
 
-def _reasons(found: Cluster) -> Iterator[str]:
-    if found.status not in SETTLED:
-        yield f"it is {found.status}: wait until `podwright status --cluster {found.name}` says InService"
-    if not found.subnet_ids:
+def _reasons(cluster: Cluster) -> Iterator[str]:
+    if cluster.status not in SETTLED:
+        yield f"it is {cluster.status}: wait until `podwright status --cluster {cluster.name}` says InService"
+    if not cluster.subnet_ids:
         yield "it has no VpcConfig, and a settings file describes clusters in a VPC of yours"
-    if len(found.security_group_ids) > 1:
-        yield f"it has {len(found.security_group_ids)} security groups, and a settings file names one"
-    if len(found.subnet_ids) > 1:
-        yield f"it has {len(found.subnet_ids)} subnets, and a settings file names one; groups may have their own"
-    if found.description.get("RestrictedInstanceGroups"):
+    if len(cluster.security_group_ids) > 1:
+        yield f"it has {len(cluster.security_group_ids)} security groups, and a settings file names one"
+    if len(cluster.subnet_ids) > 1:
+        yield f"it has {len(cluster.subnet_ids)} subnets, and a settings file names one; groups may have their own"
+    if cluster.description.get("RestrictedInstanceGroups"):
         yield "it has restricted instance groups"
-    for kind, groups in groupby(sorted(found.groups, key=attrgetter("role")), key=attrgetter("role")):
+    for kind, groups in groupby(sorted(cluster.groups, key=attrgetter("role")), key=attrgetter("role")):
         arns = {group.execution_role_arn for group in groups}
         if len(arns) > 1:
             yield f"its {kind or 'compute'} groups have {len(arns)} execution roles, and a settings file names one"
-    scripts = {json.dumps(group.description.get("LifeCycleConfig")) for group in found.groups}
+    scripts = {json.dumps(group.description.get("LifeCycleConfig")) for group in cluster.groups}
     if len(scripts) > 1:
         yield f"its groups have {len(scripts)} lifecycle scripts, and a settings file names one"
-    flexible = [group.name for group in found.groups if group.description.get("InstanceRequirements")]
+    flexible = [group.name for group in cluster.groups if group.description.get("InstanceRequirements")]
     if flexible:
         yield f"{', '.join(flexible)} may have several instance types (InstanceRequirements)"
 
 
-def _source(session: Session, found: Cluster, *, lustre: str | None, bucket: str | None) -> ClusterDescription:
+def _source(session: Session, cluster: Cluster, *, lustre: str | None, bucket: str | None) -> ClusterDescription:
     """Ask AWS for everything that the file says.
 
     Raises:
         ArgumentError: AWS does not say which group is the controller, or which file system and bucket it has.
         AwsError: AWS refuses or does not answer.
     """
-    answer = session.call("cloudcontrol", "get_resource", TypeName="AWS::SageMaker::Cluster", Identifier=found.arn)
+    answer = session.call("cloudcontrol", "get_resource", TypeName="AWS::SageMaker::Cluster", Identifier=cluster.arn)
     model = json.loads(answer["ResourceDescription"]["Properties"])
     tags = {tag["Key"]: tag["Value"] for tag in model.get("Tags") or ()}
     if names.construct_path(tags):
         hint = "take its cluster.yaml and run `podwright adopt --apply`, which finds all its resources"
-        raise ArgumentError(f"{found.name} was deployed by podwright", hint)
-    parameters = clusters.provisioning_parameters(session, found.description["InstanceGroups"])
-    scripts = next((group.scripts_s3_uri for group in found.groups if group.scripts_s3_uri), "")
-    if "controller" not in {group.role for group in found.groups}:
+        raise ArgumentError(f"{cluster.name} was deployed by podwright", hint)
+    parameters = clusters.provisioning_parameters(session, cluster.description["InstanceGroups"])
+    scripts = next((group.scripts_s3_uri for group in cluster.groups if group.scripts_s3_uri), "")
+    if "controller" not in {group.role for group in cluster.groups}:
         place = f"{scripts.rstrip('/')}/{PROVISIONING_PARAMETERS_NAME}"
         hint = "allow s3:GetObject on it, or put a copy beside the scripts if it is elsewhere"
-        raise ArgumentError(f"{place} does not name the controller group of {found.name}", hint)
+        raise ArgumentError(f"{place} does not name the controller group of {cluster.name}", hint)
     name = bucket or scripts.removeprefix("s3://").partition("/")[0]
     if not name:
-        raise ArgumentError(f"{found.name} has no lifecycle scripts that name a bucket", "name one with --bucket")
-    (subnet,) = session.call("ec2", "describe_subnets", SubnetIds=list(found.subnet_ids))["Subnets"]
+        raise ArgumentError(f"{cluster.name} has no lifecycle scripts that name a bucket", "name one with --bucket")
+    (subnet,) = session.call("ec2", "describe_subnets", SubnetIds=list(cluster.subnet_ids))["Subnets"]
     return ClusterDescription(
-        cluster=found,
+        cluster=cluster,
         model=model,
         parameters=parameters,
         vpc_id=subnet["VpcId"],
         bucket=name,
-        lustre=_lustre(session, found, model, parameters, lustre),
+        lustre=_lustre(session, cluster, model, parameters, lustre),
         openzfs=_file_system(session, model, parameters, "OPENZFS", None),
     )
 
 
 def _lustre(
-    session: Session, found: Cluster, model: Mapping[str, Any], parameters: Mapping[str, Any], given: str | None
+    session: Session,
+    cluster: Cluster,
+    model: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    file_system_id: str | None,
 ) -> dict[str, Any]:
-    lustre = _file_system(session, model, parameters, "LUSTRE", given)
+    lustre = _file_system(session, model, parameters, "LUSTRE", file_system_id)
     if lustre is None:
         hint = "name it with --lustre fs-…"
-        raise ArgumentError(f"neither the API nor the scripts name the Lustre file system of {found.name}", hint)
+        raise ArgumentError(f"neither the API nor the scripts name the Lustre file system of {cluster.name}", hint)
     return lustre
 
 
 def _file_system(
-    session: Session, model: Mapping[str, Any], parameters: Mapping[str, Any], kind: str, given: str | None
+    session: Session, model: Mapping[str, Any], parameters: Mapping[str, Any], kind: str, file_system_id: str | None
 ) -> dict[str, Any] | None:
     """Return a file system's section, with FSx's own names; None if the cluster names none."""
     by_api, by_scripts = STORAGE[kind]
     storage = [config for group in model["InstanceGroups"] for config in group.get("InstanceStorageConfigs") or ()]
     mount: Mapping[str, Any] = next((config[by_api] for config in storage if config.get(by_api)), {})
-    match = FILE_SYSTEM_ID.match(given or mount.get("DnsName") or str(parameters.get(by_scripts) or ""))
+    match = FILE_SYSTEM_ID.match(file_system_id or mount.get("DnsName") or str(parameters.get(by_scripts) or ""))
     if match is None:
         return None
-    (found,) = session.call("fsx", "describe_file_systems", FileSystemIds=[match[0]])["FileSystems"]
-    if found["FileSystemType"] != kind:
-        raise ArgumentError(f"{match[0]} is a file system of type {found['FileSystemType']}", f"name one of {kind}")
-    section = {"source": "existing", "dns_name": found["DNSName"]}
+    (description,) = session.call("fsx", "describe_file_systems", FileSystemIds=[match[0]])["FileSystems"]
+    if description["FileSystemType"] != kind:
+        raise ArgumentError(
+            f"{match[0]} is a file system of type {description['FileSystemType']}", f"name one of {kind}"
+        )
+    section = {"source": "existing", "dns_name": description["DNSName"]}
     if kind == "LUSTRE":
-        configuration = found["LustreConfiguration"]
+        configuration = description["LustreConfiguration"]
         section["mount_name"] = configuration["MountName"]
         section |= {"efa": True} if configuration.get("EfaEnabled") else {}
     return {**section, "mount_path": mount.get("MountPath", DEFAULT_MOUNTS[kind])}
@@ -225,10 +231,13 @@ def _enter(stack: DeployedStack, source: ClusterDescription) -> None:
         if state["id"] == source.cluster.arn:
             return  # an import that was killed has written it
         raise ArgumentError(f"Terraform's state here has another cluster, {state['id']}", "go to an empty project")
-    wanted = json.loads(planned["desired_state"])
-    differences = list(unequal(wanted, as_made(wanted, normalised(source.model))))
+    desired = json.loads(planned["desired_state"])
+    differences = list(unequal(desired, as_made(desired, normalised(source.model))))
     if differences:
-        lines = [f"{'.'.join(path)}: AWS has {made}, the file can only say {said}" for path, said, made in differences]
+        lines = [
+            f"{'.'.join(path)}: AWS has {aws_value}, the file can only say {file_value}"
+            for path, file_value, aws_value in differences
+        ]
         raise OperationError(f"a settings file cannot describe {source.cluster.name}: {'; '.join(lines)}")
     properties = {"id": source.cluster.arn, "properties": json.dumps(source.model)}
     enter(stack, change, {**properties, "desired_state": planned["desired_state"]})

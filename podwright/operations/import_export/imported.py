@@ -20,7 +20,7 @@ from podwright_constructs import facts
 READ_ONLY = {"ClusterArn", "ClusterStatus", "CreationTime", "FailureMessage", "CurrentCount"}
 DEFAULTS = {"NodeRecovery": "Automatic"}  # the API's own, where an answer leaves them out
 GROUP_DEFAULTS = {"ThreadsPerCore": 1}
-AWS_TAGS = "aws:"  # of AWS's own tags, which nobody can set
+AWS_TAGS = "aws:"  # AWS's own tags begin so; nobody can set them.
 LINE_LENGTH = 100
 
 Values = Mapping[str, Any]
@@ -44,8 +44,8 @@ class ClusterDescription:
     @property
     def groups(self) -> Sequence[tuple[InstanceGroup, dict[str, Any]]]:
         """Each instance group with a copy of its part of the model."""
-        known = {group.name: group for group in self.cluster.groups}
-        return [(known[item["InstanceGroupName"]], dict(item)) for item in self.model["InstanceGroups"]]
+        group_by_name = {group.name: group for group in self.cluster.groups}
+        return [(group_by_name[item["InstanceGroupName"]], dict(item)) for item in self.model["InstanceGroups"]]
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Description:
 
     def text(self, heading: Sequence[str]) -> str:
         """Return the file, beginning with these remarks."""
-        kept = f"Not in this file, and kept by every update: {', '.join(self.not_managed)}."
-        lines = [*_comment(heading), *(_comment([kept]) if self.not_managed else [])]
+        unmanaged_note = f"Not in this file, and kept by every update: {', '.join(self.not_managed)}."
+        lines = [*_comment(heading), *(_comment([unmanaged_note]) if self.not_managed else [])]
         for part in self.parts:
             section = {part.key: part.value}
             lines += [*_comment(part.remarks), yaml.safe_dump(section, sort_keys=False, allow_unicode=True).rstrip()]
@@ -81,16 +81,16 @@ class Description:
 
 def describe(source: ClusterDescription) -> Description:
     """Return the settings of a cluster on Slurm."""
-    left = {key: value for key, value in source.model.items() if key not in READ_ONLY}
-    network, tags = left.pop("VpcConfig"), _tags(left.pop("Tags", None) or ())
+    remaining = {key: value for key, value in source.model.items() if key not in READ_ONLY}
+    network, tags = remaining.pop("VpcConfig"), _tags(remaining.pop("Tags", None) or ())
     described = [_group(group, model) for group, model in source.groups]
     for key in ("ClusterName", "InstanceGroups"):
-        left.pop(key)
+        remaining.pop(key)
     cluster: dict[str, Any] = {
-        "node_recovery": left.pop("NodeRecovery", DEFAULTS["NodeRecovery"]).lower(),
-        "node_provisioning": (left.pop("NodeProvisioningMode", None) or "").lower(),
+        "node_recovery": remaining.pop("NodeRecovery", DEFAULTS["NodeRecovery"]).lower(),
+        "node_provisioning": (remaining.pop("NodeProvisioningMode", None) or "").lower(),
         "own_tags": False,
-        "slurm": _slurm(source, left.pop("Orchestrator", None) or {}),
+        "slurm": _slurm(source, remaining.pop("Orchestrator", None) or {}),
         "instance_groups": [group for group, _ in described],
     }
     parts = [
@@ -109,7 +109,7 @@ def describe(source: ClusterDescription) -> Description:
         ),
     ]
     return Description(
-        parts, [*(key for key, value in left.items() if value), *(word for _, w in described for word in w)]
+        parts, [*(key for key, value in remaining.items() if value), *(word for _, w in described for word in w)]
     )
 
 
@@ -117,12 +117,12 @@ def _role(source: ClusterDescription) -> Values:
     """Return the section of the roles, each of which all groups of a kind share."""
     by_kind = {group.role or COMPUTE: group.execution_role_arn for group in source.cluster.groups}
     arn = by_kind.get(COMPUTE) or next(iter(by_kind.values()))
-    others = {
+    other_arns = {
         key: by_kind[kind]
         for kind, key in ((CONTROLLER, "controller_arn"), (LOGIN, "login_arn"))
         if by_kind.get(kind, arn) != arn
     }
-    return {"source": "existing", "arn": arn, **others}
+    return {"source": "existing", "arn": arn, **other_arns}
 
 
 def normalised(model: Values) -> dict[str, Any]:
@@ -132,40 +132,42 @@ def normalised(model: Values) -> dict[str, Any]:
     return {**DEFAULTS, **model, "Tags": tags, "InstanceGroups": groups}
 
 
-def _group(group: InstanceGroup, left: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _group(group: InstanceGroup, remaining: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return a group's settings, and the properties that they leave out."""
     volumes = [
-        item["EbsVolumeConfig"] for item in left.pop("InstanceStorageConfigs", None) or () if "EbsVolumeConfig" in item
+        item["EbsVolumeConfig"]
+        for item in remaining.pop("InstanceStorageConfigs", None) or ()
+        if "EbsVolumeConfig" in item
     ]
-    network = left.pop("OverrideVpcConfig", None) or {}
-    kinds = (left.pop("InstanceRequirements", None) or {}).get("InstanceTypes") or [left.get("InstanceType")]
-    left.pop("InstanceType", None)
-    capacity = next(iter(left.pop("CapacityRequirements", None) or {}), "")
-    wanted = {
-        "name": left.pop("InstanceGroupName"),
+    network = remaining.pop("OverrideVpcConfig", None) or {}
+    kinds = (remaining.pop("InstanceRequirements", None) or {}).get("InstanceTypes") or [remaining.get("InstanceType")]
+    remaining.pop("InstanceType", None)
+    capacity = next(iter(remaining.pop("CapacityRequirements", None) or {}), "")
+    settings = {
+        "name": remaining.pop("InstanceGroupName"),
         "role": group.role or "compute",
         "instance_type": kinds[0],
         "other_instance_types": kinds[1:],
-        "count": left.pop("InstanceCount", group.target_count),
-        "min_count": left.pop("MinInstanceCount", None),
+        "count": remaining.pop("InstanceCount", group.target_count),
+        "min_count": remaining.pop("MinInstanceCount", None),
         "partition": None if group.role in {"controller", "login"} else _partition(group) or group.name,
         "volume_gib": next((volume["VolumeSizeInGB"] for volume in volumes if "VolumeSizeInGB" in volume), 0),
         "key_arn": next((volume["VolumeKmsKeyId"] for volume in volumes if "VolumeKmsKeyId" in volume), None),
-        "threads_per_core": left.pop("ThreadsPerCore", None),
-        "training_plan_arn": left.pop("TrainingPlanArn", None),
+        "threads_per_core": remaining.pop("ThreadsPerCore", None),
+        "training_plan_arn": remaining.pop("TrainingPlanArn", None),
         "capacity": _word(capacity),
-        "deep_health_checks": [_word(check) for check in left.pop("OnStartDeepHealthChecks", None) or ()],
-        "network_interface": (left.pop("NetworkInterface", None) or {}).get("InterfaceType"),
+        "deep_health_checks": [_word(check) for check in remaining.pop("OnStartDeepHealthChecks", None) or ()],
+        "network_interface": (remaining.pop("NetworkInterface", None) or {}).get("InterfaceType"),
         "subnet_ids": list(network.get("Subnets", ())),
         "security_group_ids": list(network.get("SecurityGroupIds", ())),
-        "image_id": left.pop("ImageId", None),
-        "auto_patch": _word((left.pop("AutoPatchConfig", None) or {}).get("PatchingStrategy", "")),
-        "scheduled_update": _scheduled_update(left.pop("ScheduledUpdateConfig", None) or {}),
+        "image_id": remaining.pop("ImageId", None),
+        "auto_patch": _word((remaining.pop("AutoPatchConfig", None) or {}).get("PatchingStrategy", "")),
+        "scheduled_update": _scheduled_update(remaining.pop("ScheduledUpdateConfig", None) or {}),
     }
     for key in ("ExecutionRole", "LifeCycleConfig", "SlurmConfig"):
-        left.pop(key, None)
-    not_managed = [f"{key} of {group.name}" for key, value in left.items() if value and key not in READ_ONLY]
-    return {key: value for key, value in wanted.items() if value not in (None, "", [], {})}, not_managed
+        remaining.pop(key, None)
+    not_managed = [f"{key} of {group.name}" for key, value in remaining.items() if value and key not in READ_ONLY]
+    return {key: value for key, value in settings.items() if value not in (None, "", [], {})}, not_managed
 
 
 def _partition(group: InstanceGroup) -> str:
@@ -178,14 +180,14 @@ def _scheduled_update(config: Values) -> dict[str, Any]:
         return {}
     deployment = config.get("DeploymentConfig") or {}
     policy = deployment.get("RollingUpdatePolicy") or {}
-    wanted = {
+    settings = {
         "schedule": config["ScheduleExpression"],
         **_batch("", policy.get("MaximumBatchSize") or {}),
         **_batch("rollback_", policy.get("RollbackMaximumBatchSize") or {}),
         "wait_s": deployment.get("WaitIntervalInSeconds"),
         "rollback_alarms": [alarm["AlarmName"] for alarm in deployment.get("AutoRollbackConfiguration") or ()],
     }
-    return {key: value for key, value in wanted.items() if value}
+    return {key: value for key, value in settings.items() if value}
 
 
 def _batch(prefix: str, size: Values) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def _show_stream(wanted: Target, options: argparse.Namespace) -> None:
         for line in group.follow(stream.name, options.lines):
             print(_text(line), flush=True)
         return
-    lines = group.last(stream.name, options.lines)
+    lines = group.newest_lines(stream.name, options.lines)
     if options.json:
         print_json("podwright.logs/1", {"cluster": cluster.name, "source": stream.name, "lines": lines})
     else:

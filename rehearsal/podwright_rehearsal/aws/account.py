@@ -97,16 +97,16 @@ class Account:
 
     def subnet(self, subnet_id: str) -> Subnet | None:
         """Return the subnet, or None if it does not exist."""
-        for found in self._ec2().describe_subnets():
-            if found.id == subnet_id:
-                cidr = ipaddress.IPv4Network(found.cidr_block)
-                return Subnet(subnet_id, found.vpc_id, cidr, found.availability_zone, found.availability_zone_id)
+        for subnet in self._ec2().describe_subnets():
+            if subnet.id == subnet_id:
+                cidr = ipaddress.IPv4Network(subnet.cidr_block)
+                return Subnet(subnet_id, subnet.vpc_id, cidr, subnet.availability_zone, subnet.availability_zone_id)
         return None
 
     def security_group(self, group_id: str) -> SecurityGroup | None:
         """Return the security group, or None if it does not exist."""
-        found = self._ec2().get_security_group_from_id(group_id)
-        return _security_group(found) if found else None
+        group = self._ec2().get_security_group_from_id(group_id)
+        return _security_group(group) if group else None
 
     def default_security_group(self, vpc_id: str) -> SecurityGroup:
         """Return the group that AWS uses where a request has no security groups."""
@@ -129,10 +129,10 @@ class Account:
     def read_object(self, *, bucket: str, key: str) -> bytes | None:
         """Return an object's bytes, or None if there is no such bucket or object."""
         try:
-            found = s3_backends[ACCOUNT_ID][self.partition].get_object(bucket, key)
+            stored = s3_backends[ACCOUNT_ID][self.partition].get_object(bucket, key)
         except MissingBucket:
             return None
-        return bytes(found.value) if found else None
+        return bytes(stored.value) if stored else None
 
     def has_bucket(self, name: str) -> bool:
         """Return True if there is a bucket of this name."""
@@ -144,8 +144,8 @@ class Account:
 
     def has_session_document(self, name: str) -> bool:
         """Return True if there is an SSM document of this name with which sessions are started."""
-        found = ssm_backends[ACCOUNT_ID][self.region]._documents.get(name)  # noqa: SLF001 -- its methods answer in JSON
-        return found is not None and found.get_default_version().document_type == "Session"
+        document = ssm_backends[ACCOUNT_ID][self.region]._documents.get(name)  # noqa: SLF001 -- its methods answer in JSON
+        return document is not None and document.get_default_version().document_type == "Session"
 
     def supports_efa(self, instance_type: str) -> bool:
         """Return True if the EC2 type behind ``ml.…`` supports EFA; unknown types do not."""
@@ -156,9 +156,9 @@ class Account:
         return ec2_backends[ACCOUNT_ID][self.region]
 
 
-def _security_group(found: Any) -> SecurityGroup:
+def _security_group(group: Any) -> SecurityGroup:
     rules = (
         Rule(rule.is_egress, rule.ip_protocol, rule.from_port, rule.to_port, rule.source_group.get("GroupId"))
-        for rule in [*found.ingress_rules, *found.egress_rules]
+        for rule in [*group.ingress_rules, *group.egress_rules]
     )
-    return SecurityGroup(found.id, found.vpc_id, tuple(rules))
+    return SecurityGroup(group.id, group.vpc_id, tuple(rules))

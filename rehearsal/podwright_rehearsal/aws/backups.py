@@ -25,7 +25,7 @@ class Backup:
     """One backup; ``description`` is DescribeBackups' answer without state and tags."""
 
     description: dict[str, Any]
-    state: str  # until it is available
+    state: str  # AWS's name of the state before it is available.
     available_at: float
     tags: dict[str, str] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ class Backups:
         self._transition_s = transition_s
         self._elsewhere = elsewhere
         self._by_id: dict[str, Backup] = {}
-        self._by_token: dict[str, tuple[str, str]] = {}  # what was asked for, and the backup's id
+        self._by_token: dict[str, tuple[str, str]] = {}  # The request's source and the backup's id, by token.
         self.operations = {
             "DescribeBackups": self.describe,
             "DeleteBackup": self.delete,
@@ -77,9 +77,9 @@ class Backups:
         self, request: Mapping[str, Any], file_system: Mapping[str, Any], tags: Mapping[str, str], *, linked: bool
     ) -> dict[str, Any]:
         """CreateBackup of a file system; ``linked`` says that it has data repositories."""
-        known = self._known(request, request["FileSystemId"])
-        if known:
-            return {"Backup": known.view()}
+        existing = self._known(request, request["FileSystemId"])
+        if existing:
+            return {"Backup": existing.view()}
         check_backup(file_system, linked=linked)
         if file_system["Lifecycle"] != "AVAILABLE":
             raise AwsError("BadRequest", f"File system {request['FileSystemId']} is {file_system['Lifecycle']}")
@@ -88,8 +88,8 @@ class Backups:
             for item in self._by_id.values()
         ):
             raise AwsError("BackupInProgress", f"Another backup of {request['FileSystemId']} is in progress.")
-        asked = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or []}
-        backup = self.add(file_system, asked or tags)
+        requested_tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or []}
+        backup = self.add(file_system, requested_tags or tags)
         self._remember(request, request["FileSystemId"], backup)
         return {"Backup": backup.view()}
 
@@ -103,9 +103,9 @@ class Backups:
         """CopyBackup from this region or another one."""
         source_id = request["SourceBackupId"]
         region = request.get("SourceRegion") or self._account.region
-        known = self._known(request, source_id)
-        if known:
-            return {"Backup": known.view()}
+        existing = self._known(request, source_id)
+        if existing:
+            return {"Backup": existing.view()}
         source = (self if region == self._account.region else self._elsewhere(region)).find(source_id)
         if source.lifecycle != "AVAILABLE":
             message = f"The source backup {source_id} is {source.lifecycle}; it has to be AVAILABLE."
@@ -114,8 +114,8 @@ class Backups:
         if len(copies) >= MOST_COPIES:
             raise AwsError("ServiceLimitExceeded", f"{MOST_COPIES} copies to {self._account.region} are in progress")
         tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or []}
-        kept = source.tags if request.get("CopyTags") else {}
-        backup = self._new(source.description["FileSystem"], {**kept, **tags}, state="COPYING")
+        copied_tags = source.tags if request.get("CopyTags") else {}
+        backup = self._new(source.description["FileSystem"], {**copied_tags, **tags}, state="COPYING")
         backup.description |= {"SourceBackupId": source_id, "SourceBackupRegion": region}
         if request.get("KmsKeyId"):
             backup.description["KmsKeyId"] = request["KmsKeyId"]
@@ -126,16 +126,16 @@ class Backups:
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """DescribeBackups: those named, or all that the filters let pass."""
         named = request.get("BackupIds")
-        found = [self.find(backup_id) for backup_id in named] if named else list(self._by_id.values())
-        for wanted in request.get("Filters") or []:
-            values = wanted["Values"]
-            if wanted["Name"] == "file-system-id":
-                found = [item for item in found if item.file_system_id in values]
-            elif wanted["Name"] == "backup-type":
-                found = [item for item in found if item.description["Type"] in values]
+        backups = [self.find(backup_id) for backup_id in named] if named else list(self._by_id.values())
+        for condition in request.get("Filters") or []:
+            values = condition["Values"]
+            if condition["Name"] == "file-system-id":
+                backups = [item for item in backups if item.file_system_id in values]
+            elif condition["Name"] == "backup-type":
+                backups = [item for item in backups if item.description["Type"] in values]
             else:
-                raise AwsError("BadRequest", f"The stand-in does not know the filter {wanted['Name']}")
-        return {"Backups": [item.view() for item in found]}
+                raise AwsError("BadRequest", f"The stand-in does not know the filter {condition['Name']}")
+        return {"Backups": [item.view() for item in backups]}
 
     def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """DeleteBackup."""
@@ -179,19 +179,19 @@ class Backups:
         self._by_id[backup_id] = Backup(description, state, available_at, dict(tags))
         return self._by_id[backup_id]
 
-    def _known(self, request: Mapping[str, Any], what: str) -> Backup | None:
+    def _known(self, request: Mapping[str, Any], source_id: str) -> Backup | None:
         """Return the backup that a request with this token made before."""
         token = request.get("ClientRequestToken")
         if token not in self._by_token:
             return None
         before, backup_id = self._by_token[token]
-        if before != what:
+        if before != source_id:
             raise AwsError("IncompatibleParameterError", f"The token {token} was used for {before}")
         return self._by_id.get(backup_id)
 
-    def _remember(self, request: Mapping[str, Any], what: str, backup: Backup) -> None:
+    def _remember(self, request: Mapping[str, Any], source_id: str, backup: Backup) -> None:
         token = request.get("ClientRequestToken", secrets.token_hex())
-        self._by_token[token] = what, backup.description["BackupId"]
+        self._by_token[token] = source_id, backup.description["BackupId"]
 
 
 def check_backup(file_system: Mapping[str, Any], *, linked: bool) -> None:
@@ -227,8 +227,8 @@ def check_restore(request: Mapping[str, Any], backup: Backup) -> None:
         )
     if request.get("StorageType", before["StorageType"]) != before["StorageType"]:
         raise AwsError("IncompatibleParameterError", f"StorageType is not the backup's {before['StorageType']}")
-    asked, kept = request.get("LustreConfiguration") or {}, before.get("LustreConfiguration", {})
+    requested, original = request.get("LustreConfiguration") or {}, before.get("LustreConfiguration", {})
     for member in ("DeploymentType", "PerUnitStorageThroughput", "DataCompressionType"):
-        if member in asked and asked[member] != kept.get(member):
-            message = f"{member} {asked[member]} is not the backup's {kept.get(member)}"
+        if member in requested and requested[member] != original.get(member):
+            message = f"{member} {requested[member]} is not the backup's {original.get(member)}"
             raise AwsError("IncompatibleParameterError", message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-PATH = "/_clock"  # of the stand-in, as interruption's are
+PATH = "/_clock"  # The stand-in's own paths begin with an underscore.
 
 _stopped_at: float | None = None
 

@@ -199,9 +199,9 @@ class CloudControl:
         problems = cluster_schema.problems(model, region=self._region)
         if problems:
             raise AwsError("ValidationException", "Model validation failed (" + "\n".join(problems) + ")")
-        given = cluster_schema.touched(self._schema["readOnlyProperties"], old={}, new=model)
-        if given:
-            raise AwsError("ValidationException", f"readOnlyProperties [{', '.join(given)}] cannot be specified")
+        read_only = cluster_schema.touched(self._schema["readOnlyProperties"], old={}, new=model)
+        if read_only:
+            raise AwsError("ValidationException", f"readOnlyProperties [{', '.join(read_only)}] cannot be specified")
         return model
 
     def _description(self, cluster: EmulatedCluster) -> dict[str, str]:

@@ -43,9 +43,9 @@ def groups_have_known_types(request: Request) -> Iterator[str]:
         name, kinds = group["InstanceGroupName"], types_of(group)
         if ("InstanceType" in group) == ("InstanceRequirements" in group):
             yield f"{name} needs either InstanceType or InstanceRequirements: they are mutually exclusive"
-        for given in kinds:
-            if given not in instance_types():
-                yield f"InstanceType {given} of {name} is not one of HyperPod's instance types"
+        for instance_type in kinds:
+            if instance_type not in instance_types():
+                yield f"InstanceType {instance_type} of {name} is not one of HyperPod's instance types"
 
 
 def group_names_are_unique(request: Request) -> Iterator[str]:
@@ -60,9 +60,9 @@ def network_exists(request: Request) -> Iterator[str]:
     if not request.model.get("VpcConfig"):
         yield "VpcConfig is missing: the stand-in emulates clusters in the account's own VPC only"
     for network in request.networks:
-        found = {subnet_id: request.account.subnet(subnet_id) for subnet_id in network["Subnets"]}
+        subnets = {subnet_id: request.account.subnet(subnet_id) for subnet_id in network["Subnets"]}
         found_groups = {group_id: request.account.security_group(group_id) for group_id in network["SecurityGroupIds"]}
-        members = {**found, **found_groups}
+        members = {**subnets, **found_groups}
         yield from (f"{member} does not exist" for member, resource in members.items() if resource is None)
         vpcs = {resource.vpc_id for resource in members.values() if resource}
         if len(vpcs) > 1:

@@ -49,10 +49,10 @@ def without(paths: list[str], model: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of the model without these property paths."""
     stripped = copy.deepcopy(model)
     for path in paths:
-        *parents, last = _keys(path)
+        *parents, leaf = _keys(path)
         for parent in _descend(stripped, parents):
             if isinstance(parent, dict):
-                parent.pop(last, None)
+                parent.pop(leaf, None)
     return stripped
 
 

@@ -24,11 +24,11 @@ class Contents:
         """
         if self._folder is None:
             return
-        made = self._folder / name
-        made.mkdir(parents=True, mode=0o755)
+        target = self._folder / name
+        target.mkdir(parents=True, mode=0o755)
         if like is not None:
             source = self._folder / like
-            command = ["cp", "--archive", "--reflink=auto", "--no-target-directory", str(source), str(made)]
+            command = ["cp", "--archive", "--reflink=auto", "--no-target-directory", str(source), str(target)]
             subprocess.run(command, check=True)
 
     def remove(self, name: str) -> None:

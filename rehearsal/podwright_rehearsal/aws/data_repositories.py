@@ -118,12 +118,12 @@ class DataRepositories:
         bucket, _, _ = source.removeprefix("s3://").partition("/")
         if not source.startswith("s3://") or not self._account.has_bucket(bucket):
             raise AwsError("BadRequest", f"DataRepositoryPath {source} names no bucket that FSx can reach")
-        others = [item.description["FileSystemPath"] for item in self.of(request["FileSystemId"])]
-        if len(others) == MOST_PER_FILE_SYSTEM:
+        linked_paths = [item.description["FileSystemPath"] for item in self.of(request["FileSystemId"])]
+        if len(linked_paths) == MOST_PER_FILE_SYSTEM:
             raise AwsError("ServiceLimitExceeded", f"A file system has at most {MOST_PER_FILE_SYSTEM} associations")
-        for other in others:
-            if PurePosixPath(path).is_relative_to(other) or PurePosixPath(other).is_relative_to(path):
-                raise AwsError("BadRequest", f"FileSystemPath {path} overlaps with {other}")
+        for linked_path in linked_paths:
+            if PurePosixPath(path).is_relative_to(linked_path) or PurePosixPath(linked_path).is_relative_to(path):
+                raise AwsError("BadRequest", f"FileSystemPath {path} overlaps with {linked_path}")
 
 
 def _not_found(association_id: str) -> AwsError:

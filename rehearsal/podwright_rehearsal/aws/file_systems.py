@@ -45,7 +45,11 @@ ROOT_VOLUME_DEFAULTS = {
     "UserAndGroupQuotas": [],
 }
 OPENZFS_IOPS_PER_GIB = 3
-FOUND_BY_FSX = {"MountName", "RootVolumeId", "EndpointIpAddress"}  # of a configuration: another file system has others
+FOUND_BY_FSX = {
+    "MountName",
+    "RootVolumeId",
+    "EndpointIpAddress",
+}  # FSx chooses these members anew for each file system.
 
 
 @dataclass
@@ -55,7 +59,7 @@ class FileSystem:
     description: dict[str, Any]
     available_at: float
     gone_at: float | None = None
-    root_volume: dict[str, Any] = field(default_factory=dict)  # of OpenZFS: what DescribeVolumes answers
+    root_volume: dict[str, Any] = field(default_factory=dict)  # DescribeVolumes' answer, empty for Lustre.
     tags: dict[str, str] = field(default_factory=dict)
 
     def lifecycle(self, now: float) -> str:
@@ -134,11 +138,11 @@ class FileSystems:
         configuration = CONFIGURATIONS[kind]
         if kind == "OPENZFS" and configuration not in request:
             raise AwsError("MissingFileSystemConfiguration", "OpenZFSConfiguration is required")
-        kept = {key: value for key, value in before[configuration].items() if key not in FOUND_BY_FSX}
-        kept |= request.get(configuration) or {}
+        restored = {key: value for key, value in before[configuration].items() if key not in FOUND_BY_FSX}
+        restored |= request.get(configuration) or {}
         inherited = {key: before[key] for key in ("FileSystemTypeVersion", "StorageType") if key in before}
-        wanted = {"FileSystemType": kind, "StorageCapacity": before["StorageCapacity"], **inherited}
-        return self._create({**wanted, **request, configuration: kept}, like=request["BackupId"])
+        defaults = {"FileSystemType": kind, "StorageCapacity": before["StorageCapacity"], **inherited}
+        return self._create({**defaults, **request, configuration: restored}, like=request["BackupId"])
 
     def _create(self, request: Mapping[str, Any], *, like: str | None) -> dict[str, Any]:
         token = request.get("ClientRequestToken", secrets.token_hex())
@@ -271,8 +275,8 @@ class FileSystems:
     def _back_up_last(self, file_system: FileSystem, request: Mapping[str, Any]) -> None:
         """Make the final backup: of Lustre if requested, of OpenZFS unless skipped."""
         kind = file_system.description["FileSystemType"]
-        asked = request.get(CONFIGURATIONS[kind]) or {}
-        if asked.get("SkipFinalBackup", kind == "LUSTRE"):
+        requested = request.get(CONFIGURATIONS[kind]) or {}
+        if requested.get("SkipFinalBackup", kind == "LUSTRE"):
             return
         linked = bool(self._repositories.of(file_system.description["FileSystemId"]))
         check_backup(file_system.description, linked=linked)
@@ -283,15 +287,15 @@ class FileSystems:
         return dict(file_system.tags) if configuration.get("CopyTagsToBackups") else {}
 
     def _subnets(self, subnet_ids: list[str]) -> list[Subnet]:
-        found = []
+        subnets = []
         for subnet_id in subnet_ids:
             subnet = self._account.subnet(subnet_id)
             if subnet is None:
                 raise AwsError(
                     "InvalidNetworkSettings", f"Subnet {subnet_id} does not exist", InvalidSubnetId=subnet_id
                 )
-            found.append(subnet)
-        return found
+            subnets.append(subnet)
+        return subnets
 
     def _security_groups(self, group_ids: list[str] | None, subnet: Subnet) -> list[SecurityGroup]:
         if not group_ids:
@@ -314,14 +318,14 @@ class FileSystems:
         if len(subnets) != 1:
             raise AwsError("BadRequest", f"A Lustre file system needs exactly one subnet, not {len(subnets)}")
         lustre_limits.check_network(self._security_groups(request.get("SecurityGroupIds"), subnets[0]))
-        asked = request.get("LustreConfiguration") or {}
-        deployment = asked.get("DeploymentType", LUSTRE_DEFAULTS["DeploymentType"])
+        requested = request.get("LustreConfiguration") or {}
+        deployment = requested.get("DeploymentType", LUSTRE_DEFAULTS["DeploymentType"])
         defaults = LUSTRE_DEFAULTS | (PERSISTENT_DEFAULTS if deployment.startswith("PERSISTENT") else {})
         mount_name = (
             "fsx" if deployment == "SCRATCH_1" else "".join(secrets.choice(MOUNT_NAME_ALPHABET) for _ in range(8))
         )
-        configuration = {**defaults, **asked, "MountName": mount_name}
-        metadata = asked.get("MetadataConfiguration")
+        configuration = {**defaults, **requested, "MountName": mount_name}
+        metadata = requested.get("MetadataConfiguration")
         if metadata and metadata["Mode"] == "AUTOMATIC":
             iops = lustre_limits.metadata_iops(request["StorageCapacity"])
             configuration["MetadataConfiguration"] = {**metadata, "Iops": iops}
@@ -336,14 +340,14 @@ class FileSystems:
         subnets = self._subnets(request.get("SubnetIds") or [])
         openzfs_limits.check_subnets(request, subnets)
         self._security_groups(request.get("SecurityGroupIds"), subnets[0])
-        asked = dict(request["OpenZFSConfiguration"])
-        volume = {**ROOT_VOLUME_DEFAULTS, **(asked.pop("RootVolumeConfiguration", None) or {})}
+        requested = dict(request["OpenZFSConfiguration"])
+        volume = {**ROOT_VOLUME_DEFAULTS, **(requested.pop("RootVolumeConfiguration", None) or {})}
         volume_id = random_id("fsvol")
         iops = {"Mode": "AUTOMATIC", "Iops": OPENZFS_IOPS_PER_GIB * request["StorageCapacity"]}
         configuration = {
             **OPENZFS_DEFAULTS,
             "DiskIopsConfiguration": iops,
-            **asked,
+            **requested,
             "RootVolumeId": volume_id,
             "EndpointIpAddress": next(iter(subnets[0].usable_addresses())),
         }

@@ -84,9 +84,9 @@ class Gate:
 
 def _given_key(environ: WSGIEnvironment) -> str:
     """Return the id of the access key in a request's header or, if it was signed in advance, its query."""
-    found = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
-    if found:
-        return str(found[1])
+    match = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
+    if match:
+        return str(match[1])
     signed = parse_qs(environ.get("QUERY_STRING", "")).get("X-Amz-Credential", [""])
     return str(signed[0]).partition("/")[0]
 
@@ -98,15 +98,15 @@ def _error(status: int, code: str, message: str) -> Response:
 
 def _is_ours(connection: socket.socket, address: tuple[str, int]) -> bool:
     """Return whether the other end belongs to this process's user or to root, which can do everything anyway."""
-    here = connection.getsockname()
+    local_address = connection.getsockname()
     try:
         lines = CONNECTIONS.read_text().splitlines()[1:]
-    except OSError:  # not Linux: the access key alone decides
+    except OSError:  # Other systems than Linux have no such file: the access key alone decides.
         return True
-    for _, local, remote, state, *rest in map(str.split, lines):
+    for _, local, remote, state, *fields in map(str.split, lines):
         # The kernel shows a socket that is being closed as root's.
-        if (local, remote, state) == (_hexadecimal(address), _hexadecimal(here), ESTABLISHED):
-            return int(rest[3]) in {os.geteuid(), ROOT}
+        if (local, remote, state) == (_hexadecimal(address), _hexadecimal(local_address), ESTABLISHED):
+            return int(fields[3]) in {os.geteuid(), ROOT}
     return False
 
 

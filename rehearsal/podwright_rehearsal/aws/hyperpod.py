@@ -144,8 +144,10 @@ class EmulatedClusters:
 
     def all(self) -> list[EmulatedCluster]:
         """Return every cluster that is not deleted, oldest first."""
-        gone = [arn for arn, cluster in self._by_arn.items() if cluster.changing == "Deleting" and cluster.is_settled]
-        for arn in gone:
+        deleted_arns = [
+            arn for arn, cluster in self._by_arn.items() if cluster.changing == "Deleting" and cluster.is_settled
+        ]
+        for arn in deleted_arns:
             del self._by_arn[arn]
         return list(self._by_arn.values())
 
@@ -189,19 +191,19 @@ class EmulatedClusters:
         Raises:
             LookupError: there is no such cluster or node.
         """
-        found = self.find(cluster)
-        if found is None:
+        emulated = self.find(cluster)
+        if emulated is None:
             raise LookupError(cluster)
         fault = Fault(status, message) if status else None
         if not node:
-            found.fault = fault
+            emulated.fault = fault
             return
-        wanted = next((item for item in found.nodes if item.instance_id == node), None)
-        if wanted is None:
+        faulty = next((item for item in emulated.nodes if item.instance_id == node), None)
+        if faulty is None:
             raise LookupError(node)
-        wanted.fault = fault
+        faulty.fault = fault
         if message:
-            found.note(message, wanted, level="Error")
+            emulated.note(message, faulty, level="Error")
 
     def fail_next(self, cluster: str, message: str) -> None:
         """Let the next creation or update of a cluster of this name fail with AWS's words."""
@@ -259,10 +261,10 @@ class EmulatedClusters:
             HandlerError: HyperPod would fail; every reason is named.
         """
         model = copy.deepcopy(cluster.model)
-        known = list(cluster.nodes)
+        nodes_before = list(cluster.nodes)
         next(item for item in model["InstanceGroups"] if item["InstanceGroupName"] == group)["InstanceCount"] += count
         self.update(cluster, model)
-        return [node for node in cluster.nodes if node not in known]
+        return [node for node in cluster.nodes if node not in nodes_before]
 
     def delete(self, cluster: EmulatedCluster) -> None:
         """Start to delete a cluster."""
@@ -293,19 +295,21 @@ class EmulatedClusters:
 
     def _nodes_for(self, cluster: EmulatedCluster, model: dict[str, Any]) -> Iterator[ClusterNode]:
         """Yield the nodes of a model: existing ones without the youngest surplus, then new ones."""
-        taken = self._account.addresses_in_use() | {node.private_ip for other in self.all() for node in other.nodes}
+        used_addresses = self._account.addresses_in_use() | {
+            node.private_ip for neighbour in self.all() for node in neighbour.nodes
+        }
         for group in model["InstanceGroups"]:
-            kept = cluster.nodes_of(group["InstanceGroupName"])[: group["InstanceCount"]]
-            yield from kept
-            for _ in range(group["InstanceCount"] - len(kept)):
-                node = self._new_node(group, group.get("OverrideVpcConfig") or model["VpcConfig"], taken)
-                taken.add(node.private_ip)
+            existing = cluster.nodes_of(group["InstanceGroupName"])[: group["InstanceCount"]]
+            yield from existing
+            for _ in range(group["InstanceCount"] - len(existing)):
+                node = self._new_node(group, group.get("OverrideVpcConfig") or model["VpcConfig"], used_addresses)
+                used_addresses.add(node.private_ip)
                 yield node
 
-    def _new_node(self, group: dict[str, Any], network: dict[str, list[str]], taken: set[str]) -> ClusterNode:
+    def _new_node(self, group: dict[str, Any], network: dict[str, list[str]], used_addresses: set[str]) -> ClusterNode:
         now = clock.now()
         for subnet in filter(None, map(self._account.subnet, network["Subnets"])):
-            address = next((address for address in subnet.usable_addresses() if address not in taken), None)
+            address = next((address for address in subnet.usable_addresses() if address not in used_addresses), None)
             if address:
                 return ClusterNode(
                     group=group["InstanceGroupName"],

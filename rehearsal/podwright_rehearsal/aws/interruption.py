@@ -30,18 +30,18 @@ def changes_something(*, operation: str, method: str) -> bool:
 class Interruption:
     """Fail the call of number ``at`` (from 1) among the changing ones whose name has ``call`` in it.
 
-    ``seen`` are the names of all changing calls so far, such as ``ec2 CreateVpc``.
+    ``changing_calls`` are the names of all changing calls so far, such as ``ec2 CreateVpc``.
     """
 
     at: int | None = None
     kind: Kind = "refused"
     call: str = ""
-    seen: list[str] = field(default_factory=list)
+    changing_calls: list[str] = field(default_factory=list)
 
     def strike(self, name: str) -> Kind | None:
         """Count a changing call; return how it fails, if it does."""
-        self.seen.append(name)
-        is_due = self.call in name and sum(self.call in seen for seen in self.seen) == self.at
+        self.changing_calls.append(name)
+        is_due = self.call in name and sum(self.call in name_so_far for name_so_far in self.changing_calls) == self.at
         return self.kind if is_due else None
 
 

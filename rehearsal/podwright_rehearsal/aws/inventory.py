@@ -83,8 +83,10 @@ QUERIES = (
 def list_resources(client: Callable[[str], Any]) -> list[str]:
     """Return type and id of every resource, ``AWS::EC2::VPC vpc-…``; ``client`` makes a service's boto3 client."""
     client = cache(client)  # making one takes longer than the call
-    found = [f"{query.type_name} {resource}" for query in QUERIES for resource in _ids(client(query.service), query)]
-    return [*found, *_subnets(client("ec2")), *_objects(client("s3")), *_keys(client("kms"))]
+    resources = [
+        f"{query.type_name} {resource}" for query in QUERIES for resource in _ids(client(query.service), query)
+    ]
+    return [*resources, *_subnets(client("ec2")), *_objects(client("s3")), *_keys(client("kms"))]
 
 
 def _keys(kms: Any) -> Iterator[str]:

@@ -18,7 +18,7 @@ LNET_PORT = 988
 Capacities = tuple[tuple[int, ...], int]
 SSD_CAPACITIES: Capacities = ((1200,), 2400)
 SCRATCH_1_CAPACITIES: Capacities = ((1200, 2400), 3600)
-HDD_CAPACITIES: dict[int, Capacities] = {12: ((), 6000), 40: ((), 1800)}  # by MB/s per TiB
+HDD_CAPACITIES: dict[int, Capacities] = {12: ((), 6000), 40: ((), 1800)}  # MB/s per TiB: capacities
 # By MB/s per TiB: https://docs.aws.amazon.com/fsx/latest/LustreGuide/increase-storage-capacity.html
 EFA_CAPACITIES: dict[int, Capacities] = {125: ((), 38400), 250: ((), 19200), 500: ((), 9600), 1000: ((), 4800)}
 
@@ -62,8 +62,8 @@ def check(request: Mapping[str, Any]) -> None:
 
 def metadata_iops(capacity_gib: int) -> int:
     """Return the IOPS of AUTOMATIC mode: https://docs.aws.amazon.com/fsx/latest/LustreGuide/metadata-performance.html."""
-    for most, iops in ((1200, 1500), (2400, 3000), (9600, 6000), (45600, 12000)):
-        if capacity_gib <= most:
+    for max_gib, iops in ((1200, 1500), (2400, 3000), (9600, 6000), (45600, 12000)):
+        if capacity_gib <= max_gib:
             return iops
     return 12000 * (capacity_gib // 24000)
 
@@ -165,14 +165,14 @@ def _check_throughput(deployment: str, storage: str, throughput: int | None) -> 
 
 def _check_capacity(deployment: str, storage: str, throughput: int | None, capacity_gib: int, *, efa: bool) -> None:
     if storage == "HDD" and throughput is not None:
-        first, step = HDD_CAPACITIES[throughput]
+        smallest, step = HDD_CAPACITIES[throughput]
     elif efa and throughput is not None:
-        first, step = EFA_CAPACITIES[throughput]
+        smallest, step = EFA_CAPACITIES[throughput]
     else:
-        first, step = SCRATCH_1_CAPACITIES if deployment == "SCRATCH_1" else SSD_CAPACITIES
-    if capacity_gib in first or (capacity_gib > 0 and capacity_gib % step == 0):
+        smallest, step = SCRATCH_1_CAPACITIES if deployment == "SCRATCH_1" else SSD_CAPACITIES
+    if capacity_gib in smallest or (capacity_gib > 0 and capacity_gib % step == 0):
         return
-    allowed = _listing((*first, f"a multiple of {step}"))
+    allowed = _listing((*smallest, f"a multiple of {step}"))
     raise AwsError(
         "BadRequest",
         f"Invalid storage capacity {capacity_gib} GiB for {deployment} {storage}: it must be one of {allowed}",

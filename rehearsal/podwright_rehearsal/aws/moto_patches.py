@@ -109,9 +109,11 @@ def _modify_rules(backend: Any, group_id: str, rules: dict[str, dict[str, Any]])
 
 def _describe_nat_gateways(backend: Any, filters: Any = None, nat_gateway_ids: list[str] | None = None) -> list[Any]:
     """Filter by tags too, which moto passes over."""
-    wanted = {name.removeprefix("tag:"): values for name, values in (filters or {}).items() if name.startswith("tag:")}
-    found = DESCRIBE_NAT_GATEWAYS(backend, filters=filters, nat_gateway_ids=nat_gateway_ids)
-    return [item for item in found if all(_tags(item).get(key) in values for key, values in wanted.items())]
+    values_by_tag = {
+        name.removeprefix("tag:"): values for name, values in (filters or {}).items() if name.startswith("tag:")
+    }
+    gateways = DESCRIBE_NAT_GATEWAYS(backend, filters=filters, nat_gateway_ids=nat_gateway_ids)
+    return [item for item in gateways if all(_tags(item).get(key) in values for key, values in values_by_tag.items())]
 
 
 def _tags(item: Any) -> dict[str, str]:
@@ -185,9 +187,9 @@ def _describe_subscribers(response: Any) -> str:
     """Return the subscribers of a budget's notification, which moto stores and does not return."""
     parameters = {name: response._get_param(name) for name in ("AccountId", "BudgetName", "Notification")}  # noqa: SLF001 -- moto's own way to read them
     budget = response.backend.budgets[parameters["AccountId"]][parameters["BudgetName"]]
-    wanted = parameters["Notification"]
-    found = next(item for item in budget.notifications if item.details == wanted)
-    return json.dumps({"Subscribers": found.subscribers})
+    notification = parameters["Notification"]
+    stored = next(item for item in budget.notifications if item.details == notification)
+    return json.dumps({"Subscribers": stored.subscribers})
 
 
 def _create_budget(response: Any) -> str:

@@ -13,7 +13,7 @@ from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.errors import AwsError
 
 SERVICE = "sagemaker"
-DEFAULT = 100.0  # so that a rehearsal needs no increase; AWS's own default is 0 for most types
+DEFAULT = 100.0  # AWS's own default is 0 for most types; a rehearsal needs no increase.
 
 
 class Quotas:

@@ -25,7 +25,7 @@ PAGE_SIZE = 100  # the API's MaxResults at most
 BATCH_SIZE = 25
 ADDED_GROUPS, ADDED_NODES = 5, 50  # members of NodesToAdd, and nodes in each, at most
 FAILED_LATER = "NotStabilized"  # a change that is accepted and fails minutes later
-_DESCRIBED = (  # of a group, under the name of the request
+_DESCRIBED = (  # Members of a group that answers have under the request's names.
     *("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore"),
     *("InstanceStorageConfigs", "OverrideVpcConfig", "SlurmConfig", "TrainingPlanArn", "OnStartDeepHealthChecks"),
     *("CapacityRequirements", "NetworkInterface", "ScheduledUpdateConfig", "AutoPatchConfig"),
@@ -105,14 +105,14 @@ class SageMaker:
     def update_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """UpdateCluster: change or add the named groups, delete the groups to delete, keep the others."""
         cluster = self._find_settled(request)
-        given = {group["InstanceGroupName"]: group for group in request.get("InstanceGroups") or []}
-        gone = set(request.get("InstanceGroupsToDelete") or [])
-        groups = {group["InstanceGroupName"]: group for group in cluster.model["InstanceGroups"]} | given
+        requested = {group["InstanceGroupName"]: group for group in request.get("InstanceGroups") or []}
+        deleted_names = set(request.get("InstanceGroupsToDelete") or [])
+        groups = {group["InstanceGroupName"]: group for group in cluster.model["InstanceGroups"]} | requested
         changed = ("NodeRecovery", "NodeProvisioningMode", "Orchestrator", "TieredStorageConfig", "ClusterRole")
         model = {
             **cluster.model,
             **{key: request[key] for key in changed if key in request},
-            "InstanceGroups": [group for name, group in groups.items() if name not in gone],
+            "InstanceGroups": [group for name, group in groups.items() if name not in deleted_names],
         }
         try:
             self._clusters.update(cluster, model)
@@ -125,14 +125,16 @@ class SageMaker:
     def update_cluster_software(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """UpdateClusterSoftware: of the groups that are named, or of all; to a release, or to the newest."""
         cluster = self._find_settled(request)
-        known = {group["InstanceGroupName"] for group in cluster.model["InstanceGroups"]}
-        named = request.get("InstanceGroups") or [{"InstanceGroupName": name} for name in known]
-        wanted = {group["InstanceGroupName"]: group.get("ImageReleaseVersion", IMAGE_RELEASES[-1]) for group in named}
-        if unknown := wanted.keys() - known:
+        group_names = {group["InstanceGroupName"] for group in cluster.model["InstanceGroups"]}
+        named = request.get("InstanceGroups") or [{"InstanceGroupName": name} for name in group_names]
+        release_by_group = {
+            group["InstanceGroupName"]: group.get("ImageReleaseVersion", IMAGE_RELEASES[-1]) for group in named
+        }
+        if unknown := release_by_group.keys() - group_names:
             raise AwsError("ValidationException", f"{cluster.name} has no instance group {', '.join(sorted(unknown))}")
-        if unknown := set(wanted.values()) - set(IMAGE_RELEASES):
+        if unknown := set(release_by_group.values()) - set(IMAGE_RELEASES):
             raise AwsError("ValidationException", f"there is no image release {', '.join(sorted(unknown))}")
-        self._clusters.update_software(cluster, wanted)
+        self._clusters.update_software(cluster, release_by_group)
         return {"ClusterArn": cluster.arn}
 
     def delete_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,20 +208,20 @@ class SageMaker:
         cluster = self._find(request)
         if cluster.model.get("NodeProvisioningMode") != "Continuous":
             raise AwsError("ValidationException", "BatchAddClusterNodes needs NodeProvisioningMode Continuous")
-        wanted = request.get("NodesToAdd") or []
-        if not 0 < len(wanted) <= ADDED_GROUPS:
+        additions = request.get("NodesToAdd") or []
+        if not 0 < len(additions) <= ADDED_GROUPS:
             raise AwsError(
-                "ValidationException", f"NodesToAdd must have 1 to {ADDED_GROUPS} members, not {len(wanted)}"
+                "ValidationException", f"NodesToAdd must have 1 to {ADDED_GROUPS} members, not {len(additions)}"
             )
-        known = {group["InstanceGroupName"] for group in cluster.model["InstanceGroups"]}
+        group_names = {group["InstanceGroupName"] for group in cluster.model["InstanceGroups"]}
         successful: list[dict[str, Any]] = []
         failed: list[dict[str, Any]] = []
-        for item in wanted:
+        for item in additions:
             name, count = item["InstanceGroupName"], item["IncrementTargetCountBy"]
             if not 0 < count <= ADDED_NODES:
                 raise AwsError("ValidationException", f"IncrementTargetCountBy must be 1 to {ADDED_NODES}, not {count}")
             failure = {"InstanceGroupName": name, "FailedCount": count}
-            if name not in known:
+            if name not in group_names:
                 failed.append({**failure, "ErrorCode": "InstanceGroupNotFound", "Message": f"No instance group {name}"})
                 continue
             if name in cluster.controller_groups:

@@ -115,7 +115,7 @@ class Application:
         moto_patches.install()
         self._regions = (region, *other_regions)
         self._file_systems: dict[str, FileSystems] = {}
-        self._clusters: dict[str, EmulatedClusters] = {}  # by region, as the file systems are
+        self._clusters: dict[str, EmulatedClusters] = {}  # The region's clusters, by region.
         contents = Contents(storage)
 
         def services(region: str) -> dict[str, Operations]:
@@ -145,7 +145,7 @@ class Application:
         self._services = {name: services(name) for name in self._regions}
         self._lock = threading.Lock()
         self._interruption = interruption.Interruption()
-        self._refusals: dict[str, interruption.Refusal] = {}  # by call
+        self._refusals: dict[str, interruption.Refusal] = {}  # The refusal, by the call's name.
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._controls = {
             interruption.PATH: self._interrupt,
@@ -166,7 +166,7 @@ class Application:
             answered = answer(environ, call.logging(start_response))
             if fate == "answer lost":
                 _log.info("%s: the answer is lost", call.name)
-                raise ClientDisconnected  # what waitress takes for the end of the connection
+                raise ClientDisconnected  # Waitress then closes the connection.
             return answered
 
     def _interrupt(self, call: Call) -> Response:
@@ -182,17 +182,17 @@ class Application:
 
     def _fault(self, call: Call) -> Response:
         """Keep a cluster or node in a state, or let the next change of a cluster fail; in whichever region it is."""
-        wanted = json.loads(call.body)
-        name, regions = wanted["cluster"], self._clusters.values()
+        fault = json.loads(call.body)
+        name, regions = fault["cluster"], self._clusters.values()
         owner = next((clusters for clusters in regions if clusters.find(name)), self._clusters[self._regions[0]])
         try:
-            if "fail_next" in wanted:
-                owner.fail_next(name, wanted["fail_next"])
+            if "fail_next" in fault:
+                owner.fail_next(name, fault["fail_next"])
             else:
-                owner.put_fault(**wanted)
+                owner.put_fault(**fault)
         except LookupError as error:
             return _json(404, {"unknown": str(error)})
-        return _json(200, wanted)
+        return _json(200, fault)
 
     def _refusal(self, call: Call, *, interrupted: bool) -> Response | None:
         """Return the error that a test requested, or None."""
@@ -299,9 +299,9 @@ class Call:
     def logging(self, start_response: StartResponse) -> StartResponse:
         """Wrap the server's callable: it writes one line for the request when its status is known."""
 
-        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Callable[[bytes], object]:
+        def start(status: str, headers: list[tuple[str, str]], *arguments: Any) -> Callable[[bytes], object]:
             _log.info("%s: %s", self.name, status)
-            return start_response(status, headers, *rest)
+            return start_response(status, headers, *arguments)
 
         return start
 
@@ -321,9 +321,9 @@ def _json_answer(operations: Operations, call: Call) -> Response:
 
 
 def _turn_clock(call: Call) -> Response:
-    wanted = json.loads(call.body)
-    (clock.stop if wanted["stopped"] else clock.resume)()
-    return _json(200, wanted)
+    change = json.loads(call.body)
+    (clock.stop if change["stopped"] else clock.resume)()
+    return _json(200, change)
 
 
 def _json(status: int, answer: Mapping[str, Any]) -> Response:
@@ -362,11 +362,11 @@ def _scope(authorization: str) -> tuple[str, str]:
     return region, service
 
 
-def _wrong_region(given: str, expected: Sequence[str]) -> AwsError:
+def _wrong_region(region: str, expected: Sequence[str]) -> AwsError:
     """Return the error for a request to another region."""
     return AwsError(
         "InvalidSignatureException",
-        f"Credential should be scoped to a valid region: {' or '.join(expected)}, not {given or 'none'}",
+        f"Credential should be scoped to a valid region: {' or '.join(expected)}, not {region or 'none'}",
     )
 
 

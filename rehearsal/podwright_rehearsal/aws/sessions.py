@@ -63,13 +63,13 @@ class Sessions:
         match = TARGET.fullmatch(target)
         if match is None:
             return None
-        wanted = (match["cluster"], match["group"], match["instance"])
+        identity = (match["cluster"], match["group"], match["instance"])
         return next(
             (
                 node
                 for cluster in self._clusters.all()
                 for node in cluster.nodes
-                if (cluster.cluster_id, node.group, node.instance_id) == wanted
+                if (cluster.cluster_id, node.group, node.instance_id) == identity
             ),
             None,
         )

@@ -20,7 +20,7 @@ from podwright_rehearsal.aws.identity import ACCOUNT_ID
 OPERATORS: Mapping[str, Callable[[str, str], bool]] = {
     "ArnEquals": fnmatchcase,
     "ArnLike": fnmatchcase,
-    "Bool": lambda given, wanted: given.lower() == wanted.lower(),
+    "Bool": lambda value, pattern: value.lower() == pattern.lower(),
     "StringEquals": str.__eq__,
     "StringLike": fnmatchcase,
 }
@@ -95,13 +95,13 @@ def _conditions_hold(conditions: Mapping[str, Mapping[str, Any]], context: Mappi
     Raises:
         AwsError: an operator that the policies of this project do not use.
     """
-    for operator, wanted in conditions.items():
+    for operator, values_by_key in conditions.items():
         if operator not in OPERATORS:
             raise AwsError("InvalidInput", f"SimulatePrincipalPolicy does not know the operator {operator} here")
-        for key, values in wanted.items():
+        for key, values in values_by_key.items():
             patterns = [str(value) for value in _list(values)]
-            given = context.get(key.lower(), [])
-            if not any(OPERATORS[operator](value, pattern) for value in given for pattern in patterns):
+            context_values = context.get(key.lower(), [])
+            if not any(OPERATORS[operator](value, pattern) for value in context_values for pattern in patterns):
                 return False
     return True
 

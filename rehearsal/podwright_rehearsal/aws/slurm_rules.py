@@ -60,11 +60,11 @@ def scripts_name_one_controller(request: Request) -> Iterator[str]:
         workers = [worker.get("instance_group_name") for worker in content.get("worker_groups") or []]
         if not workers:
             yield f"worker_groups of {uri} is empty"
-        others = {
+        names_by_key = {
             "worker_groups": workers,
             "login_group": [content["login_group"]] if content.get("login_group") else [],
         }
-        for key, names in others.items():
+        for key, names in names_by_key.items():
             unknown = [str(name) for name in names if name not in request.counts]
             if unknown:
                 yield f"{key} of {uri} names {', '.join(unknown)}, not an instance group: {_names(request)}"
@@ -104,11 +104,11 @@ def api_strategy_fits(request: Request) -> Iterator[str]:
 def api_mounts_once(request: Request) -> Iterator[str]:
     """One file system of each kind in a group, and only by the API."""
     for group in request.groups:
-        given = Counter(kind for config in group.get("InstanceStorageConfigs", []) for kind in config)
+        counts = Counter(kind for config in group.get("InstanceStorageConfigs", []) for kind in config)
         for kind in FILE_SYSTEMS:
-            if given[kind] > 1:
-                yield f"{group['InstanceGroupName']} has {given[kind]} {kind}: at most 1"
-            if given[kind] and not request.by_api:
+            if counts[kind] > 1:
+                yield f"{group['InstanceGroupName']} has {counts[kind]} {kind}: at most 1"
+            if counts[kind] and not request.by_api:
                 yield f"{kind} of {group['InstanceGroupName']} needs Slurm by the API: add Orchestrator.Slurm"
 
 

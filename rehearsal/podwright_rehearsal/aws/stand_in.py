@@ -253,7 +253,7 @@ class AwsStandIn:
 
     def changing_calls(self) -> list[str]:
         """Return the calls that may change something since the last ``interrupt``, or else the start."""
-        return list(self._control("GET", PATH)["seen"])
+        return list(self._control("GET", PATH)["changing_calls"])
 
     def _control(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         parts = urlsplit(self.endpoint_url)

@@ -39,18 +39,18 @@ class Tagging:
     def get_resources(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """GetResources: one page of the resources that match all filters; the token is the number returned so far."""
         matches = make_tag_matcher(request.get("TagFilters"))
-        found = [(arn, tags) for arn, tags in self._everything() if tags and matches(dict(tags))]
+        resources = [(arn, tags) for arn, tags in self._everything() if tags and matches(dict(tags))]
         start = int(request.get("PaginationToken") or 0)
         end = start + min(request.get("ResourcesPerPage") or PAGE_SIZE, PAGE_SIZE)
         page = [
             {"ResourceARN": arn, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
-            for arn, tags in found[start:end]
+            for arn, tags in resources[start:end]
         ]
-        return {"ResourceTagMappingList": page, "PaginationToken": str(end) if end < len(found) else ""}
+        return {"ResourceTagMappingList": page, "PaginationToken": str(end) if end < len(resources) else ""}
 
     def _everything(self) -> Iterator[Tagged]:
-        own = chain(self._ec2(), self._services(), self._file_systems.tagged(), self._clusters.tagged())
-        yield from own
+        emulated = chain(self._ec2(), self._services(), self._file_systems.tagged(), self._clusters.tagged())
+        yield from emulated
         for backend in iter_taggable_backends(ACCOUNT_ID, self._account.region):
             for item in backend.iter_tagged_resources():
                 arn = item.arn

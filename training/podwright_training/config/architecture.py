@@ -73,19 +73,23 @@ class ModelConfig:
         scaling = content["rope_scaling"]
         return cls(**{**content, "rope_scaling": RopeScaling(**scaling) if scaling else None})
 
-    def differences(self, there: ModelConfig, *, may_scale: bool = True) -> list[str]:
-        """Return why weights of a model ``there`` do not fit this one, one phrase each.
+    def differences(self, weights_model: ModelConfig, *, may_scale: bool = True) -> list[str]:
+        """Return why the weights of another model do not fit this one, one phrase each.
 
         Args:
-            there: The other model.
+            weights_model: The other model.
             may_scale: Let this model scale the rotation of those weights, for a longer context.
         """
-        theirs, ours = asdict(there), asdict(self)
-        fixed = [name for name in ours if name not in FREE_TO_CHANGE]
-        found = [f"{name} {theirs[name]} there, {ours[name]} here" for name in fixed if theirs[name] != ours[name]]
-        if there.rope_scaling != self.rope_scaling and not (may_scale and self.rope_scaling):
-            found.append(f"{_rotation(there)} there, {_rotation(self)} here")
-        return found
+        other_values, values = asdict(weights_model), asdict(self)
+        fixed = [name for name in values if name not in FREE_TO_CHANGE]
+        differences = [
+            f"{name} {other_values[name]} there, {values[name]} here"
+            for name in fixed
+            if other_values[name] != values[name]
+        ]
+        if weights_model.rope_scaling != self.rope_scaling and not (may_scale and self.rope_scaling):
+            differences.append(f"{_rotation(weights_model)} there, {_rotation(self)} here")
+        return differences
 
     def to_hf(self) -> dict[str, Any]:
         """Return ``config.json`` for transformers 5, for weights in fp32."""
@@ -93,8 +97,8 @@ class ModelConfig:
         if self.rope_scaling:
             rope |= {"rope_type": "llama3", **asdict(self.rope_scaling)}
         architecture = ARCHITECTURES[self.model_type]
-        own = {"rope_theta", "rope_scaling", "qk_norm", "sliding_window", "n_shared_experts", *EXPERT_KEYS}
-        own |= set(architecture.renamed.values())
+        handled = {"rope_theta", "rope_scaling", "qk_norm", "sliding_window", "n_shared_experts", *EXPERT_KEYS}
+        handled |= set(architecture.renamed.values())
         return {
             "architectures": [architecture.hf_class],
             "hidden_act": "silu",
@@ -102,7 +106,7 @@ class ModelConfig:
             "dtype": "float32",
             "use_cache": True,
             "rope_parameters": rope | dict(architecture.rope_constants),
-            **{name: value for name, value in asdict(self).items() if name not in own},
+            **{name: value for name, value in asdict(self).items() if name not in handled},
             **architecture.constants,
             **{name: getattr(self, name) for name in architecture.keys},
             **{key: getattr(self, name) for key, name in architecture.renamed.items()},
@@ -131,8 +135,8 @@ class ModelConfig:
         """
         used = self.num_experts_per_tok if self.num_local_experts else 1
         matrices = self.num_hidden_layers * self._block_matrices(used) + self.vocab_size * self.hidden_size
-        seen = min(context_width, self.sliding_window or context_width)
-        attention = 12 * self.num_hidden_layers * self.num_attention_heads * self.head_dim * seen
+        attended_tokens = min(context_width, self.sliding_window or context_width)
+        attention = 12 * self.num_hidden_layers * self.num_attention_heads * self.head_dim * attended_tokens
         return 6.0 * matrices + attention
 
     def _block_matrices(self, feed_forwards: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 YAML_SUFFIXES = (".yaml", ".yml")
-EACH_SOURCE = "sources"  # as validation_datasets
+EACH_SOURCE = "sources"  # validation_datasets accepts this word for all sources.
 
 
 def weighted(text: str) -> Iterator[tuple[str, str, str]]:
@@ -17,8 +17,8 @@ def weighted(text: str) -> Iterator[tuple[str, str, str]]:
     """
     for part in text.split(","):
         dataset, _, weight = part.rpartition("=")
-        name, found, folder = dataset.partition("=/")
-        if found and name.strip():
+        name, separator, folder = dataset.partition("=/")
+        if separator and name.strip():
             yield name.strip(), f"/{folder.strip()}", weight.strip()
         else:
             yield dataset.strip(), dataset.strip(), weight.strip()

@@ -85,7 +85,7 @@ class Family:
         return feature in ARCHITECTURES[self.architecture].required
 
 
-ARCHITECTURES = {  # by transformers' model_type
+ARCHITECTURES = {  # The keys are transformers' model_type.
     "llama": Architecture(hf_class="LlamaForCausalLM", constants={"attention_bias": False, "mlp_bias": False}),
     "mistral": Architecture(
         hf_class="MistralForCausalLM", keys=("sliding_window",), supported=frozenset({"sliding_window"})
@@ -137,7 +137,7 @@ ARCHITECTURES = {  # by transformers' model_type
     ),
 }
 
-FAMILIES = {  # by the option model_type
+FAMILIES = {  # The keys are values of the option model_type.
     "llama_v2": Family(architecture="llama", rope_theta=10_000.0, qk_norm_architecture="qwen3"),
     "llama_v3": Family(architecture="llama", rope_theta=500_000.0, qk_norm_architecture="qwen3"),
     "mistral": Family(architecture="mistral", rope_theta=10_000.0),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from podwright_training.config.train_config import TrainConfig
 
 FP32_BYTES = 4
-STATE_BYTES = 3 * FP32_BYTES  # of a parameter: weight and two moments
+STATE_BYTES = 3 * FP32_BYTES  # Each parameter has a weight and two moments.
 GENERATIONS = 2  # the newest complete one, and the one that is written
 
 
@@ -28,8 +28,8 @@ class MemoryCheckpoints:
     @classmethod
     def of(cls, options: TrainConfig, *, world_size: int, hosts: int) -> MemoryCheckpoints:
         """Return the checkpoints in memory of a run; each parameter is saved once, however many ranks have it."""
-        whole = options.model.parameters * state_bytes_per_parameter(options)
-        return cls(whole / world_size, world_size // hosts, hosts)
+        state_bytes = options.model.parameters * state_bytes_per_parameter(options)
+        return cls(state_bytes / world_size, world_size // hosts, hosts)
 
     @property
     def copies(self) -> int:
@@ -55,4 +55,4 @@ class MemoryCheckpoints:
 def state_bytes_per_parameter(options: TrainConfig) -> int:
     """Return the bytes of a checkpoint per parameter: weight and moments in fp32, and an average if there is one."""
     average = FP32_BYTES if options.ema_decay is not None else 0
-    return average + STATE_BYTES  # at most: muon keeps one moment of most
+    return average + STATE_BYTES  # An upper bound: Muon keeps one moment of most parameters.

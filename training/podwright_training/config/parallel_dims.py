@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from podwright_training.config.train_config import TrainConfig
 
-STAGES_PER_RANK = {"1f1b": 1, "interleaved_1f1b": 2, "zero_bubble": 2, "zero_bubble_v": 2}  # by default
+STAGES_PER_RANK = {"1f1b": 1, "interleaved_1f1b": 2, "zero_bubble": 2, "zero_bubble_v": 2}  # Defaults.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,8 @@ def blocks_of_stage(number: int, count: int, blocks: int) -> range:
     if blocks % count == 0:
         return range(number * blocks // count, (number + 1) * blocks // count)
     parts = blocks + 2
-    first, last = (min(max(at * parts // count - 1, 0), blocks) for at in (number, number + 1))
-    return range(first, last)
+    begin, end = (min(max(at * parts // count - 1, 0), blocks) for at in (number, number + 1))
+    return range(begin, end)
 
 
 def vocabulary_shares(options: TrainConfig) -> int:
@@ -125,11 +125,11 @@ def problems_of_data(options: TrainConfig, data_ranks: int) -> Iterator[str]:
             f"global_batch_size {size} leaves some of the {data_ranks} ranks that read different data without a "
             f"sequence; allowed: {data_ranks} or more on so many ranks"
         )
-    whole = options.train_batch_size * data_ranks
-    if options.num_local_experts and size % whole:
+    pass_size = options.train_batch_size * data_ranks
+    if options.num_local_experts and size % pass_size:
         yield (
-            f"global_batch_size {size} is not divisible by {whole}, train_batch_size x ranks that read different data: "
-            "otherwise the experts' routers would balance padding"
+            f"global_batch_size {size} is not divisible by {pass_size}, train_batch_size x ranks that "
+            "read different data: otherwise the experts' routers would balance padding"
         )
 
 
@@ -149,14 +149,14 @@ def _problems_of_world(options: TrainConfig, world_size: int, nodes: int) -> Ite
         fixed *= size
     if world_size % fixed:
         factors = [f"{name} {size}" for name, size in sizes.items() if size > 1]
-        given = " x ".join(factors) + (f" = {fixed}" if len(factors) > 1 else "")
-        yield f"{given} does not divide the job's {world_size} rank{'s' if world_size > 1 else ''}"
+        product = " x ".join(factors) + (f" = {fixed}" if len(factors) > 1 else "")
+        yield f"{product} does not divide the job's {world_size} rank{'s' if world_size > 1 else ''}"
         return
-    rest = world_size // sizes["pipeline_parallel"] // sizes["data_replicas"]
-    if rest % options.expert_parallel:
+    copy_ranks = world_size // sizes["pipeline_parallel"] // sizes["data_replicas"]
+    if copy_ranks % options.expert_parallel:
         yield (
-            f"expert_parallel {options.expert_parallel} does not divide the {rest} ranks of one copy of the model "
-            "(ranks / pipeline_parallel / data_replicas)"
+            f"expert_parallel {options.expert_parallel} does not divide the {copy_ranks} ranks of one copy of the "
+            "model (ranks / pipeline_parallel / data_replicas)"
         )
 
 
@@ -172,8 +172,8 @@ def _problems_of_model(options: TrainConfig) -> Iterator[str]:
         yield from _problems_of_overlap(options)
     experts = options.num_local_experts or 1
     if experts % options.expert_parallel:
-        given = f"num_local_experts {experts}" if options.num_local_experts else "a model without experts"
-        yield f"expert_parallel {options.expert_parallel} does not divide {given}"
+        experts_text = f"num_local_experts {experts}" if options.num_local_experts else "a model without experts"
+        yield f"expert_parallel {options.expert_parallel} does not divide {experts_text}"
     if options.data_replicas and options.sharding_strategy != "hybrid":
         yield f"data_replicas {options.data_replicas} needs sharding_strategy hybrid"
 
@@ -207,21 +207,22 @@ def _problems_of_pipeline(options: TrainConfig) -> Iterator[str]:
             f"num_layers {options.num_layers}, embedding and head are fewer than the {stages} stages of "
             f"pipeline_parallel {pipeline} with pipeline_schedule {options.pipeline_schedule}"
         )
-    each = stages_per_rank(options)
-    counts = {"1f1b": each == 1, "zero_bubble_v": each == 2}  # noqa: PLR2004 - there and back
-    if not counts.get(options.pipeline_schedule, each > 1):
-        wanted = {"1f1b": "1", "zero_bubble_v": "2"}.get(options.pipeline_schedule, "2 or more")
+    rank_stages = stages_per_rank(options)
+    counts = {"1f1b": rank_stages == 1, "zero_bubble_v": rank_stages == 2}  # noqa: PLR2004 - there and back
+    if not counts.get(options.pipeline_schedule, rank_stages > 1):
+        allowed = {"1f1b": "1", "zero_bubble_v": "2"}.get(options.pipeline_schedule, "2 or more")
         yield (
-            f"pipeline_stages_per_rank: got {each}, need {wanted} with pipeline_schedule {options.pipeline_schedule}"
+            f"pipeline_stages_per_rank: got {rank_stages}, need {allowed} "
+            f"with pipeline_schedule {options.pipeline_schedule}"
         )
     micro_batches = options.pipeline_micro_batches or options.train_batch_size
     if options.train_batch_size % micro_batches:
         yield f"train_batch_size {options.train_batch_size} is not divisible by pipeline_micro_batches {micro_batches}"
     any_number = options.pipeline_schedule in ("1f1b", "zero_bubble_v")
     if micro_batches < pipeline or (not any_number and micro_batches % pipeline):
-        wanted = "at least" if any_number else "a multiple of"
+        allowed = "at least" if any_number else "a multiple of"
         yield (
-            f"pipeline_micro_batches: got {micro_batches} (default: train_batch_size), need {wanted} "
+            f"pipeline_micro_batches: got {micro_batches} (default: train_batch_size), need {allowed} "
             f"pipeline_parallel {pipeline} with pipeline_schedule {options.pipeline_schedule}"
         )
     if options.tie_word_embeddings and options.pipeline_schedule == "zero_bubble_v":

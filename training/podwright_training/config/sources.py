@@ -60,13 +60,13 @@ def problems_of_words(unknown: Sequence[str], *, config: str = "--config") -> It
         unknown: The words.
         config: What to write before the name of a file.
     """
-    known = [flag(name) for name in _types()]
+    flags = [flag(name) for name in _types()]
     for before, word in pairwise(["", *unknown]):
         if word == "--":
             yield "unknown argument --"
-            return  # what follows would be known without it
+            return  # The words after it are options by themselves.
         if word.startswith("-"):
-            yield _unknown(flag(word.split("=")[0]), "flag", known)
+            yield _unknown(flag(word.split("=")[0]), "flag", flags)
         elif not before.startswith("-") or "=" in before:
             is_file = word.endswith((".yaml", ".yml"))
             yield f"unknown argument {word}" + (f"; did you mean {config} {word}?" if is_file else "")
@@ -105,10 +105,10 @@ class _Given(NamedTuple):
 
 
 def _resolve(file: str | None, flags: Mapping[str, Any], problems: list[str]) -> TrainConfig:
-    given = _read(Path(file), problems) if file else {}
-    given |= {name: _Given(value, "flag") for name, value in flags.items()}
-    given = _preset(given, problems) | given
-    values, invalid = _convert_all(given, problems)
+    values_by_name = _read(Path(file), problems) if file else {}
+    values_by_name |= {name: _Given(value, "flag") for name, value in flags.items()}
+    values_by_name = _preset(values_by_name, problems) | values_by_name
+    values, invalid = _convert_all(values_by_name, problems)
     config = TrainConfig(**values)
     problems += [message for names, message in conflicts(config) if not invalid.intersection(names)]
     if problems:
@@ -133,31 +133,34 @@ def _read(path: Path, problems: list[str]) -> dict[str, _Given]:
     if not isinstance(content or {}, dict):
         problems.append(f"{path}: got a {type(content).__name__}, need `option: value` lines")
         return {}
-    content, known = canonical(content or {}), _types()
-    problems += [f"{path}: {_unknown(str(key), 'option', known)}" for key in content if key not in known]
-    return {key: _Given(value, str(path)) for key, value in content.items() if key in known}
+    content, option_types = canonical(content or {}), _types()
+    problems += [f"{path}: {_unknown(str(key), 'option', option_types)}" for key in content if key not in option_types]
+    return {key: _Given(value, str(path)) for key, value in content.items() if key in option_types}
 
 
-def _preset(given: Mapping[str, _Given], problems: list[str]) -> dict[str, _Given]:
-    name = given["preset"].value if "preset" in given else None
+def _preset(values_by_name: Mapping[str, _Given], problems: list[str]) -> dict[str, _Given]:
+    name = values_by_name["preset"].value if "preset" in values_by_name else None
     if name is None:
         return {}
     if name not in preset_names():
-        problems.append(f"preset: got {name} ({given['preset'].source}), need one of {', '.join(preset_names())}")
+        problems.append(
+            f"preset: got {name} ({values_by_name['preset'].source}), need one of {', '.join(preset_names())}"
+        )
         return {}
     return {
-        key: _Given(given.value, f"preset {name}") for key, given in _read(PRESETS / f"{name}.yaml", problems).items()
+        key: _Given(values_by_name.value, f"preset {name}")
+        for key, values_by_name in _read(PRESETS / f"{name}.yaml", problems).items()
     }
 
 
-def _convert_all(given: Mapping[str, _Given], problems: list[str]) -> tuple[dict[str, Any], set[str]]:
+def _convert_all(values_by_name: Mapping[str, _Given], problems: list[str]) -> tuple[dict[str, Any], set[str]]:
     values: dict[str, Any] = {}
     invalid = set()
     limits = {item.name: item.metadata for item in fields(TrainConfig)}
     for name in option_names():
-        if name not in given:
+        if name not in values_by_name:
             continue
-        value, source = given[name]
+        value, source = values_by_name[name]
         if value in limits[name]["words"]:
             values[name] = value
             continue
@@ -247,11 +250,11 @@ def _choices(allowed: Sequence[str]) -> str:
     return f" One of {', '.join(allowed)}." if allowed else ""
 
 
-def _unknown(name: str, what: str, known: Iterable[str]) -> str:
+def _unknown(name: str, kind: str, allowed: Iterable[str]) -> str:
     from difflib import get_close_matches  # only a mistake needs it
 
-    close = get_close_matches(name, list(known), n=1, cutoff=0.7)
-    return f"unknown {what} {name}" + (f"; did you mean {close[0]}?" if close else "")
+    close = get_close_matches(name, list(allowed), n=1, cutoff=0.7)
+    return f"unknown {kind} {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def _default(default: Any) -> str:

@@ -31,7 +31,7 @@ from podwright_training.config.sections.schedule import ScheduleOptions
 from podwright_training.config.sections.validation import ValidationOptions
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # Python 3.11 has it in typing.
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -96,9 +96,9 @@ class TrainConfig(
 
         A dataset, tokenizer or mixture is a path if that exists, as when it is opened; else it is an identifier.
         """
-        given = {name: getattr(self, name) for name in PATHS}
+        values = {name: getattr(self, name) for name in PATHS}
         paths: dict[str, Any] = {
-            name: str(Path(value).absolute()) for name, value in given.items() if value and "://" not in value
+            name: str(Path(value).absolute()) for name, value in values.items() if value and "://" not in value
         }
         paths |= {name: dataset_lists.absolute(value) for name in PATHS_OR_NAMES if (value := getattr(self, name))}
         if self.data_mixture:
@@ -149,12 +149,15 @@ def _budget_conflicts(config: TrainConfig) -> Conflicts:
     """Yield the options that conflict with activation_checkpointing_mode budget."""
     if not config.activation_checkpointing or config.activation_checkpointing_mode != "budget":
         return
-    given = "activation_checkpointing_mode budget"
+    condition = "activation_checkpointing_mode budget"
     if not config.compile:
-        yield ("activation_checkpointing_mode", "compile"), f"{given} needs compile 1: the compiler chooses"
-    for name in ("offload_activations", "num_local_experts"):  # of a mixture, parts are compiled by themselves
+        yield ("activation_checkpointing_mode", "compile"), f"{condition} needs compile 1: the compiler chooses"
+    for name in ("offload_activations", "num_local_experts"):  # Parts of a mixture are compiled separately.
         if getattr(config, name):
-            yield ("activation_checkpointing_mode", name), f"{given} conflicts with {name}: choose full or selective"
+            yield (
+                ("activation_checkpointing_mode", name),
+                f"{condition} conflicts with {name}: choose full or selective",
+            )
 
 
 def _neuron_conflicts(config: TrainConfig) -> Conflicts:
@@ -163,16 +166,16 @@ def _neuron_conflicts(config: TrainConfig) -> Conflicts:
     if name is None:
         return
     if config.num_local_experts:
-        given = f"{name} neuron: each step routes another number of rows to num_local_experts, and shapes are static"
-        yield (name, "num_local_experts"), f"{given}; train a dense model"
+        problem = f"{name} neuron: each step routes another number of rows to num_local_experts, and shapes are static"
+        yield (name, "num_local_experts"), f"{problem}; train a dense model"
     if config.attention == "flex":
         yield (name, "attention"), f"{name} neuron has no flex_attention: set attention sdpa"
     if config.device_rules == "neuron" and config.compile:
         yield ("device_rules", "compile"), "device_rules neuron checks single operations: leave compile out"
     masked = config.document_mask or config.sliding_window is not None
     if config.device_rules == "neuron" and masked and config.attention == "auto" and config.device != "neuron":
-        given = "device_rules neuron with document_mask or sliding_window needs attention sdpa"
-        yield ("device_rules", "attention"), f"{given}: a CPU's own kernel reads values"
+        problem = "device_rules neuron with document_mask or sliding_window needs attention sdpa"
+        yield ("device_rules", "attention"), f"{problem}: a CPU's own kernel reads values"
 
 
 def _profile_conflicts(config: TrainConfig) -> Conflicts:

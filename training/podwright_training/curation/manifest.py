@@ -44,7 +44,7 @@ class WriteManifest(PipelineStep):  # type: ignore[misc]  # datatrove has no typ
         del data, rank, world_size
         if self.output.exists():
             return  # a second start after the rename
-        made = self.work / "dataset"
+        dataset_folder = self.work / "dataset"
         shards = list(entries(self.work / "shards"))
         content = {
             "settings": asdict(self.settings),
@@ -54,8 +54,8 @@ class WriteManifest(PipelineStep):  # type: ignore[misc]  # datatrove has no typ
             "splits": {split: _total(shard for shard in shards if shard["split"] == split) for split in SPLITS},
             "shards": shards,
         }
-        write_atomically(made / MANIFEST, json.dumps(content, indent=1) + "\n")
-        commit_folder(made, self.output)
+        write_atomically(dataset_folder / MANIFEST, json.dumps(content, indent=1) + "\n")
+        commit_folder(dataset_folder, self.output)
 
 
 def steps_of(work: Path) -> Iterator[dict[str, Any]]:
@@ -67,7 +67,7 @@ def steps_of(work: Path) -> Iterator[dict[str, Any]]:
                 counts = totals.setdefault(position, (step["name"], Counter()))[1]
                 counts.update({name: _count(value) for name, value in step["stats"].items()})
         for theirs, counts in totals.values():
-            name = next((ours for part, ours in NAMES.items() if part in theirs), None)
+            name = next((label for part, label in NAMES.items() if part in theirs), None)
             if name == "read":
                 yield {"step": name, "files": counts["files"], "documents": counts["documents"]}
             elif name:

@@ -10,7 +10,7 @@ from podwright_training.data.held_out import HELD_OUT_SHARE
 
 FILTERS = ("gopher_quality", "gopher_repetition", "c4", "fineweb")
 DEFAULT_FILTERS = FILTERS[:2]
-NGRAM_WORDS = 5  # of a shingle
+NGRAM_WORDS = 5  # A shingle has so many words.
 HASHES_PER_BUCKET = 8
 MOST_TASKS = 256
 
@@ -61,6 +61,6 @@ class CurationSettings:
                 yield f"languages: got {language}, need codes of two small letters, as en"
         if not 0 <= self.validation_fraction < 1:
             yield f"validation_fraction: got {self.validation_fraction}, need a number from 0 to 1, below 1"
-        for name, least in (("buckets", 1), ("tasks", 1), ("max_bad_records", 0), ("max_bad_shards", 0)):
-            if getattr(self, name) < least:
-                yield f"{name}: got {getattr(self, name)}, need at least {least}"
+        for name, minimum in (("buckets", 1), ("tasks", 1), ("max_bad_records", 0), ("max_bad_shards", 0)):
+            if getattr(self, name) < minimum:
+                yield f"{name}: got {getattr(self, name)}, need at least {minimum}"

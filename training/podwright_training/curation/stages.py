@@ -61,13 +61,13 @@ from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.run_folder import place_of, write_atomically
 
-FAULTS_NAMED = 5  # of those that left nothing
+FAULTS_NAMED = 5  # An error names at most so many faults.
 PATTERN_CHARACTERS = frozenset("[]*?")  # a stage would find none of its files, and so no duplicate
 BEGUN = "begun.json"  # in the work folder: whose output it is
 SUBMITTED = "submitted.json"  # there: the numbers of the jobs on Slurm
 LAUNCHER = "datatrove.tools.launch_pickled_pipeline"
 HASH = HashConfig(hash_fc="sha1")  # datatrove's other one needs a version of xxhash below 4
-EMAIL, ADDRESS = "email@example.com", "192.0.2.1"  # of RFC 5737, which names nobody
+EMAIL, ADDRESS = "email@example.com", "192.0.2.1"  # RFC 5737 reserves the address for documentation.
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Curation:
     settings: CurationSettings
     output: Path
     split: Split
-    identity: dict[str, Any]  # of what is read
+    identity: dict[str, Any]  # Digests of the input.
 
     @classmethod
     def begin(cls, settings: CurationSettings, output: Path) -> Curation:
@@ -107,8 +107,8 @@ class Curation:
                 pattern, or the work folder has other settings.
         """
         if wild := sorted(PATTERN_CHARACTERS.intersection(str(output.absolute()))):
-            where = f"output {output.absolute()}: got {' '.join(wild)} in the path"
-            raise DataError(f"{where}, which datatrove takes for a pattern: choose another folder")
+            refused_output = f"output {output.absolute()}: got {' '.join(wild)} in the path"
+            raise DataError(f"{refused_output}, which datatrove takes for a pattern: choose another folder")
         output = place_of(output)
         if output.exists():
             raise DataError(f"output {output} exists: remove it, or choose another folder")
@@ -223,8 +223,8 @@ class Curation:
             for step in steps_of(self.work)
         )
         message = f"dataset {self.settings.dataset}: no document is left: {done}"
-        found = list(entries(self.work / "faults"))
-        return message + "".join(f"\n{fault['place']}: {fault['reason']}" for fault in found[:FAULTS_NAMED])
+        faults = list(entries(self.work / "faults"))
+        return message + "".join(f"\n{fault['place']}: {fault['reason']}" for fault in faults[:FAULTS_NAMED])
 
     def submit(self, slurm: Slurm) -> str:
         """Submit each stage as an array job that waits for the one before; return the last job's id.
@@ -236,8 +236,10 @@ class Curation:
             raise DataError("partition: there is no sbatch on PATH; run this on a node of the cluster")
         submitted = self.work / SUBMITTED
         before = json.loads(submitted.read_text()) if submitted.exists() else []
-        if left := _in_queue(before):
-            raise DataError(f"{self.work}: jobs {', '.join(left)} are queued already; wait for them, or scancel them")
+        if queued_jobs := _in_queue(before):
+            raise DataError(
+                f"{self.work}: jobs {', '.join(queued_jobs)} are queued already; wait for them, or scancel them"
+            )
         jobs = self._jobs(slurm)
         try:
             with _silence():
@@ -335,7 +337,7 @@ def _silence() -> Iterator[None]:
         try:
             yield
         finally:
-            loguru.logger.remove()  # what datatrove adds after each task writes to the closed file
+            loguru.logger.remove()  # After each task datatrove adds a logger that writes to the closed file.
 
 
 class _Speaks:

@@ -25,7 +25,7 @@ from podwright_training.data.token_shards import SUFFIX, write_token_shard
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.run_folder import write_atomically
 
-SHARD_TOKENS = 2**26  # of a file: 256 MB at most, which is what a task holds in memory
+SHARD_TOKENS = 2**26  # A task holds one file in memory, at most 256 MB.
 ENCODE_DOCUMENTS = 64  # one call of the tokenizer
 WORD = regex.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]+")  # noqa: RUF001 -- an apostrophe
 SENTENCE_END = regex.compile(r"(?<=[.!?。！？])\s+")  # noqa: RUF001 -- those of Chinese and Japanese
@@ -73,8 +73,8 @@ class ReadDataset(PipelineStep):  # type: ignore[misc]
                 document = Document(text=text, id=f"{name}:{number}")
                 self.stat_update("documents")
                 yield document
-        found = [fault._asdict() for fault in faults.found.values()]
-        write_atomically(self.folder / f"{rank:05d}.json", json.dumps(found, indent=1) + "\n")
+        named_faults = [fault._asdict() for fault in faults.found.values()]
+        write_atomically(self.folder / f"{rank:05d}.json", json.dumps(named_faults, indent=1) + "\n")
 
     def _texts(self, file: str, faults: Faults) -> Iterator[tuple[int | str, str]]:
         try:
@@ -136,8 +136,8 @@ class WriteTokens(PipelineStep):  # type: ignore[misc]
                     tokens[split] += len(ids)
                     if tokens[split] >= self.shard_tokens:
                         write(split)
-        for split, rest in waiting.items():
-            if rest:
+        for split, unwritten in waiting.items():
+            if unwritten:
                 write(split)
         write_atomically(self.folder / f"{rank:05d}.json", json.dumps(shards, indent=1) + "\n")
 

@@ -48,13 +48,13 @@ class Compiler:
         def captured(model: Callable[..., Any] | None = None, **options: Any) -> Any:
             return compile_(model, **{**options, "backend": self._graphs})
 
-        torch.compiler.reset()  # so that nothing is compiled already
+        torch.compiler.reset()
         clear_compilation_metrics()
         compilation.fused.cache_clear()
         with mock.patch.object(torch, "compile", captured):
             yield
 
-    def found(self) -> Compilation:
+    def result(self) -> Compilation:
         """Return the captured graphs."""
         breaks = (reason for reason in self._graphs.break_reasons if reason.graph_break)
         again = (item for item in get_compilation_metrics() if item.recompile_reason)
@@ -67,8 +67,8 @@ class Compiler:
 
 def _line(reason: Any) -> str:
     """Return the innermost line of the trainer."""
-    own = [frame for frame in reason.user_stack if Path(frame.filename).is_relative_to(PACKAGE)]
-    return f"{Path(own[-1].filename).relative_to(PACKAGE)}:{own[-1].lineno}" if own else "PyTorch"
+    frames = [frame for frame in reason.user_stack if Path(frame.filename).is_relative_to(PACKAGE)]
+    return f"{Path(frames[-1].filename).relative_to(PACKAGE)}:{frames[-1].lineno}" if frames else "PyTorch"
 
 
 def _last_line(text: str | None) -> str:

@@ -22,7 +22,7 @@ GATHERED = "gathered weights"
 COMMUNICATION = "communication buffers"
 LOGITS = "logits"
 ACTIVATIONS = "activations"  # kept from forward to backward
-WORKING = "working memory"  # of the forward or backward pass at the moment
+WORKING = "working memory"  # The current pass frees it at its end.
 
 CATEGORIES = (WEIGHTS, OPTIMIZER, GRADIENTS, GATHERED, COMMUNICATION, LOGITS, ACTIVATIONS, WORKING)
 
@@ -100,10 +100,10 @@ class Memory:
                 highest, at = total, index
         for number, change in (self._changes or [])[:at]:
             size[number] = size.get(number, 0) + change
-        found: Counter[str] = Counter()
+        bytes_by_category: Counter[str] = Counter()
         for number, bytes_ in size.items():
-            found[self._known[number].category or WORKING] += bytes_
-        return {category: found[category] for category in CATEGORIES}
+            bytes_by_category[self._known[number].category or WORKING] += bytes_
+        return {category: bytes_by_category[category] for category in CATEGORIES}
 
     def _free(self, number: int) -> None:
         storage = self._known[number]

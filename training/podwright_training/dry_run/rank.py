@@ -78,11 +78,11 @@ def kinds(options: TrainConfig, world_size: int) -> dict[int, str]:
     stages = options.pipeline_parallel
     if stages == 1:
         return {0: "all ranks"}
-    each = world_size // stages
+    stage_ranks = world_size // stages
     in_a_v = options.pipeline_schedule == "zero_bubble_v"
-    first, last = ("first and last stage", "innermost stages") if in_a_v else ("first stage", "last stage")
-    found = {0: first, each: "middle stages", (stages - 1) * each: last}
-    return found if stages > 2 else {0: first, each: last}  # noqa: PLR2004 - ends only
+    first_name, last_name = ("first and last stage", "innermost stages") if in_a_v else ("first stage", "last stage")
+    name_by_rank = {0: first_name, stage_ranks: "middle stages", (stages - 1) * stage_ranks: last_name}
+    return name_by_rank if stages > 2 else {0: first_name, stage_ranks: last_name}  # noqa: PLR2004 - ends only
 
 
 def run(options: TrainConfig, ranks: Ranks, kind: str) -> RankStep:
@@ -140,7 +140,7 @@ def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) ->
         kernels=dict(recorder.kernels),
         waits=dict(recorder.waits),
         flops=recorder.flops,
-        compilation=compiler.found() if options.compile else Compilation(),
+        compilation=compiler.result() if options.compile else Compilation(),
         start_s=start_s,
     )
 
@@ -185,8 +185,8 @@ def _without_values(recorder: Recorder) -> Iterator[None]:
         recorder.wait()
         return [total // len(counts)] * len(counts)
 
-    def init_weights(whole: LlamaForCausalLM, *, seed: int) -> None:  # noqa: ARG001
-        whole.reset_buffers()
+    def init_weights(all_stages: LlamaForCausalLM, *, seed: int) -> None:  # noqa: ARG001
+        all_stages.reset_buffers()
 
     def real_stages_of(*arguments: Any) -> list[Stage]:
         with _disable_current_modes():  # all on the meta device

@@ -30,7 +30,7 @@ aten, c10d, functional = torch.ops.aten, torch.ops.c10d, torch.ops._c10d_functio
 
 PACKAGE = Path(__file__).parents[1]
 
-KINDS = {  # of kernels: words in an operator's name; the first that fits counts
+KINDS = {  # Kinds of kernels by words in an operator's name; the first match counts.
     "attention": ("attention",),
     "matrix products": ("mm", "linear"),
     "optimizer": ("adam", "foreach"),
@@ -38,7 +38,7 @@ KINDS = {  # of kernels: words in an operator's name; the first that fits counts
 }
 WITHOUT_KERNEL = ("empty", "new_empty", "detach", "alias", "lift", "wait_tensor", "record_stream", "_unsafe_view")
 
-WAITS = (  # for values, or for a size that depends on them
+WAITS = (  # The host waits for values, or for a size that depends on them.
     *(aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select, aten.bincount),  # noqa: SLF001
     *(aten._unique, aten._unique2, aten.unique_dim, aten.unique_consecutive),  # noqa: SLF001
 )
@@ -239,7 +239,7 @@ def _without_kernels(recorder: Recorder, device_type: str) -> Iterator[None]:
         values: Tensor = tensor(*args, **options)
         if device.type != device_type:
             return values.to(device)
-        recorder.wait()  # for the copy from memory that is not pinned
+        recorder.wait()  # Copies from memory that is not pinned block the host.
         return torch.empty(values.shape, dtype=values.dtype, device=device)
 
     with (

@@ -114,8 +114,8 @@ def _lines(options: TrainConfig, step: RankStep, memory_gb: float | None) -> Ite
     peak = step.peak_bytes / GB
     yield f"  {'total':<36}{peak:>12.3f}" + (f"  {_verdict(peak, memory_gb)}" if memory_gb else "")
     saved = step.saved_bytes / GB
-    where = "which the host keeps" if options.cpu_offload else "of it"
-    yield f"  a checkpoint has {saved:.3f} GB, {where}; memory_checkpoint_freq takes {KEPT * saved:.3f} GB of the host"
+    place = "which the host keeps" if options.cpu_offload else "of it"
+    yield f"  a checkpoint has {saved:.3f} GB, {place}; memory_checkpoint_freq takes {KEPT * saved:.3f} GB of the host"
     yield f"  {'collectives of a step':<28}{'calls':>8}{'GB':>12}"
     for key, value in step.collectives.items():
         yield f"    {f'{key.kind}, {key.dimension}':<26}{value.calls:>8,}{value.size_bytes / GB:>12.3f}"
@@ -126,7 +126,7 @@ def _lines(options: TrainConfig, step: RankStep, memory_gb: float | None) -> Ite
     computed, model = step.flops / 1e12, _model_flops(options, step.sequences) / 1e12
     yield f"  matrix products and attention: {computed:,.3f} TFLOP; an even share of the model's: {model:,.3f}"
     if options.compile:
-        breaks, again = (sum(found.values()) for found in (step.compilation.breaks, step.compilation.recompiles))
+        breaks, again = (sum(counts.values()) for counts in (step.compilation.breaks, step.compilation.recompiles))
         yield f"  compiled: {step.compilation.graphs} graphs, {breaks} breaks within them, {again} compiled again"
     yield f"  built in {step.start_s:.1f} s here"
     for line in findings(options, step, memory_gb=memory_gb):

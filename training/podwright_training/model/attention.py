@@ -54,7 +54,9 @@ class Attention(nn.Module):
         return x.view(*x.shape[:-1], -1, self.head_dim)
 
 
-def make_mask(tokens_BT: Tensor, *, positions_BT: Tensor | None, window: int | None, how: str, first: int = 0) -> Mask:
+def make_mask(
+    tokens_BT: Tensor, *, positions_BT: Tensor | None, window: int | None, how: str, first_query: int = 0
+) -> Mask:
     """Make the mask of tokens that ``attend`` hides in addition to later ones: once per batch, for every block.
 
     Args:
@@ -62,20 +64,20 @@ def make_mask(tokens_BT: Tensor, *, positions_BT: Tensor | None, window: int | N
         positions_BT: position of each token in its document; tokens do not attend to other documents.
         window: tokens each token attends to, itself included.
         how: ``TrainConfig.attention``; a CPU has its own kernel for masks, unless this is ``sdpa``.
-        first: the tokens from this one on are the queries, all are keys.
+        first_query: the tokens from this one on are the queries, all are keys.
     """
     length, device = tokens_BT.shape[1], tokens_BT.device
     starts_BT = None
     if positions_BT is not None:
         starts_BT = (torch.arange(length, device=device) - positions_BT).clamp(min=0)
     own_kernel = device.type == "cpu" and how != "sdpa"
-    if starts_BT is None and (window is None or window >= length) and not (own_kernel and first):
+    if starts_BT is None and (window is None or window >= length) and not (own_kernel and first_query):
         return None
     if own_kernel:
-        return rows_of(length, starts_BT=starts_BT, window=window, first=first)
+        return rows_of(length, starts_BT=starts_BT, window=window, first_query=first_query)
     if uses_flex(how, device):
-        return block_mask(length, starts_BT=starts_BT, window=window, device=device, first=first)
-    return pair_mask(length, starts_BT=starts_BT, window=window, device=device, first=first)
+        return block_mask(length, starts_BT=starts_BT, window=window, device=device, first_query=first_query)
+    return pair_mask(length, starts_BT=starts_BT, window=window, device=device, first_query=first_query)
 
 
 def mask_problem(options: TrainConfig, device: torch.device) -> str | None:
@@ -121,30 +123,35 @@ def attend(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, mask: Mask) -> Tensor
 
 
 def pair_mask(
-    length: int, *, starts_BT: Tensor | None, window: int | None, device: torch.device, first: int = 0
+    length: int, *, starts_BT: Tensor | None, window: int | None, device: torch.device, first_query: int = 0
 ) -> Tensor:
-    """Return True where a token from ``first`` on attends to another, ``[B or 1, 1, T - first, T]``."""
+    """Return True where a token from ``first_query`` on attends to another, ``[B or 1, 1, T - first_query, T]``."""
     token_T = torch.arange(length, device=device)
-    starts = None if starts_BT is None else starts_BT[:, first:].unsqueeze(-1)
-    seen = _sees(token_T[first:].unsqueeze(-1), token_T, starts, window)
-    return seen.expand(1, *seen.shape[-2:]).unsqueeze(1) if starts_BT is None else seen.unsqueeze(1)
+    starts = None if starts_BT is None else starts_BT[:, first_query:].unsqueeze(-1)
+    visible = _sees(token_T[first_query:].unsqueeze(-1), token_T, starts, window)
+    return visible.expand(1, *visible.shape[-2:]).unsqueeze(1) if starts_BT is None else visible.unsqueeze(1)
 
 
 def block_mask(
-    length: int, *, starts_BT: Tensor | None, window: int | None, device: torch.device, first: int = 0
+    length: int, *, starts_BT: Tensor | None, window: int | None, device: torch.device, first_query: int = 0
 ) -> BlockMask:
     """Return the mask for ``flex_attention``, from each block's ends: no pair of tokens is looked at.
 
     A token sees all tokens from ``lowest`` to itself, and ``lowest`` never falls from one token to the next.
     """
 
-    def sees(sequence: Tensor, _head: Tensor, token: Tensor, other: Tensor) -> Tensor:
-        return _sees(first + token, other, None if starts_BT is None else starts_BT[sequence, first + token], window)
+    def sees(sequence: Tensor, _head: Tensor, token: Tensor, key_token: Tensor) -> Tensor:
+        return _sees(
+            first_query + token,
+            key_token,
+            None if starts_BT is None else starts_BT[sequence, first_query + token],
+            window,
+        )
 
     lowest_BT = torch.zeros(1, length, dtype=torch.int64, device=device) if starts_BT is None else starts_BT
     if window is not None:
         lowest_BT = torch.maximum(lowest_BT, torch.arange(length, device=device) - window + 1)
-    begins_Q = torch.arange(first, length, MASK_BLOCK, device=device)
+    begins_Q = torch.arange(first_query, length, MASK_BLOCK, device=device)
     lasts_Q = (begins_Q + MASK_BLOCK - 1).clamp(max=length - 1)
     begins_K = torch.arange(0, length, MASK_BLOCK, device=device)
     lasts_K = begins_K + MASK_BLOCK - 1
@@ -156,21 +163,21 @@ def block_mask(
         *_blocks(full_BQK),
         BLOCK_SIZE=MASK_BLOCK,
         mask_mod=sees,
-        seq_lengths=(length - first, length),
+        seq_lengths=(length - first_query, length),
     )
 
 
 def _blocks(chosen_BQK: Tensor) -> tuple[Tensor, Tensor]:
     """Return the number of chosen blocks of keys per block of queries, and all blocks, the chosen ones first."""
-    chosen = chosen_BQK.unsqueeze(1).to(torch.int32)  # for all heads
+    chosen = chosen_BQK.unsqueeze(1).to(torch.int32)  # All heads share them.
     return chosen.sum(-1, dtype=torch.int32), chosen.argsort(dim=-1, descending=True, stable=True).to(torch.int32)
 
 
-def _sees(token: Tensor, other: Tensor, start: Tensor | None, window: int | None) -> Tensor:
-    seen = other <= token
+def _sees(token: Tensor, key_token: Tensor, start: Tensor | None, window: int | None) -> Tensor:
+    visible = key_token <= token
     if window is not None:
-        seen &= other > token - window
-    return seen if start is None else seen & (other >= start)
+        visible &= key_token > token - window
+    return visible if start is None else visible & (key_token >= start)
 
 
 def _flex_attention(q: Tensor, k: Tensor, v: Tensor, *, block_mask: BlockMask, enable_gqa: bool) -> Any:

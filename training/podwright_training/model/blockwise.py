@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 ROWS = 32  # queries at a time: few, so that little is computed only to be masked; many, so that products are large
-PAIRS = 16  # of a sequence and a key-value head, at a time: intermediate results stay in the cache
+PAIRS = 16  # Pairs of a sequence and a key-value head at a time: their intermediate results fit the cache.
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Queries of the tokens ``begin`` … ``end - 1``, which attend to keys from ``first`` on.
+    """Queries of the tokens ``begin`` … ``end - 1``, which attend to keys from ``first_key`` on.
 
     Attributes:
         hidden: True where a query must not attend to a key, ``[B or 1, 1, 1, rows, last keys]``: all attend to keys
@@ -28,7 +28,7 @@ class Rows:
 
     begin: int
     end: int
-    first: int
+    first_key: int
     hidden: Tensor
 
     def of(self, begin: int, sequences: int) -> Rows:
@@ -36,8 +36,8 @@ class Rows:
         return self if len(self.hidden) == 1 else replace(self, hidden=self.hidden[begin : begin + sequences])
 
 
-def rows_of(length: int, *, starts_BT: Tensor | None, window: int | None, first: int = 0) -> list[Rows]:
-    """Divide the queries of the tokens ``first`` … ``length - 1``.
+def rows_of(length: int, *, starts_BT: Tensor | None, window: int | None, first_query: int = 0) -> list[Rows]:
+    """Divide the queries of the tokens ``first_query`` … ``length - 1``.
 
     Each attends to at most ``window`` tokens, and none before its document's start.
     """
@@ -45,9 +45,9 @@ def rows_of(length: int, *, starts_BT: Tensor | None, window: int | None, first:
         later = torch.ones(ROWS, ROWS, dtype=torch.bool).triu(1)
         return [
             Rows(begin, end, 0, later[None, None, None, : end - begin, : end - begin])
-            for begin, end in _spans(first, length)
+            for begin, end in _spans(first_query, length)
         ]
-    return [_masked_rows(begin, end, starts_BT, window) for begin, end in _spans(first, length)]
+    return [_masked_rows(begin, end, starts_BT, window) for begin, end in _spans(first_query, length)]
 
 
 def blockwise_attention(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, rows: list[Rows]) -> Tensor:
@@ -76,7 +76,7 @@ class _BlockwiseAttention(torch.autograd.Function):
             queries = slice(part.begin - skipped, part.end - skipped)
             q_PRH = _by_pair(q_BTNH[:, queries], heads)
             p_PRT = _probabilities(q_PRH, k_PTH, part, len(q_BTNH))
-            y_PRH = torch.bmm(p_PRT, v_PTH[:, part.first : part.end])
+            y_PRH = torch.bmm(p_PRT, v_PTH[:, part.first_key : part.end])
             _put(y_BTNH[:, queries], y_PRH, heads)
         ctx.save_for_backward(q_BTNH, k_PTH, v_PTH)
         ctx.rows = rows
@@ -91,7 +91,7 @@ class _BlockwiseAttention(torch.autograd.Function):
         dk_PTH, dv_PTH = (torch.zeros_like(x, dtype=torch.float32) for x in (k_PTH, v_PTH))
         skipped = k_PTH.shape[1] - q_BTNH.shape[1]
         for part in ctx.rows:
-            queries, keys = slice(part.begin - skipped, part.end - skipped), slice(part.first, part.end)
+            queries, keys = slice(part.begin - skipped, part.end - skipped), slice(part.first_key, part.end)
             q_PRH, dy_PRH = _by_pair(q_BTNH[:, queries], heads), _by_pair(dy_BTNH[:, queries], heads)
             p_PRT = _probabilities(q_PRH, k_PTH, part, len(q_BTNH))
             dv_PTH[:, keys] += torch.bmm(p_PRT.mT, dy_PRH)
@@ -104,8 +104,8 @@ class _BlockwiseAttention(torch.autograd.Function):
         return dq_BTNH, dk, dv, None
 
 
-def _spans(first: int, length: int) -> list[tuple[int, int]]:
-    return [(begin, min(begin + ROWS, length)) for begin in range(first, length, ROWS)]
+def _spans(first_query: int, length: int) -> list[tuple[int, int]]:
+    return [(begin, min(begin + ROWS, length)) for begin in range(first_query, length, ROWS)]
 
 
 def _masked_rows(begin: int, end: int, starts_BT: Tensor | None, window: int | None) -> Rows:
@@ -113,10 +113,10 @@ def _masked_rows(begin: int, end: int, starts_BT: Tensor | None, window: int | N
     sees_from = torch.zeros_like(query_R1) if window is None else (query_R1 - window + 1).clamp(min=0)
     if starts_BT is not None:
         sees_from = sees_from.maximum(starts_BT[:, begin:end].unsqueeze(-1))
-    first = int(sees_from.min())
-    key_T = torch.arange(first, end)
+    first_key = int(sees_from.min())
+    key_T = torch.arange(first_key, end)
     hidden = (key_T > query_R1) | (key_T < sees_from)
-    return Rows(begin, end, first, hidden.view(-1, 1, 1, *hidden.shape[-2:]))
+    return Rows(begin, end, first_key, hidden.view(-1, 1, 1, *hidden.shape[-2:]))
 
 
 def _by_pair(x_BTMH: Tensor, heads: int) -> Tensor:
@@ -134,7 +134,7 @@ def _put(target_BTMH: Tensor, x_PRH: Tensor, heads: int) -> None:
 
 
 def _probabilities(q_PRH: Tensor, k_PTH: Tensor, part: Rows, sequences: int) -> Tensor:
-    keys_PTH = k_PTH[:, part.first : part.end]
+    keys_PTH = k_PTH[:, part.first_key : part.end]
     s_PRT = torch.bmm(q_PRH * q_PRH.shape[-1] ** -0.5, keys_PTH.mT)
     by_row = s_PRT.view(sequences, len(k_PTH) // sequences, -1, part.end - part.begin, keys_PTH.shape[1])
     by_row[..., -part.hidden.shape[-1] :].masked_fill_(part.hidden, float("-inf"))

@@ -16,7 +16,11 @@ from podwright_training.model.float8 import MULTIPLE, Float8Linear, use_float8
 from podwright_training.model.llama import Block, LlamaForCausalLM
 from podwright_training.model.recomputation import Recomputation
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}  # by sections.compute.PRECISIONS
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+}  # The keys are sections.compute.PRECISIONS.
 
 
 def configure(model: LlamaForCausalLM, options: TrainConfig, device_type: str) -> None:
@@ -27,9 +31,11 @@ def configure(model: LlamaForCausalLM, options: TrainConfig, device_type: str) -
         model.lm_head.compiled = options.compile
     model.model.attention = options.attention
     if options.float8:
-        use_float8(model.model.layers, parts=options.tensor_parallel)  # not the head; routers are no such layers
+        use_float8(
+            model.model.layers, parts=options.tensor_parallel
+        )  # The head stays in bf16; routers are other layers.
     budgeted = options.activation_checkpointing and options.activation_checkpointing_mode == "budget"
-    # of the process, read when a block is first compiled
+    # PyTorch reads this variable of the process when a block is first compiled.
     compiler.activation_memory_budget = options.activation_memory_budget if budgeted else 1.0
     for block in model.model.layers:
         if isinstance(block, Block):

@@ -161,12 +161,12 @@ def from_hugging_face(name: str, shape: Sequence[int], *, model_type: str) -> It
         shape: Its shape.
         model_type: ``ModelConfig.model_type``.
     """
-    block, found, last = name.partition(".mlp.")
+    block, separator, parameter = name.partition(".mlp.")
     on_disk = ARCHITECTURES[model_type].expert_names
-    if on_disk and last == "gate.weight":
-        yield HuggingFacePart(f"{block}.{on_disk.module}.{last}", (0, 0), tuple(shape))
-    elif on_disk and found and last.startswith("experts."):
-        names = (on_disk.gate, on_disk.up) if last == "experts.gate_up_proj" else (on_disk.down,)
+    if on_disk and parameter == "gate.weight":
+        yield HuggingFacePart(f"{block}.{on_disk.module}.{parameter}", (0, 0), tuple(shape))
+    elif on_disk and separator and parameter.startswith("experts."):
+        names = (on_disk.gate, on_disk.up) if parameter == "experts.gate_up_proj" else (on_disk.down,)
         rows = shape[1] // len(names)
         for index in range(shape[0]):
             for number, matrix_name in enumerate(names):
@@ -193,7 +193,7 @@ def _own(weight_EFD: Tensor) -> Tensor:
 
 
 def _multiply(x_PD: Tensor, weight_EFD: Tensor, counts_E: Tensor) -> Tensor:
-    if x_PD.device.type in GPUS and x_PD.dtype == torch.bfloat16:  # of other kinds, PyTorch 2.13 has no gradient
+    if x_PD.device.type in GPUS and x_PD.dtype == torch.bfloat16:  # PyTorch 2.13 has no gradient for others.
         ends_E = counts_E.cumsum(0).to(torch.int32)
         return F.grouped_mm(x_PD, weight_EFD.mT, offs=ends_E)
     parts = zip(torch.split(x_PD, to_host(counts_E, len(x_PD))), weight_EFD.unbind(), strict=True)

@@ -16,7 +16,7 @@ from torch.nn.functional import ScalingType
 
 FLOAT8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FLOAT8).max
-MULTIPLE = 16  # of rows and columns, which the kernels need
+MULTIPLE = 16  # The kernels need multiples of it, of rows and columns.
 
 
 class Float8Linear(nn.Linear):

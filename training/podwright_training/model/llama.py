@@ -22,7 +22,7 @@ from podwright_training.model.head import Head
 from podwright_training.model.recomputation import Recomputation
 from podwright_training.model.rotary import RotaryEmbedding
 
-LOGIT_VARIANCE = 0.1  # of a new model: its loss is ln(vocab_size) + 0.05, whatever its width
+LOGIT_VARIANCE = 0.1  # A new model's loss is then ln(vocab_size) + 0.05, whatever its width.
 
 
 class LlamaForCausalLM(nn.Module):

@@ -38,8 +38,8 @@ def once(owner: object, compute: Callable[[], T]) -> T:
         return compute()
     if id(owner) not in remembered:
         remembered[id(owner)] = compute()
-    found: T = remembered[id(owner)]
-    return found
+    value: T = remembered[id(owner)]
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +115,11 @@ class _Frame:
         return self._saved[number]
 
     def _save(self, tensor: Tensor) -> Tensor:
-        alone = tensor.detach()  # without the graph, which would keep itself where it saves what it returned
-        self._saved.append(alone)
+        detached = tensor.detach()  # A graph that saves its own result would keep itself alive.
+        self._saved.append(detached)
         if len(self._saved) == self._count:
             raise _Recomputed
-        return alone
+        return detached
 
 
 def _is_float(item: Any) -> bool:

@@ -33,8 +33,8 @@ class RotaryEmbedding(nn.Module):
 
 def rotate(x_BTNH: Tensor, cos_T1H: Tensor, sin_T1H: Tensor) -> Tensor:
     """Rotate each pair of dimensions ``i`` and ``i + H / 2`` by its angle: the pairing of Hugging Face's Llama."""
-    first, second = x_BTNH.chunk(2, dim=-1)
-    return torch.addcmul(x_BTNH * cos_T1H, torch.cat((second, first), dim=-1), sin_T1H)
+    first_half, second_half = x_BTNH.chunk(2, dim=-1)
+    return torch.addcmul(x_BTNH * cos_T1H, torch.cat((second_half, first_half), dim=-1), sin_T1H)
 
 
 def rotary_frequencies(config: ModelConfig, device: torch.device | None = None) -> Tensor:
@@ -50,5 +50,5 @@ def rotary_frequencies(config: ModelConfig, device: torch.device | None = None) 
         return frequencies
     waves_in_context = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
     span = scaling.high_freq_factor - scaling.low_freq_factor
-    kept = ((waves_in_context - scaling.low_freq_factor) / span).clamp(0, 1)
-    return frequencies * (kept + (1 - kept) / scaling.factor)
+    kept_share = ((waves_in_context - scaling.low_freq_factor) / span).clamp(0, 1)
+    return frequencies * (kept_share + (1 - kept_share) / scaling.factor)

@@ -77,7 +77,7 @@ class Stage(nn.Module):
                 positions_BT=None if positions_BS is None else positions_BS[:, : run.stop],
                 window=parts.config.sliding_window,
                 how=parts.attention,
-                first=run.start,
+                first_query=run.start,
             )
             for run in self._share.runs(tokens_BS.shape[1])
         ]

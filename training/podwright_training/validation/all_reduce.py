@@ -66,7 +66,7 @@ def transport_of(log: str) -> str:
 
 def _log_to(path: Path) -> None:
     os.environ |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": str(path)}
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "^docker,lo,veth")  # as the trainer's batch script
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "^docker,lo,veth")  # The trainer's batch script sets the same.
 
 
 def _timed(data: object, *, on_gpu: bool) -> float:

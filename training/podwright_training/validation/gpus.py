@@ -52,14 +52,14 @@ def query() -> tuple[Gpu, ...]:
 
 
 def _gpu(row: Sequence[str]) -> Gpu:
-    index, name, clock, most, errors, reasons = row
+    index, name, clock, max_clock, errors, reasons = row
     bits = int(reasons, 16) if reasons.startswith("0x") else 0
     ecc = _number(errors)
     return Gpu(
         index=int(index),
         name=name,
         sm_clock_mhz=_number(clock),
-        most_sm_clock_mhz=_number(most),
+        most_sm_clock_mhz=_number(max_clock),
         ecc_uncorrected=None if ecc is None else int(ecc),
         throttled_by=tuple(word for bit, word in FAULTS.items() if bits & bit),
     )

@@ -21,9 +21,9 @@ from podwright_training.validation.rounds import Pair, rounds
 from podwright_training.validation.slow import fastest_of_nodes, slow_nodes, slow_pairs
 from podwright_training.validation.steps import ALL_REDUCE, NODE, READ, SrunStep, hostnames, read_result
 
-STEP_LIMIT_S = 300  # of one measurement, with the start of Python and torch on a cold file system
-FIRST_PORT, PORTS = 20000, 10000  # below the ephemeral ports
-PARTNERS = 2  # with which a slow node is measured again, or a silent one fails before it is left out
+STEP_LIMIT_S = 300  # One measurement includes the start of Python and torch on a cold file system.
+FIRST_PORT, PORTS = 20000, 10000  # Ephemeral ports begin above.
+PARTNERS = 2  # A slow node is measured again with so many others; a silent one fails with so many.
 
 
 def measure(folder: Path, *, file_mib: int, max_rounds: int | None = None) -> None:
@@ -44,7 +44,7 @@ def measure(folder: Path, *, file_mib: int, max_rounds: int | None = None) -> No
         pairs = reductions.between(equal, max_rounds)
     finally:
         remove_files(folder)
-    found = Measurements(
+    measurements = Measurements(
         started_at=started_at,
         finished_at=_now(),
         job_id=os.environ["SLURM_JOB_ID"],
@@ -53,7 +53,7 @@ def measure(folder: Path, *, file_mib: int, max_rounds: int | None = None) -> No
         inside=tuple(inside),
         pairs=tuple(pairs),
     )
-    write_atomically(folder / FILE_NAME, found.to_json())
+    write_atomically(folder / FILE_NAME, measurements.to_json())
     print("done", flush=True)
 
 
@@ -68,11 +68,11 @@ class JobNodes:
         """Return the report of each node; all measure at the same time."""
         print(f"{len(self.names)} nodes: GPUs, EFA, clock, files", flush=True)
         failed = self._step(NODE, f"--file-mib={file_mib}")
-        found = {name: read_result(self.folder, f"{NODE}-{name}") for name in self.names}
-        missing = [name for name, result in found.items() if result is None]
+        result_by_node = {name: read_result(self.folder, f"{NODE}-{name}") for name in self.names}
+        missing = [name for name, result in result_by_node.items() if result is None]
         if not missing:
             failed = self._step(READ)
-        return [self._report(name, found[name], failed) for name in self.names]
+        return [self._report(name, result_by_node[name], failed) for name in self.names]
 
     def _step(self, part: str, *words: str) -> str:
         return SrunStep(self.names, 1, STEP_LIMIT_S).run(part, f"--folder={self.folder}", *words)
@@ -100,16 +100,16 @@ class Reductions:
     def between(self, names: Sequence[str], max_rounds: int | None) -> list[Reduction]:
         """Measure between pairs in rounds; measure failed and slow pairs again, alone."""
         planned = rounds(names)[:max_rounds]
-        found: list[Reduction] = []
+        reductions: list[Reduction] = []
         for number, meeting in enumerate(planned, start=1):
-            broken = silent_nodes(found)  # each of their pairs would take the whole time limit
+            broken = silent_nodes(reductions)  # each of their pairs would take the whole time limit
             pairs = [pair for pair in meeting if not broken & set(pair)]
             print(f"round {number} of {len(planned)}: all-reduce of {len(pairs)} pairs", flush=True)
-            found += self._at_once(pairs)
-        again = doubtful(found)
+            reductions += self._at_once(pairs)
+        again = doubtful(reductions)
         if again:
             print(f"again, one by one: {len(again)} pairs", flush=True)
-        return found + [self._measure(pair) for pair in again]
+        return reductions + [self._measure(pair) for pair in again]
 
     def _at_once(self, groups: Sequence[tuple[str, ...]]) -> list[Reduction]:
         with ThreadPoolExecutor(max_workers=max(1, len(groups))) as pool:
@@ -127,20 +127,20 @@ class Reductions:
         return Reduction(names, tuple(result["bus_gb_s"]), result["transport"], result["size_bytes"])
 
 
-def silent_nodes(found: Sequence[Reduction]) -> set[str]:
+def silent_nodes(reductions: Sequence[Reduction]) -> set[str]:
     """Return the nodes that failed with several partners and never succeeded."""
-    failures = Counter(name for pair in found if not pair.bus_gb_s for name in pair.nodes)
-    succeeded = {name for pair in found if pair.bus_gb_s for name in pair.nodes}
+    failures = Counter(name for pair in reductions if not pair.bus_gb_s for name in pair.nodes)
+    succeeded = {name for pair in reductions if pair.bus_gb_s for name in pair.nodes}
     return {name for name, count in failures.items() if count >= PARTNERS and name not in succeeded}
 
 
-def doubtful(found: Sequence[Reduction]) -> list[Pair]:
+def doubtful(reductions: Sequence[Reduction]) -> list[Pair]:
     """Return the pairs to measure again: failed pairs, slow pairs, and slow nodes with the fastest others."""
-    measured = {(pair.nodes[0], pair.nodes[1]): pair.bus_gb_s for pair in found}
+    measured = {(pair.nodes[0], pair.nodes[1]): pair.bus_gb_s for pair in reductions}
     fastest = fastest_of_nodes(measured)
     slow = slow_nodes(measured)
     partners = sorted(set(fastest) - set(slow), key=fastest.__getitem__, reverse=True)[:PARTNERS]
-    silent = silent_nodes(found)
+    silent = silent_nodes(reductions)
     failed = [pair for pair, speeds in measured.items() if not speeds and not silent & set(pair)]
     return list(dict.fromkeys([*failed, *slow_pairs(measured), *itertools.product(slow, partners)]))
 

@@ -32,18 +32,18 @@ class NodeReport:
     name: str
     gpus: tuple[Gpu, ...] = ()
     efa_interfaces: int | None = None  # that libfabric lists; None without fi_info
-    clock_offset_s: float | None = None  # from the time service; None if no program knows it
+    clock_offset_s: float | None = None  # The time service's; None if no program knows it.
     clock_source: str = ""
     write_mib_s: tuple[float, ...] = ()
     read_mib_s: tuple[float, ...] = ()
     error: str = ""
 
     @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> NodeReport:
+    def from_dict(cls, document: dict[str, Any]) -> NodeReport:
         """Return the report of its JSON object."""
-        gpus = tuple(Gpu(**{**gpu, "throttled_by": tuple(gpu["throttled_by"])}) for gpu in given["gpus"])
-        speeds = {name: tuple(given[name]) for name in ("write_mib_s", "read_mib_s")}
-        return cls(**{**given, **speeds, "gpus": gpus})
+        gpus = tuple(Gpu(**{**gpu, "throttled_by": tuple(gpu["throttled_by"])}) for gpu in document["gpus"])
+        speeds = {name: tuple(document[name]) for name in ("write_mib_s", "read_mib_s")}
+        return cls(**{**document, **speeds, "gpus": gpus})
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,16 @@ class Measurements:
     job_id: str
     ranks_per_node: int
     nodes: tuple[NodeReport, ...]
-    inside: tuple[Reduction, ...] = field(default=())  # of one node each; none with one rank per node
+    inside: tuple[Reduction, ...] = field(default=())  # Within one node each; empty with one rank per node.
     pairs: tuple[Reduction, ...] = field(default=())
 
     def speeds_of_pairs(self) -> dict[tuple[str, str], Sequence[float]]:
         """Return every measurement of each pair that has any."""
-        found: dict[tuple[str, str], list[float]] = {}
+        speeds_by_pair: dict[tuple[str, str], list[float]] = {}
         for pair in self.pairs:
             if pair.bus_gb_s:
-                found.setdefault((min(pair.nodes), max(pair.nodes)), []).extend(pair.bus_gb_s)
-        return {pair: tuple(speeds) for pair, speeds in found.items()}
+                speeds_by_pair.setdefault((min(pair.nodes), max(pair.nodes)), []).extend(pair.bus_gb_s)
+        return {pair: tuple(speeds) for pair, speeds in speeds_by_pair.items()}
 
     def to_json(self) -> str:
         """Return the JSON document."""
@@ -102,5 +102,5 @@ class Measurements:
             raise ValueError(f"no measurements: {error}") from error
 
 
-def _reduction(given: dict[str, Any]) -> Reduction:
-    return Reduction(**{**given, "nodes": tuple(given["nodes"]), "bus_gb_s": tuple(given["bus_gb_s"])})
+def _reduction(document: dict[str, Any]) -> Reduction:
+    return Reduction(**{**document, "nodes": tuple(document["nodes"]), "bus_gb_s": tuple(document["bus_gb_s"])})

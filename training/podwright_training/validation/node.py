@@ -39,12 +39,12 @@ def clock_offset() -> tuple[float | None, str]:
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html
     """
-    found = _OFFSET.search(answer("chronyc", "tracking"))
-    if found:
-        return float(found[1]) * (1 if found[2] == "fast" else -1), "chronyc"
-    found = _TIMESYNC_OFFSET.search(answer("timedatectl", "timesync-status"))
-    if found:
-        return float(found[1]) * _UNITS[found[2]], "timedatectl"
+    match = _OFFSET.search(answer("chronyc", "tracking"))
+    if match:
+        return float(match[1]) * (1 if match[2] == "fast" else -1), "chronyc"
+    match = _TIMESYNC_OFFSET.search(answer("timedatectl", "timesync-status"))
+    if match:
+        return float(match[1]) * _UNITS[match[2]], "timedatectl"
     return None, ""
 
 

@@ -16,9 +16,9 @@ def rounds(names: Sequence[str]) -> list[list[Pair]]:
     circle: list[str | None] = list(names)
     if len(circle) % 2:
         circle.append(None)
-    half, made = len(circle) // 2, []
+    half, meetings = len(circle) // 2, []
     for _ in range(len(circle) - 1):
         opposite = zip(circle[:half], reversed(circle[half:]), strict=True)
-        made.append([(one, other) for one, other in opposite if one is not None and other is not None])
+        meetings.append([(node, partner) for node, partner in opposite if node is not None and partner is not None])
         circle[1:] = [circle[-1], *circle[1:-1]]
-    return made
+    return meetings

@@ -15,7 +15,7 @@ from statistics import median
 
 TOLERANCE = 0.2
 MOST_TOLERANCE = 0.6
-LEAST_SUBJECTS = 3  # of two, nobody knows which one is right
+LEAST_SUBJECTS = 3  # Two subjects do not show which one is slow.
 
 
 def spread(measured: Iterable[Sequence[float]]) -> float:
@@ -35,8 +35,8 @@ def limit(fastest: Iterable[float], *, spread: float, tolerance: float = TOLERAN
 def slow(measured: Mapping[str, Sequence[float]], *, tolerance: float = TOLERANCE) -> list[str]:
     """Return the subjects whose fastest measurement is below the limit, slowest first."""
     fastest = {name: max(speeds) for name, speeds in measured.items() if speeds}
-    least = limit(fastest.values(), spread=spread(measured.values()), tolerance=tolerance)
-    return sorted((name for name, speed in fastest.items() if speed < least), key=fastest.__getitem__)
+    min_speed = limit(fastest.values(), spread=spread(measured.values()), tolerance=tolerance)
+    return sorted((name for name, speed in fastest.items() if speed < min_speed), key=fastest.__getitem__)
 
 
 def slow_nodes(pairs: Mapping[tuple[str, str], Sequence[float]]) -> list[str]:
@@ -46,17 +46,17 @@ def slow_nodes(pairs: Mapping[tuple[str, str], Sequence[float]]) -> list[str]:
         pairs: measurements of each pair of nodes.
     """
     fastest = fastest_of_nodes(pairs)
-    least = limit(fastest.values(), spread=spread(pairs.values()))
-    return sorted((name for name, speed in fastest.items() if speed < least), key=fastest.__getitem__)
+    min_speed = limit(fastest.values(), spread=spread(pairs.values()))
+    return sorted((name for name, speed in fastest.items() if speed < min_speed), key=fastest.__getitem__)
 
 
 def slow_pairs(pairs: Mapping[tuple[str, str], Sequence[float]]) -> list[tuple[str, str]]:
     """Return the slow pairs of nodes that are not slow themselves: the network between them is."""
     fastest = {pair: max(speeds) for pair, speeds in pairs.items() if speeds}
     named = set(slow_nodes(pairs))
-    others = {pair: speed for pair, speed in fastest.items() if not named & set(pair)}
-    least = limit(others.values(), spread=spread(pairs[pair] for pair in others))
-    return sorted((pair for pair, speed in others.items() if speed < least), key=others.__getitem__)
+    normal_pairs = {pair: speed for pair, speed in fastest.items() if not named & set(pair)}
+    min_speed = limit(normal_pairs.values(), spread=spread(pairs[pair] for pair in normal_pairs))
+    return sorted((pair for pair, speed in normal_pairs.items() if speed < min_speed), key=normal_pairs.__getitem__)
 
 
 def fastest_of_nodes(pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, float]:

@@ -84,8 +84,8 @@ class SrunStep:
         if not process.returncode:
             return ""
         lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
-        said = next((line for line in lines if "Error" in line), lines[0] if lines else "no output")
-        return f"{said.strip()} (exit status {process.returncode})"
+        reason = next((line for line in lines if "Error" in line), lines[0] if lines else "no output")
+        return f"{reason.strip()} (exit status {process.returncode})"
 
 
 # Variables of the job's own request, which its steps must not inherit.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from podwright_training.config.option import Conflicts, option
 
-AUTO = "auto"  # of memory_checkpoint_freq
+AUTO = "auto"  # memory_checkpoint_freq accepts this word.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from podwright_training.config.option import Conflicts, option
 
 LONGEST_WAIT_S = 30 * 24 * 3600  # longer ones are slips, as of milliseconds
-LONGEST_SILENCE_S = 3600  # of idle GPUs at each lost host
+LONGEST_SILENCE_S = 3600  # GPUs idle so long at most after a host is lost.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class ElasticOptions:
 
 def conflicts(options: ElasticOptions) -> Conflicts:
     """Yield the conflicts among these options."""
-    least, most = options.min_nodes, options.max_nodes
-    if least is None and most is not None:
-        yield ("max_nodes", "min_nodes"), f"max_nodes {most} needs min_nodes"
-    if least is not None and most is not None and least > most:
-        yield ("min_nodes", "max_nodes"), f"min_nodes {least} is above max_nodes {most}"
+    min_nodes, max_nodes = options.min_nodes, options.max_nodes
+    if min_nodes is None and max_nodes is not None:
+        yield ("max_nodes", "min_nodes"), f"max_nodes {max_nodes} needs min_nodes"
+    if min_nodes is not None and max_nodes is not None and min_nodes > max_nodes:
+        yield ("min_nodes", "max_nodes"), f"min_nodes {min_nodes} is above max_nodes {max_nodes}"

@@ -26,8 +26,8 @@ class LoggingOptions:
         """Return the steps to trace; raise ``ValueError`` if ``profile_steps`` is not ``first-last``."""
         if self.profile_steps is None:
             return range(0)
-        first, _, last = self.profile_steps.partition("-")
-        steps = range(int(first), int(last) + 1)
+        begin, _, end = self.profile_steps.partition("-")
+        steps = range(int(begin), int(end) + 1)
         if not steps or steps[0] < 1:
             raise ValueError
         return steps

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from podwright_training.config.option import Conflicts, option
 
-SMALL_BYTES = 1 << 30  # of gathered weights: little beside any device's memory
+SMALL_BYTES = 1 << 30  # Gathered weights of this size are little beside any device's memory.
 QUICK_LOSS_CHUNK_TOKENS = {"cpu": 512, "accelerator": 4096}  # measured: on a CPU, more only costs memory
 
 

@@ -105,8 +105,8 @@ def _head_conflicts(options: ModelOptions) -> Conflicts:
         )
     elif (options.head_dim or options.hidden_size // options.num_heads) % 2:
         width = f"hidden_size {options.hidden_size} / num_heads {options.num_heads}"
-        given = f"head_dim {options.head_dim}" if options.head_dim else width
-        yield ("hidden_size", "num_heads", "head_dim"), f"{given} is odd; rotary embeddings rotate pairs"
+        source = f"head_dim {options.head_dim}" if options.head_dim else width
+        yield ("hidden_size", "num_heads", "head_dim"), f"{source} is odd; rotary embeddings rotate pairs"
     if options.num_heads % (options.num_key_value_heads or options.num_heads):
         yield (
             ("num_heads", "num_key_value_heads"),
@@ -120,10 +120,10 @@ def _family_conflicts(options: ModelOptions) -> Conflicts:
     for name in OPTIONAL_FEATURES:
         value = getattr(options, name)
         if value and not family.supports(name):
-            other = " or ".join(families_with(name))
+            families = " or ".join(families_with(name))
             yield (
                 (name, "model_type"),
-                f"{name} {int(value)}: model_type {options.model_type} does not support it; use {other}",
+                f"{name} {int(value)}: model_type {options.model_type} does not support it; use {families}",
             )
         if not value and family.requires(name):
             yield (name, "model_type"), f"model_type {options.model_type} needs {name}"

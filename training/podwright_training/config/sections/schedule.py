@@ -54,8 +54,8 @@ def conflicts(options: ScheduleOptions) -> Conflicts:
         yield ("min_lr", "lr"), f"min_lr {options.min_lr} is above lr {options.lr}"
     parts = ("warmup", "wsd_decay", "plateau") if options.lr_schedule == "wsd" else ("warmup", "plateau")
     if sum(getattr(options, name) for name in parts) > 1:
-        *first, last = [f"{name} {getattr(options, name)}" for name in parts]
-        yield parts, f"{', '.join(first)} and {last} add up to more than 1"
+        *leading, final = [f"{name} {getattr(options, name)}" for name in parts]
+        yield parts, f"{', '.join(leading)} and {final} add up to more than 1"
     accumulated, together = options.gradient_accumulation_steps, options.global_batch_size
     if options.batch_ramp and accumulated == 1 and together is None:
         yield (
