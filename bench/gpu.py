@@ -708,9 +708,9 @@ def _compare_experts(setting: Setting, device: torch.device) -> None:
 
 
 def train_and_resume(setting: Setting) -> None:
-    """Train at once, once more, and with a signal and a resumption between: are the steps the same bits?
+    """Train without interruption, twice, and with a signal and a resumption between: are the steps the same bits?
 
-    The second undisturbed run tells a resumption that changes something from runs that are not repeatable.
+    The second uninterrupted run separates a wrong resumption from runs that differ by themselves.
     """
     steps = 200 if setting.is_gpu else 8
     options = {

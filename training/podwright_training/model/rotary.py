@@ -22,7 +22,7 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("inv_freq", rotary_frequencies(config), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:  # noqa: FBT001, FBT002 - PyTorch's
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.inv_freq.dtype != torch.float32:  # a model in bf16 would have angles with an error of a radian
             self.inv_freq = rotary_frequencies(self.config, device=self.inv_freq.device)
         return self
