@@ -1291,7 +1291,7 @@ PARTS: dict[str, Part] = {
     "documents": Part(partial(train_large, variant="documents"), 100, 35, "1B: documents kept apart"),
     "selective": Part(partial(train_large, variant="selective"), 90, 35, "1B: selective recomputation"),
     "questions": Part(answer_questions, 60, 15, "single choices, before and after"),
-    "float8": Part(partial(train_large, variant="float8"), 100, 35, "1B: float8"),
+    "float8": Part(partial(train_large, variant="float8"), 130, 35, "1B: float8"),
     "short": Part(partial(train_large, variant="short"), 80, 30, "1B: 4 x 4,096"),
     "hf": Part(train_hugging_face, 140, 70, "1B: transformers' Trainer, compiled as a whole"),
     "full": Part(partial(train_large, variant="full"), 80, 30, "1B: full recomputation, compiled"),
