@@ -440,13 +440,20 @@ def compare_with_hugging_face(setting: Setting) -> None:
         emit(f"against fp64: {name}", ok=values["ours_gradient"] < tolerance, **values)
 
 
-def compare_attention(setting: Setting) -> None:
-    """Compare attention kernels with fp64, forward and backward, and time them at the size of the 1B model."""
+def compare_attention(setting: Setting, kernels: str = "") -> None:
+    """Compare attention kernels with fp64, forward and backward, and time them at the size of the 1B model.
+
+    Args:
+        setting: device and folders.
+        kernels: only kernels with this in their name.
+    """
     import torch
 
     torch._dynamo.config.automatic_dynamic_shapes = False  # noqa: SLF001 - or the second size is compiled for all sizes
     for head_dim in (64, 128) if setting.is_gpu else (16,):
         for name, call in _attention_kernels(setting).items():
+            if kernels not in name:
+                continue
             try:
                 values = _attention_case(call, setting, head_dim)
                 emit(f"attention {name}, heads of {head_dim}", **values)
@@ -469,6 +476,7 @@ def _attention_kernels(setting: Setting) -> dict[str, tuple[Any, dict[str, Any]]
         "flex causal": {"window": None},
         "flex documents": {"documents": True},
         "flex window": {"window": 512},
+        "flex documents, window": {"documents": True, "window": 512},
     }
     return {
         "default": (None, {}),
@@ -550,8 +558,13 @@ def _attention(
     return run
 
 
-def compare_variants(setting: Setting) -> None:
-    """Compare compiled blocks, recomputation, chunks of the loss and float8 with the eager model, on other batches."""
+def compare_variants(setting: Setting, chosen: tuple[str, ...] = ()) -> None:
+    """Compare compiled blocks, recomputation, chunks of the loss and float8 with the eager model, on other batches.
+
+    Args:
+        setting: device and folders.
+        chosen: only these variants; the first is what the others are compared with.
+    """
     import torch
     from torch._dynamo.utils import counters
 
@@ -582,6 +595,7 @@ def compare_variants(setting: Setting) -> None:
     }
     if not setting.is_gpu:  # each compiles for many seconds on a CPU
         variants = {name: variants[name] for name in ("eager", "compiled", "full", "whole loss")}
+    variants = {name: options for name, options in variants.items() if not chosen or name in chosen}
     exact: list[tuple[Tensor, dict[str, Tensor]]] = []
     with one_rank(setting) as device:
         for name, options in variants.items():
@@ -694,8 +708,11 @@ def _compare_experts(setting: Setting, device: torch.device) -> None:
 
 
 def train_and_resume(setting: Setting) -> None:
-    """Train 20 steps at once, and 20 with a signal and a resumption between: are the steps the same bits?"""
-    steps = 20 if setting.is_gpu else 8
+    """Train without interruption, twice, and with a signal and a resumption between: are the steps the same bits?
+
+    The second uninterrupted run separates a wrong resumption from runs that differ by themselves.
+    """
+    steps = 200 if setting.is_gpu else 8
     options = {
         **setting.middle,
         "max_steps": steps,
@@ -703,32 +720,41 @@ def train_and_resume(setting: Setting) -> None:
         "logging_freq": 1,
         "compile": setting.is_gpu,
         "activation_checkpointing": False,
+        "deterministic": True,
     }
     whole = Run(setting, "whole", options).start()
+    again = Run(setting, "again", options).start()
     broken = Run(setting, "broken", options).start()
-    broken.wait_for("train", steps // 2, limit_s=150)
+    broken.wait_for("train", steps // 5, limit_s=150)
     broken.process.send_signal(signal.SIGUSR1)
     status = broken.process.wait(100)
     stopped = broken.events("train")[-1]["step"]
     resumed = Run(setting, "broken", options).start()
-    statuses = [status, whole.process.wait(150), resumed.process.wait(150)]
-    for run in (whole, resumed):
+    statuses = [status, *(run.process.wait(150) for run in (whole, again, resumed))]
+    for run in (whole, again, resumed):
         run.check()
-    logged = {run.name: {event["step"]: event for event in run.events("train")} for run in (whole, resumed)}
+    logged = {run.name: {event["step"]: event for event in run.events("train")} for run in (whole, again, resumed)}
     keys = ("loss", "grad_norm", "batch_digest")
-    differing = {
-        key: [step for step in range(1, steps + 1) if logged["whole"][step][key] != logged["broken"][step][key]]
-        for key in keys
-    }
-    values = {f"{key}_differs_at": where for key, where in differing.items()}
+
+    def first_differing(name: str) -> dict[str, int | None]:
+        return {
+            key: next(
+                (step for step in range(1, steps + 1) if logged["whole"][step][key] != logged[name][step][key]), None
+            )
+            for key in keys
+        }
+
+    differing = {name: first_differing(name) for name in ("again", "broken")}
     saves = whole.events("checkpoint")
+    same = not any(step for steps_by_key in differing.values() for step in steps_by_key.values())
     emit(
         "the real trainer, stopped and resumed",
-        ok=not any(differing.values()) and statuses == [0, 0, 0],
+        ok=same and stopped < steps and not any(statuses),
         statuses=statuses,
         stopped_at=stopped,
         losses=[logged["whole"][1]["loss"], logged["whole"][steps]["loss"]],
-        **values,
+        again_differs_from=differing["again"],
+        resumed_differs_from=differing["broken"],
     )
     emit(
         "asynchronous saves",
@@ -1258,15 +1284,20 @@ PARTS: dict[str, Part] = {
     "fsdp2": Part(train_plain_fsdp2, 110, 35, "1B: plain FSDP2 loop, compiled"),
     "default": Part(partial(train_large, variant="default"), 90, 30, "1B: our defaults; a profiled step"),
     "attention": Part(compare_attention, 100, 30, "attention kernels against fp64, and their speed"),
+    "windows": Part(partial(compare_attention, kernels="window"), 60, 20, "the sliding windows of attention alone"),
+    "float8-steps": Part(
+        partial(compare_variants, chosen=("eager", "compiled, float8")), 90, 15, "float8 of the variants", beside=True
+    ),
     "documents": Part(partial(train_large, variant="documents"), 100, 35, "1B: documents kept apart"),
     "selective": Part(partial(train_large, variant="selective"), 90, 35, "1B: selective recomputation"),
     "questions": Part(answer_questions, 60, 15, "single choices, before and after"),
-    "float8": Part(partial(train_large, variant="float8"), 100, 35, "1B: float8"),
+    "float8": Part(partial(train_large, variant="float8"), 130, 35, "1B: float8"),
     "short": Part(partial(train_large, variant="short"), 80, 30, "1B: 4 x 4,096"),
     "hf": Part(train_hugging_face, 140, 70, "1B: transformers' Trainer, compiled as a whole"),
     "full": Part(partial(train_large, variant="full"), 80, 30, "1B: full recomputation, compiled"),
     "eager": Part(partial(train_large, variant="eager"), 60, 20, "1B: not compiled"),
 }
+OF_OTHERS = {"data", "windows", "float8-steps"}  # parts that others contain
 NEED_DATA = {"resume", "fsdp2", "hf", *LARGE_VARIANTS}
 
 
@@ -1580,7 +1611,7 @@ def main() -> int:
     if args.run_part:
         PARTS[args.run_part].run(Setting(args.device, args.work, args.output))
         return 0
-    names = args.parts.split(",") if args.parts else [name for name in PARTS if name != "data"]
+    names = args.parts.split(",") if args.parts else [name for name in PARTS if name not in OF_OTHERS]
     if unknown := sorted(set(names) - set(PARTS)):
         parser.error(f"got {', '.join(unknown)}, need {', '.join(PARTS)}")
     output = args.output or Path(os.environ.get("OUT") or ROOT / ".cache" / "bench" / "gpu")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.attention.flex_attention import create_block_mask
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from podwright_training.config.train_config import TrainConfig
@@ -91,6 +91,20 @@ def test_a_gpus_masks_hide_the_same(window, documents):
     for make in (pair_mask, block_mask):
         mask = make(140, starts_BT=starts, window=window, device=torch.device("cpu"))
         torch.testing.assert_close(attend(q, k, v, mask), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("documents", [False, True])
+def test_a_mask_of_a_window_compiles(documents):
+    """The compiler's restrictions on a mask's function are the same on a CPU: no operation in place."""
+    q, k, v = (x.detach().transpose(1, 2) for x in drawn(2, 140, 2, 2))
+    starts = (torch.arange(140) // 50 * 50).expand(2, -1) if documents else None
+    mask = block_mask(140, starts_BT=starts, window=7, device=torch.device("cpu"))
+    y = torch.compile(flex_attention, fullgraph=True)(q, k, v, block_mask=mask)
+    expected = naive(
+        *(x.transpose(1, 2) for x in (q, k, v)), pair_mask(140, starts_BT=starts, window=7, device=torch.device("cpu"))
+    )
+    torch.testing.assert_close(y.transpose(1, 2).double(), expected, atol=1e-5, rtol=0)
 
 
 @settings(deadline=None, max_examples=40)

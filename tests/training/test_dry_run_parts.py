@@ -113,10 +113,12 @@ def test_what_needs_values_waits_for_the_device(ask: Callable[[], object], waits
         (lambda _, here: here.to("meta"), 1),
         (lambda _, here: here.to("meta", non_blocking=True), 1),
         (lambda _, here: here.pin_memory().to("meta", non_blocking=True), 0),
+        (lambda _, here: here.expand(2, 3)[:, 1:].pin_memory().to("meta", non_blocking=True), 1),
+        (lambda _, here: here.expand(2, 3)[:, 1:].contiguous().pin_memory().to("meta", non_blocking=True), 0),
     ],
 )
 def test_a_copy_between_devices_waits_unless_it_need_not(copy: Callable[..., object], waits: int) -> None:
-    """Copies into a tensor that exists count as those into a new one; only from pinned memory the host need not."""
+    """The host need not wait only for pinned memory that is contiguous, in a new tensor or one that exists."""
     recorder = Recorder("meta", {}, words=7)
     there, here = torch.empty(3, device="meta"), torch.ones(3)
     with recorder.watching(), recorder.recording():

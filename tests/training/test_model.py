@@ -153,6 +153,15 @@ def test_position_frequencies_survive_to_empty():
     torch.testing.assert_close(ours.model.rotary_emb.inv_freq, peer(ours).model.rotary_emb.inv_freq, atol=0, rtol=1e-6)
 
 
+def test_a_model_in_bf16_has_exact_angles():
+    """Cast as a whole, a model keeps its frequencies, and its cosines are fp32's, rounded once."""
+    exact = build(ModelConfig(**{**LLAMA_2, **FAMILIES["llama 3.1"]})).model.rotary_emb
+    cast = build(ModelConfig(**{**LLAMA_2, **FAMILIES["llama 3.1"]})).to(torch.bfloat16).model.rotary_emb
+    cast.reset()
+    positions = torch.arange(4096)
+    torch.testing.assert_close(cast(positions, torch.bfloat16), exact(positions, torch.bfloat16), atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("family", ["llama 3.1", "mistral", "mixtral"])
 def test_packed_documents_are_as_if_alone(family):
     """With positions that restart, a document's loss is the one it has by itself."""

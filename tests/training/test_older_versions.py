@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from huggingface_hub import get_session
 from huggingface_hub.errors import HfHubHTTPError
 from torch.distributed.checkpoint import staging
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from podwright.checkout import ROOT
 from podwright_training import code_version
 from podwright_training.checkpoint.stager import Stager
 from podwright_training.data.hub_client import HubConnectionError
 from podwright_training.model import float8_problem
+from podwright_training.model.float8 import Float8Linear
 
 NAMES_SINCE_2_13 = """
 from torch.distributed import _functional_collectives as collectives
@@ -75,6 +78,23 @@ def test_lost_connections_are_of_the_hubs_own_client() -> None:
     """Errors of lost connections are those of the client that huggingface_hub uses."""
     assert issubclass(HfHubHTTPError, HubConnectionError)
     assert HubConnectionError.__module__.partition(".")[0] == type(get_session()).__module__.partition(".")[0]
+
+
+def test_float8_products_are_what_older_compilers_trace() -> None:
+    """``_scaled_mm`` is: at ``_scaled_mm_v2``, torch.compile of PyTorch 2.11 breaks the graph, seven times a block."""
+
+    class Names(TorchDispatchMode):
+        seen: ClassVar[set[str]] = set()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.add(func.name())
+            return func(*args, **(kwargs or {}))
+
+    layer = Float8Linear(32, 16, bias=False, device="meta", dtype=torch.bfloat16)
+    with Names() as names:
+        layer(torch.empty(4, 32, device="meta", dtype=torch.bfloat16)).sum().backward()
+    assert "aten::_scaled_mm" in names.seen
+    assert "aten::_scaled_mm_v2" not in names.seen
 
 
 def test_float8_on_a_cpu_needs_its_kernel() -> None:

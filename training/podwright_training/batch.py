@@ -62,5 +62,7 @@ class Batch:
 
 def _to(values: Tensor, device: torch.device) -> Tensor:
     if device.type in GPUS and values.device.type == "cpu":
-        values = values.pin_memory()  # a copy from pageable memory waits for all earlier work of the GPU
+        # A copy from pageable memory waits for all earlier work of the GPU. PyTorch first copies a slice that is not
+        # contiguous, even of pinned memory, to pageable memory.
+        values = values.contiguous().pin_memory()
     return values.to(device, non_blocking=True)

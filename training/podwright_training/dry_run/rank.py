@@ -155,12 +155,12 @@ def _leave_uncompiled(parallel: ParallelModel) -> None:
 
 def _step(options: TrainConfig, parallel: ParallelModel, optimizers: Optimizers, recorder: Recorder) -> None:
     """Take a step as the trainer does, without its data, metrics and checks."""
-    shape = options.train_batch_size, options.max_context_width
+    size, length = options.train_batch_size, options.max_context_width
     batches = []
     for _ in range(options.micro_batches(parallel.data_size)):
-        tokens = torch.zeros(shape, dtype=torch.int64)
-        positions = torch.zeros(shape, dtype=torch.int64) if options.document_mask else None
-        batches.append(Batch(tokens, tokens, positions))
+        tokens = torch.zeros((size, length + 1), dtype=torch.int64)
+        positions = torch.zeros((size, length), dtype=torch.int64) if options.document_mask else None
+        batches.append(Batch(tokens[:, :-1], tokens[:, 1:], positions))  # slices, as those of data.stream
     parallel.forward_backward(batches, tokens=options.train_batch_size * options.max_context_width)
     gradients = (item.grad for _, item in parallel.named_parameters())
     recorder.memory.mark((item for item in gradients if item is not None), memory.GRADIENTS)

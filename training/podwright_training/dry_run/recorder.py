@@ -157,10 +157,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "prim" or func.is_view or name.startswith(WITHOUT_KERNEL):
             return
         self.kernels[next((kind for kind, words in KINDS.items() if any(word in name for word in words)), "other")] += 1
-        if packet is aten._scaled_mm_v2:  # noqa: SLF001 - as above; torch has no formula for it
-            packet, args, kwargs = aten.mm, args[:2], {}
         count = flop_registry.get(packet)
         if count:
+            args = _shapes_with_all_heads(args) if "scaled_dot_product" in name else args
             self.flops += count(*args, **kwargs, out_val=result)
 
     def _see_copies(self, packet: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -176,7 +175,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if was_there == is_there:
             return
         non_blocking = kwargs.get("non_blocking") or (packet is aten.copy_ and any(args[2:]))
-        if not non_blocking or (is_there and source.untyped_storage() not in self._pinned):
+        pinned = source.untyped_storage() in self._pinned and source.is_contiguous()  # PyTorch packs a slice elsewhere
+        if not non_blocking or (is_there and not pinned):
             self.wait()
 
     def _see_collective(self, packet: Any, args: Any, result: Any) -> None:
@@ -193,6 +193,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = self.collectives.get(key, Traffic(0, 0))
         size = sum(item.numel() * item.element_size() for item in tensors)
         self.collectives[key] = Traffic(before.calls + 1, before.size_bytes + size)
+
+
+def _shapes_with_all_heads(args: Any) -> list[Any]:
+    """Return attention's arguments with shapes for tensors, as if each query had its own key and value head.
+
+    The formula of PyTorch 2.11 and 2.12 refuses others, and the products are the same.
+    """
+    first = args[0]  # queries, or the gradient of the output
+    return [
+        item.shape[:1] + first.shape[1:2] + item.shape[2:]
+        if isinstance(item, Tensor) and item.ndim == first.ndim
+        else item
+        for item in args
+    ]
 
 
 def _needs_values(packet: Any, args: Any, kwargs: Any) -> bool:

@@ -174,9 +174,10 @@ def _blocks(chosen_BQK: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sees(token: Tensor, key_token: Tensor, start: Tensor | None, window: int | None) -> Tensor:
+    """Return whether a token attends to another, without in-place operations: flex_attention cannot compile them."""
     visible = key_token <= token
     if window is not None:
-        visible &= key_token > token - window
+        visible = visible & (key_token > token - window)
     return visible if start is None else visible & (key_token >= start)
 
 

@@ -1,4 +1,4 @@
-"""Multiply matrices in float8 with a scale per row: torch's own ``scaled_mm``, on GPUs and, slowly, on CPUs.
+"""Multiply matrices in float8 with a scale per row: torch's own ``_scaled_mm``, on GPUs and, slowly, on CPUs.
 
 Of a matrix's three products, the output and the gradient of the input are computed in float8 (e4m3). The gradient of
 the weight sums over all tokens and stays in bf16. So do the matrices of routed experts, which no linear layer has.
@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
-from torch.nn.functional import ScalingType
 
 FLOAT8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FLOAT8).max
@@ -72,15 +70,11 @@ def _multiply(a_MK: Tensor, b_NK: Tensor) -> Tensor:
     """Return ``a_MK @ b_NK.t()`` in bf16, computed in float8."""
     a8_MK, a_M1 = _scaled(a_MK)
     b8_NK, b_N1 = _scaled(b_NK)
-    return F.scaled_mm(
-        a8_MK,
-        b8_NK.t(),
-        a_M1,
-        ScalingType.RowWise,
-        b_N1.t(),
-        ScalingType.RowWise,
-        output_dtype=torch.bfloat16,
+    # torch.compile of PyTorch 2.11 and 2.12 breaks the graph at torch.nn.functional.scaled_mm
+    product_MN: Tensor = torch._scaled_mm(  # noqa: SLF001 - the public function computes the same
+        a8_MK, b8_NK.t(), scale_a=a_M1, scale_b=b_N1.t(), out_dtype=torch.bfloat16
     )
+    return product_MN
 
 
 def _scaled(a_MK: Tensor) -> tuple[Tensor, Tensor]:

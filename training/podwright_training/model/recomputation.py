@@ -19,7 +19,7 @@ KEPT = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten._grouped_mm.default,  # noqa: SLF001 - operators have no public names
-    torch.ops.aten._scaled_mm_v2.default,  # noqa: SLF001 - as above
+    torch.ops.aten._scaled_mm.default,  # noqa: SLF001 - as above
     torch.ops.aten._scaled_dot_product_flash_attention.default,  # noqa: SLF001 - as above
     torch.ops.aten._scaled_dot_product_efficient_attention.default,  # noqa: SLF001 - as above
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,  # noqa: SLF001 - as above

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from podwright_training.config.architecture import ModelConfig
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotary angles, computed in fp32 from a buffer that no checkpoint contains."""
+    """Rotary angles, computed in fp32 from a buffer that no checkpoint contains; it stays in fp32 in every model."""
 
     inv_freq: Tensor
 
@@ -19,6 +20,12 @@ class RotaryEmbedding(nn.Module):
         super().__init__()
         self.config = config
         self.register_buffer("inv_freq", rotary_frequencies(config), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:  # noqa: FBT001, FBT002 - PyTorch's
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.inv_freq.dtype != torch.float32:  # a model in bf16 would have angles with an error of a radian
+            self.inv_freq = rotary_frequencies(self.config, device=self.inv_freq.device)
+        return self
 
     def reset(self) -> None:
         """Recompute the buffer: after ``to_empty`` it is garbage."""
