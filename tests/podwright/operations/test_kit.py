@@ -221,6 +221,28 @@ def test_terraform_is_interrupted_once(place: Path) -> None:
     assert (place / "count").read_text() == "1"
 
 
+def test_a_deployment_under_nohup_goes_on(place: Path) -> None:
+    """A signal that the command was started to ignore does not interrupt Terraform either."""
+    (place / "kit").write_text(COUNTER.format(python=sys.executable))
+    (place / "kit").chmod(0o755)
+    code = (
+        f"import podwright.operations.deployment.kit as kit; kit.find_program = lambda: {str(place / 'kit')!r}\n{RUN}"
+    )
+    with subprocess.Popen(
+        ["nohup", sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGHUP)
+        (place / "go").touch()
+        assert process.wait(timeout=500) == 0
+    assert (place / "count").read_text() == "0"
+
+
 def is_free(place: Path) -> bool:
     """Return whether no command has the folder's lock."""
     try:
