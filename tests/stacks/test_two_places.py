@@ -233,6 +233,9 @@ def test_an_older_key_is_refused_until_it_is_moved(aws: AwsStandIn, project: Pat
         stack = foundation(project, HERE, state={"source": "s3", "bucket": bucket})
         with pytest.raises(TerraformError, match=r"Run `podwright\s+state`"):
             stack.terraform("plan", "-input=false", "-no-color")
+        s3.delete_object(Bucket=bucket, Key="twin/twin-foundation.tfstate")
+        s3.put_object(Bucket=bucket, Key="twin/twin-foundation.tfstate.tflock", Body=b"{}")  # of a Terraform that died
+        assert "to add" in stack.terraform("plan", "-input=false", "-no-color")
         lock = {"ID": "5ad20ae8", "Operation": "OperationTypeApply", "Who": "ada@laptop", "Version": "1.11.4"}
         lock |= {"Path": f"{bucket}/twin/{HERE}/twin-foundation.tfstate", "Created": "2026-11-27T19:20:11.123456Z"}
         s3.put_object(
