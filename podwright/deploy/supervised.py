@@ -74,7 +74,7 @@ def supervised(
 
 @contextmanager
 def _passing_on(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Pass the first signal on to the program's group and wait for its end.
+    """Pass the first signal on to the supervisor and wait for its end.
 
     A second interrupt makes Terraform exit at once, without a state of what it has just made. A closed terminal sends
     SIGHUP twice, and a cancelled CI job SIGINT, SIGTERM and SIGKILL within seconds.
@@ -91,7 +91,7 @@ def _passing_on(process: subprocess.Popen[str]) -> Iterator[None]:
             is_interrupted = True
             message = "stopping: Terraform finishes its changes and writes its state"
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGINT)
+                process.send_signal(signal.SIGINT)  # the supervisor's, which interrupts Terraform
         with suppress(OSError):  # the terminal may be gone
             print(message, file=sys.stderr, flush=True)
 

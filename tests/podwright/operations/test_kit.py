@@ -243,6 +243,48 @@ def test_a_deployment_under_nohup_goes_on(place: Path) -> None:
     assert (place / "count").read_text() == "0"
 
 
+KIT_WITH_TERMINAL = """\
+#!{python}
+import os, pty, sys
+pid, terminal = pty.fork()
+if not pid:
+    os.execv("./terraform", ["terraform"])
+while True:
+    try:
+        os.write(1, os.read(terminal, 100).replace(b"\\r", b""))
+    except OSError:
+        break
+sys.exit(os.waitpid(pid, 0)[1])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_kit_outlives_its_terraform(place: Path, number: signal.Signals) -> None:
+    """cdktf starts Terraform in a terminal, which goes with cdktf: Terraform alone is interrupted, and ends first."""
+    for name, program in (("kit", KIT_WITH_TERMINAL), ("terraform", COUNTER)):
+        (place / name).write_text(program.format(python=sys.executable))
+        (place / name).chmod(0o755)
+    code = (
+        f"import podwright.operations.deployment.kit as kit; kit.find_program = lambda: {str(place / 'kit')!r}\n"
+        f"kit.find_terraform = lambda: {str(place / 'terraform')!r}\n{RUN}"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        time.sleep(1)
+        assert not is_free(place)
+        (place / "go").touch()
+    while not is_free(place):
+        time.sleep(0.05)
+    assert (place / "count").read_text() == "1"
+
+
 def is_free(place: Path) -> bool:
     """Return whether no command has the folder's lock."""
     try:
