@@ -96,8 +96,8 @@ def _passing_on(process: subprocess.Popen[str]) -> Iterator[None]:
             print(message, file=sys.stderr, flush=True)
 
     numbers = STOPS if current_thread() is main_thread() else ()  # Python lets no other thread handle signals
-    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # such as nohup's
-    before = {number: signal.signal(number, interrupt) for number in numbers}
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, interrupt) for number in handled}
     try:
         yield
         process.wait()

@@ -1,9 +1,9 @@
 """Run a program to its end, also if the process that started this one is killed: ``supervisor.py FD PROGRAM …``.
 
-FD is the reading end of a pipe whose other end the owner keeps open: the kernel closes it, however the owner ends. Then,
-and at the owner's signal, Terraform is interrupted, as by Ctrl-C, and the program's output is read to the end. Terraform
-that finds no reader dies before it has written its state and given its lock back; so it does at a second interrupt, and
-below a kit that ends before it, because the kit's terminal goes. So each Terraform is interrupted once, and the kit not.
+FD is the reading end of a pipe whose other end the owner keeps open: the kernel closes it, however the owner ends.
+Then, and at the owner's signal, Terraform is interrupted, as by Ctrl-C, and the program's output is read to the end.
+Terraform dies before it has written its state and given its lock back if it finds no reader, at a second interrupt, and
+below a kit that ends first, because the kit's terminal goes. So each Terraform is interrupted once, and the kit not.
 """
 
 from __future__ import annotations

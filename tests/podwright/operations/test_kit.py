@@ -260,7 +260,7 @@ sys.exit(os.waitpid(pid, 0)[1])
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_kit_outlives_its_terraform(place: Path, number: signal.Signals) -> None:
-    """cdktf starts Terraform in a terminal, which goes with cdktf: Terraform alone is interrupted, and ends first."""
+    """Terraform runs in a terminal that goes with the kit: Terraform alone is interrupted, and ends first."""
     for name, program in (("kit", KIT_WITH_TERMINAL), ("terraform", COUNTER)):
         (place / name).write_text(program.format(python=sys.executable))
         (place / name).chmod(0o755)
