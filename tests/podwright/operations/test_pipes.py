@@ -74,7 +74,7 @@ def test_a_follower_shows_lines_while_errors_come(node: Remote, capfd: pytest.Ca
 
 
 def test_a_start_file_that_prints_changes_no_answer(node: Remote, tmp_path: Path) -> None:
-    """What a shell greets with is neither a run's file, nor its archive, nor a job's number."""
+    """Files, their archive and a job's number begin behind the greeting of a shell."""
     greeting = 'echo "Welcome to {node}"; eval "$1"'
     friendly = Remote(node.cluster, node.node, ("sh", "-c", greeting))
     folder = str(tmp_path / "run")
