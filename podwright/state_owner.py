@@ -13,6 +13,7 @@ from podwright.resource_types import CLUSTER
 from podwright.settings import names
 
 BUCKET = "aws_s3_bucket"
+ROLE = "aws_iam_role"
 ARN_COLONS = 5  # arn:PARTITION:SERVICE:REGION:ACCOUNT:RESOURCE
 
 
@@ -29,12 +30,17 @@ class StateOwner:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> StateOwner:
-        """Read Terraform's state. ARNs of global resources have no region; a bucket has it as an attribute."""
+        """Read Terraform's state. ARNs of global resources have no region; a bucket has it as an attribute.
+
+        Without any of those, our roles have it in their names.
+        """
         resources = list(_resources(state))
         arns = [arn.split(":", 5) for kind, attributes in resources if (arn := _arn(kind, attributes))]
         buckets = [str(attributes.get("region") or "") for kind, attributes in resources if kind == BUCKET]
-        regions = [*(arn[3] for arn in arns), *buckets]
-        return cls(frozenset(arn[4] for arn in arns if arn[4].isdecimal()), frozenset(filter(None, regions)))
+        regions = frozenset(filter(None, [*(arn[3] for arn in arns), *buckets]))
+        roles = [str(attributes.get("name") or "") for kind, attributes in resources if kind == ROLE]
+        regions = regions or frozenset(filter(None, map(names.region_of_role, roles)))
+        return cls(frozenset(arn[4] for arn in arns if arn[4].isdecimal()), regions)
 
     def check(self, stack: str, *, account_id: str, region: str) -> None:
         """Check that the state is that of an account and a region.
@@ -60,15 +66,26 @@ class StateOwner:
 def state_file(folder: Path, stack: str, region: str) -> Path:
     """Return where a local state is: an older version's file has no region in its name and stays where it is.
 
+    It is used only while it has resources of the region: once they are destroyed, another region would take it up.
+
     Args:
         folder: where the settings are deployed from.
         stack: name of the stack.
         region: of the settings.
+
+    Raises:
+        StateOwnerError: two files have resources of the region, or one is damaged.
     """
-    former = folder / names.former_state_file(stack)
-    if former.is_file() and region in (StateOwner.of(read(former)).regions or {region}):
-        return former
-    return folder / names.state_file(stack, region)
+    file, former = folder / names.state_file(stack, region), folder / names.former_state_file(stack)
+    state = read(former) if former.is_file() else {}
+    if not state.get("resources") or region not in (StateOwner.of(state).regions or {region}):
+        return file
+    if file.is_file() and read(file).get("resources"):
+        raise StateOwnerError(
+            f"{former} and {file} both have resources of {region}",
+            "compare them by `terraform state list -state=FILE`, and move the one away that AWS no longer has",
+        )
+    return former
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -97,11 +97,19 @@ class DeployedStack:
         content = json.loads(cache.read_text(encoding="utf-8") or "{}") if cache.is_file() else {}
         before = content.get("backend") or {}
         ((kind, after),) = (stack.get("terraform", {}).get("backend") or {"local": {}}).items()
-        if not before or _place(before["type"], before["config"]) == _place(kind, after):
-            return ["-reconfigure"] if before else []
+        if not before:
+            return []
+        has_moved = kind == before["type"] == "local" and self._is_renamed(before["config"], after)
+        if has_moved or _place(before["type"], before["config"]) == _place(kind, after):
+            return ["-reconfigure"]
         hint = "undo that change, or move the state: `podwright state` brings a local one to S3"
         was, now = (":".join(_place(*backend)) for backend in ((before["type"], before["config"]), (kind, after)))
         raise TerraformError(f"the state of {self.name} is in {was}, and the settings keep it in {now}", hint)
+
+    def _is_renamed(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+        """Return whether the project's folder has another name now, so that the state came along with it."""
+        former, present = (self.folder / str(backend.get("path") or "") for backend in (before, after))
+        return present.is_file() or not former.is_file()
 
     def _run(self, *arguments: str, text: str | None = None) -> str:
         program = str(find_terraform())

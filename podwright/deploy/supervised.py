@@ -30,7 +30,7 @@ def supervised(
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a program beside the block, in a session of its own, and wait for its end.
 
-    Ctrl-C, SIGTERM and a lost terminal are passed on as Ctrl-C, and waited for. If this process is killed, the
+    Ctrl-C, SIGTERM and a lost terminal are passed on as one Ctrl-C, and waited for. If this process is killed, the
     program is interrupted too, see ``supervisor``.
 
     Args:
@@ -74,28 +74,35 @@ def supervised(
 
 @contextmanager
 def _passing_on(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Pass signals on to the program's group and wait for its end.
+    """Pass the first signal on to the supervisor and wait for its end.
+
+    A second interrupt makes Terraform exit at once, without a state of what it has just made. A closed terminal sends
+    SIGHUP twice, and a cancelled CI job SIGINT, SIGTERM and SIGKILL within seconds.
 
     Raises:
         KeyboardInterrupt: at the end of the block, if there was one.
     """
-    interrupts = 0
+    is_interrupted = False
 
     def interrupt(*_: object) -> None:
-        nonlocal interrupts
-        interrupts += 1
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
+        nonlocal is_interrupted
+        message = "still stopping: Terraform would lose resources that its state does not list yet"
+        if not is_interrupted:
+            is_interrupted = True
+            message = "stopping: Terraform finishes its changes and writes its state"
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)  # the supervisor's, which interrupts Terraform
         with suppress(OSError):  # the terminal may be gone
-            print("stopping: Terraform finishes its changes and writes its state", file=sys.stderr, flush=True)
+            print(message, file=sys.stderr, flush=True)
 
     numbers = STOPS if current_thread() is main_thread() else ()  # Python lets no other thread handle signals
-    before = {number: signal.signal(number, interrupt) for number in numbers}
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, interrupt) for number in handled}
     try:
         yield
         process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if interrupts:
+    if is_interrupted:
         raise KeyboardInterrupt

@@ -56,6 +56,12 @@ def login_role_name(name: str, region: str) -> str:
     return _role(name, f"-{region}-login")
 
 
+def region_of_role(role: str) -> str:
+    """Return the region in the name of one of our roles; empty if there is none."""
+    match = re.search(r"-([a-z]{2}(?:-[a-z]+)+-\d+)-(?:nodes|controllers|login|flow-logs|logs)$", role)
+    return match[1] if match else ""
+
+
 def flow_logs_role_name(name: str, region: str) -> str:
     """Return the name of the role that writes flow logs to their log group."""
     return _role(name, f"-{region}-flow-logs")

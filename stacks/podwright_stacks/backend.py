@@ -57,7 +57,7 @@ def _refuse_former_key(stack: TerraformStack, settings: Settings, state: S3State
         provider = aws_provider(stack, settings, id_="aws_of_states", alias="states", region=state.region)
         lookup["provider"] = provider.fqn
     refusal = {
-        "condition": "${length(self.keys) == 0}",
+        "condition": f'${{!contains(self.keys, "{former}")}}',  # a lock that stayed behind it is none
         "error_message": (
             f"s3://{state.bucket}/{former} is a state from before its key had the region. Run `podwright state` with "
             "the settings file that it was deployed from: it moves the state."

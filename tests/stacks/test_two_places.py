@@ -17,7 +17,7 @@ from podwright.deploy.deployed import DeployedStack, stacks
 from podwright.deploy.state_lock import StateLockedError
 from podwright.deploy.terraform import TerraformError, terraform_environment
 from podwright.operations.deployment.kit import Kit
-from podwright.state_owner import StateOwnerError
+from podwright.state_owner import StateOwnerError, state_file
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.provider import running_provider
 
@@ -92,6 +92,56 @@ def foundation(project: Path, region: str, **changes: Any) -> DeployedStack:
     file.write_text(json.dumps(settings(region, **changes)), encoding="utf-8")  # JSON is YAML
     Kit(file, project).synthesize()
     return stacks("twin", folder=project)["foundation"]
+
+
+def local_stack(project: Path) -> DeployedStack:
+    """Synthesize a stack of one resource without a provider, as in a folder of this name."""
+    stack = DeployedStack(project / "cdktf.out" / "stacks" / "twin-foundation")
+    backend = {"local": {"path": str(project / "state")}}
+    stack.folder.mkdir(parents=True, exist_ok=True)
+    content = {"terraform": {"backend": backend}, "resource": {"terraform_data": {"one": {"input": "1"}}}}
+    (stack.folder / "cdk.tf.json").write_text(json.dumps(content))
+    return stack
+
+
+def test_a_renamed_folder_is_the_same_project(tmp_path: Path) -> None:
+    """The state comes along with its folder; a state that stayed behind is not passed over for an empty one."""
+    former, present = tmp_path / "former", tmp_path / "present"
+    local_stack(former).terraform(*APPLY)
+    former.rename(present)
+    stack = local_stack(present)
+    assert "No changes" in stack.terraform("plan", "-input=false", "-no-color")
+    (present / "state").rename(tmp_path / "state")
+    (present / "state.backup").unlink(missing_ok=True)
+    shutil.copytree(present, former)
+    (tmp_path / "state").rename(present / "state")
+    with pytest.raises(TerraformError, match="the state of twin-foundation is in local:"):
+        local_stack(former).terraform("plan", "-input=false", "-no-color")
+
+
+def state_of(*resources: tuple[str, dict[str, str]]) -> str:
+    """Return Terraform's state of resources by type and attributes."""
+    listed = [{"mode": "managed", "type": kind, "instances": [{"attributes": it}]} for kind, it in resources]
+    return json.dumps({"version": 4, "resources": listed})
+
+
+def test_a_former_file_is_of_its_region_until_it_is_empty(tmp_path: Path) -> None:
+    """Once its resources are destroyed, no region takes it up; with roles alone their names say whose it is."""
+    former = tmp_path / "terraform.twin-foundation.tfstate"
+    own = {region: tmp_path / f"terraform.twin-foundation.{region}.tfstate" for region in ZONES}
+    role = ("aws_iam_role", {"name": f"twin-{HERE}-nodes", "arn": f"arn:aws:iam::{ACCOUNT_ID}:role/twin-{HERE}-nodes"})
+    bucket = ("aws_s3_bucket", {"region": HERE, "arn": "arn:aws:s3:::b"})
+    for resources in ([bucket], [role], [role, bucket]):
+        former.write_text(state_of(*resources))
+        assert state_file(tmp_path, "twin-foundation", HERE) == former
+        assert state_file(tmp_path, "twin-foundation", THERE) == own[THERE]
+    own[THERE].write_text(state_of(("aws_s3_bucket", {"region": THERE, "arn": "arn:aws:s3:::c"})))
+    former.write_text(state_of())
+    assert [state_file(tmp_path, "twin-foundation", region) for region in own] == [*own.values()]
+    former.write_text(state_of(bucket))
+    own[HERE].write_text(state_of(bucket))
+    with pytest.raises(StateOwnerError, match="both have resources of us-west-2"):
+        state_file(tmp_path, "twin-foundation", HERE)
 
 
 def test_a_failed_init_is_repeated(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +233,9 @@ def test_an_older_key_is_refused_until_it_is_moved(aws: AwsStandIn, project: Pat
         stack = foundation(project, HERE, state={"source": "s3", "bucket": bucket})
         with pytest.raises(TerraformError, match=r"Run `podwright\s+state`"):
             stack.terraform("plan", "-input=false", "-no-color")
+        s3.delete_object(Bucket=bucket, Key="twin/twin-foundation.tfstate")
+        s3.put_object(Bucket=bucket, Key="twin/twin-foundation.tfstate.tflock", Body=b"{}")  # of a Terraform that died
+        assert "to add" in stack.terraform("plan", "-input=false", "-no-color")
         lock = {"ID": "5ad20ae8", "Operation": "OperationTypeApply", "Who": "ada@laptop", "Version": "1.11.4"}
         lock |= {"Path": f"{bucket}/twin/{HERE}/twin-foundation.tfstate", "Created": "2026-11-27T19:20:11.123456Z"}
         s3.put_object(

@@ -6,6 +6,7 @@ import argparse
 import codecs
 import os
 import re
+import secrets
 import shlex
 import shutil
 import subprocess
@@ -67,8 +68,9 @@ class Remote:
 
     def output(self, line: str, *, stdin: bytes | None = None) -> bytes:
         """Run a line of shell and return the bytes of its output; errors are those of ``run``."""
+        mark = _mark()
         done = subprocess.run(
-            self._words(line),
+            self._words(line, mark),
             input=stdin,
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
@@ -76,7 +78,10 @@ class Remote:
         )
         if done.returncode:
             raise self.failure(done.returncode, done.stderr.decode(errors="replace"))
-        return done.stdout
+        _, is_marked, output = done.stdout.partition(mark)
+        if not is_marked:
+            raise self._not_run(done.stdout)
+        return output
 
     def show(self, line: str) -> None:
         """Run a line of shell until it ends, and copy its output to our own: as bytes, or as text to a terminal.
@@ -99,16 +104,30 @@ class Remote:
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Run a line of shell while the block writes and reads its pipes; its errors are read meanwhile.
 
+        The pipe of its output begins behind what a start file of the shell printed.
+
         Raises:
             RemoteError: as ``run``, at the end of the block.
         """
-        with subprocess.Popen(self._words(line), stdin=stdin, stdout=stdout, stderr=subprocess.PIPE) as process:
+        mark = _mark() if stdout == subprocess.PIPE else b""
+        before = b""
+        words = self._words(line, mark)
+        with subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE) as process:
             if process.stderr is None:
                 raise OperationError("ssh was started without pipes")
             errors = Drain(process.stderr)
+            if process.stdout and mark:
+                before = _read_to(mark, process.stdout)
             yield process
         if process.returncode:
             raise self.failure(process.returncode, errors.text())
+        if not before.endswith(mark):
+            raise self._not_run(before)
+
+    def _not_run(self, printed: bytes) -> RemoteError:
+        """Return the error for a node that ran something else, such as a command that sshd forces."""
+        last = printed.decode(errors="replace").strip().rpartition("\n")[2]
+        return RemoteError(f"{self.node.name} did not run the command: it printed {last or 'nothing'}", status=0)
 
     def failure(self, status: int, errors: str) -> RemoteError:
         """Return the error for a line that ended with this status and wrote these lines to stderr."""
@@ -121,9 +140,24 @@ class Remote:
         reason = ours.removeprefix("podwright: ") if ours else last
         return RemoteError(f"no ssh to {self.node.name} ({self.node.instance_id}): {reason}", status=status)
 
-    def _words(self, line: str) -> list[str]:
+    def _words(self, line: str, mark: bytes) -> list[str]:
+        begin = f"printf %s {quoted(mark.decode())}; " if mark else ""
         # Whatever shell the user has.
-        return [*self.command, self.node.name, quoted("exec", "/bin/sh", "-c", f"{SLURM_PATH}; export PATH; {line}")]
+        script = f"{begin}{SLURM_PATH}; export PATH; {line}"
+        return [*self.command, self.node.name, quoted("exec", "/bin/sh", "-c", script)]
+
+
+def _mark() -> bytes:
+    """Return what a node prints before a command's output: a start file of the shell may print before both."""
+    return f"{secrets.token_hex(16)}\n".encode()
+
+
+def _read_to(mark: bytes, output: IO[bytes]) -> bytes:
+    """Read a pipe to the end of a mark and no byte further; return what was read, also if the pipe ends before."""
+    content = bytearray()
+    while not content.endswith(mark) and (byte := os.read(output.fileno(), 1)):
+        content += byte
+    return bytes(content)
 
 
 def _print_as_it_comes(output: IO[bytes]) -> None:

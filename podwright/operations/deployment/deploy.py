@@ -53,6 +53,7 @@ _DONE = re.compile(
     r"(?P<verb>Creation|Modifications|Destruction) complete after (?P<time>\w+)(?: \[id=(?P<id>.*)\])?"
 )
 _DENIED = re.compile(r"not authorized to perform: (?P<action>[\w-]+:\w+)")
+_EXISTS = re.compile(r"EntityAlreadyExists|AlreadyExistsException|BucketAlreadyOwnedByYou")  # but is in no state
 _WORDS = {"Creation": "created", "Modifications": "updated", "Destruction": "destroyed"}
 
 
@@ -157,6 +158,9 @@ def explained(settings: Settings) -> Iterator[None]:
         plain = " ".join(str(error).translate(FRAMES).split())
         if denied := _DENIED.search(plain):
             hint = f"allow {denied['action']}: `podwright policy deployer` prints all that deploying needs"
+            raise OperationError(str(error), hint) from error
+        if _EXISTS.search(plain):
+            hint = "if an interrupted deployment made it: `podwright adopt` lists what no state has, --apply takes it"
             raise OperationError(str(error), hint) from error
         found = cause_of_deployment(plain, name=settings.name, region=settings.region)
         if found is None or OF_CLUSTERS not in plain:

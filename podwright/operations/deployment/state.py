@@ -106,7 +106,12 @@ def _former(store: Store, settings: Settings, keys: Mapping[DeployedStack, str])
         owner = StateOwner.of(json.loads(content or b"{}"))
         owner.check(stack.name, account_id=store.session.account_id, region=settings.region)
         if store.content(f"{key}{LOCK}") is not None:
-            raise OperationError(f"s3://{store.state.bucket}/{key} is locked by a deployment", "wait for its end")
+            place = f"s3://{store.state.bucket}/{key}"
+            raise OperationError(
+                f"{place} is locked by a deployment",
+                "wait for its end. Only if that Terraform crashed and runs nowhere any more, give its lock back: "
+                f"`aws s3 rm {place}{LOCK}`",
+            )
         yield stack, key
 
 

@@ -16,7 +16,7 @@ from podwright.diagram import prices
 from podwright.operations.account.cluster import suggestion
 from podwright.operations.deployment.changes import Change, planned, summary
 from podwright.operations.deployment.kit import Kit
-from podwright.operations.errors import ArgumentError
+from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.nodes.group_request import group_request
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
@@ -110,7 +110,7 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
         prices=prices.label(settings.region, [after.instance_type]),
     )
     line = edited.position((*GROUPS, _index(edited, options.group), "count")).line
-    changes = _write(settings, file, text)
+    changes = _write(settings, source, text)
     if options.json:
         document = {"changes": None if changes is None else [change.to_dict() for change in changes]}
         print_json(SCHEMA, {**vars(scaling), "file": file, "line": line, **document})
@@ -125,15 +125,16 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
     return OK
 
 
-def _write(settings: Settings, file: Path, text: str) -> list[Change] | None:
+def _write(settings: Settings, source: Document, text: str) -> list[Change] | None:
     """Write the file once Terraform has planned it; return the plan, None where nothing was deployed from this folder.
 
     A file beside it, from which the same paths begin, is planned: until then nothing else has changed.
 
     Raises:
         FolderBusyError: another command deploys from this folder.
-        PodwrightError: Terraform cannot plan it; the file is as it was.
+        PodwrightError: Terraform cannot plan it, or somebody else has edited the file; it is as it was.
     """
+    file = source.file
     path = place_of(file)
     mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
     content, mode = mark + text.encode(), path.stat().st_mode & 0o777
@@ -150,6 +151,8 @@ def _write(settings: Settings, file: Path, text: str) -> list[Change] | None:
             changes = planned(stack)
         finally:
             candidate.unlink(missing_ok=True)
+        if path.read_bytes() != mark + source.text.encode():
+            raise OperationError(f"{file} was edited while Terraform planned it: nothing was written", "scale again")
         write_file(path, content, mode=mode)
     return changes
 

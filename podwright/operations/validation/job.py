@@ -22,7 +22,15 @@ from podwright.operations.jobs.runs import Runs
 from podwright.operations.jobs.submit import send
 from podwright_training.validation.measurements import FILE_NAME, Measurements
 
-SHARED = ("__init__.py", "errors.py", "run_folder.py")  # of podwright_training, beside its validation
+SHARED = (  # of podwright_training, beside its validation: what that imports
+    "__init__.py",
+    "errors.py",
+    "json_text.py",
+    "json_values.py",
+    "regular_file.py",
+    "run_folder.py",
+    "terminal.py",
+)
 PROGRAM, SCRIPT, LOG = "validation.zip", "validate.sbatch", "job.log"
 SEPARATOR = "|"  # in no name of nodes and partitions
 SINFO = quoted("sinfo", "--Node", "--noheader", f"--format={SEPARATOR.join(('%N', '%P', '%T', '%G'))}")

@@ -56,6 +56,7 @@ class Answer(NamedTuple):
 
     @property
     def json(self) -> Any:
+        assert self.out, f"status {self.status}: {self.err}"
         return json.loads(self.out)
 
 

@@ -105,6 +105,14 @@ def test_what_aws_denied_is_named():
     )
 
 
+def test_what_an_interrupted_deployment_left_is_adopted():
+    """Terraform cancels calls that AWS carries out all the same: the error names the command that finds such."""
+    text = "│ Error: creating IAM Role (a): StatusCode: 409, EntityAlreadyExists: Role with name a already exists."
+    with pytest.raises(OperationError) as raised, explained(load(ROOT / "cluster.yaml")):
+        raise OperationError(text)
+    assert "`podwright adopt` lists what no state has" in raised.value.render()
+
+
 @pytest.mark.parametrize(
     "text", ["creating IAM Role: AccessDenied", "Cloud Control API: something new", "no cdktf on PATH"]
 )

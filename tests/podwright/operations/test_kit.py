@@ -172,6 +172,119 @@ def test_a_killed_command_ends_terraform_gently(place: Path) -> None:
     assert (place / "state").read_text() == "whole"
 
 
+COUNTER = """\
+#!{python}
+import os, signal, time
+count = 0
+def interrupt(*_):
+    global count
+    count += 1
+    print("interrupt", flush=True)
+signal.signal(signal.SIGINT, interrupt)
+print("begun", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+open("count", "w").write(str(count))
+"""
+
+
+def test_terraform_is_interrupted_once(place: Path) -> None:
+    """A terminal that closes sends several signals, and a cancelled CI job SIGKILL at last: it gets the first alone."""
+    (place / "kit").write_text(COUNTER.format(python=sys.executable))
+    (place / "kit").chmod(0o755)
+    code = (
+        f"import podwright.operations.deployment.kit as kit; kit.find_program = lambda: {str(place / 'kit')!r}\n{RUN}"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupt\n"
+        assert process.stderr.readline().startswith("stopping: Terraform finishes")
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            process.send_signal(number)
+            assert "stopping: " in process.stderr.readline()
+        process.kill()
+    with pytest.raises(FolderBusyError, match="it was killed, and Terraform finishes its changes"):
+        Kit(place / "cluster.yaml", place).run("deploy")
+    time.sleep(0.5)  # a second interrupt would come now
+    (place / "go").touch()
+    while not is_free(place):
+        time.sleep(0.05)
+    assert (place / "count").read_text() == "1"
+
+
+def test_a_deployment_under_nohup_goes_on(place: Path) -> None:
+    """A signal that the command was started to ignore does not interrupt Terraform either."""
+    (place / "kit").write_text(COUNTER.format(python=sys.executable))
+    (place / "kit").chmod(0o755)
+    code = (
+        f"import podwright.operations.deployment.kit as kit; kit.find_program = lambda: {str(place / 'kit')!r}\n{RUN}"
+    )
+    with subprocess.Popen(
+        ["nohup", sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGHUP)
+        (place / "go").touch()
+        assert process.wait(timeout=500) == 0
+    assert (place / "count").read_text() == "0"
+
+
+KIT_WITH_TERMINAL = """\
+#!{python}
+import os, pty, sys
+pid, terminal = pty.fork()
+if not pid:
+    os.execv("./terraform", ["terraform"])
+while True:
+    try:
+        os.write(1, os.read(terminal, 100).replace(b"\\r", b""))
+    except OSError:
+        break
+sys.exit(os.waitpid(pid, 0)[1])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_kit_outlives_its_terraform(place: Path, number: signal.Signals) -> None:
+    """Terraform runs in a terminal that goes with the kit: Terraform alone is interrupted, and ends first."""
+    for name, program in (("kit", KIT_WITH_TERMINAL), ("terraform", COUNTER)):
+        (place / name).write_text(program.format(python=sys.executable))
+        (place / name).chmod(0o755)
+    code = (
+        f"import podwright.operations.deployment.kit as kit; kit.find_program = lambda: {str(place / 'kit')!r}\n"
+        f"kit.find_terraform = lambda: {str(place / 'terraform')!r}\n{RUN}"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        time.sleep(1)
+        assert not is_free(place)
+        (place / "go").touch()
+    while not is_free(place):
+        time.sleep(0.05)
+    assert (place / "count").read_text() == "1"
+
+
 def is_free(place: Path) -> bool:
     """Return whether no command has the folder's lock."""
     try:

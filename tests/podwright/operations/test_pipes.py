@@ -11,7 +11,7 @@ import pytest
 
 from podwright.operations.access.drain import KEPT_BYTES
 from podwright.operations.access.remote import Remote, RemoteError, quoted
-from podwright.operations.jobs.fetch import RemoteFile, _bring
+from podwright.operations.jobs.fetch import RemoteFile, _bring, _list
 from podwright.operations.jobs.submit import send
 
 PIPE_BYTES = 65536  # Linux's: who writes more waits for a reader
@@ -71,3 +71,22 @@ def test_a_follower_shows_lines_while_errors_come(node: Remote, capfd: pytest.Ca
     """Output goes to the terminal while more errors come than a pipe holds."""
     node.show(f"{NOISE}; {quoted('echo', 'line')}")
     assert capfd.readouterr().out == "line\n"
+
+
+def test_a_start_file_that_prints_changes_no_answer(node: Remote, tmp_path: Path) -> None:
+    """Files, their archive and a job's number begin behind the greeting of a shell."""
+    greeting = 'echo "Welcome to {node}"; eval "$1"'
+    friendly = Remote(node.cluster, node.node, ("sh", "-c", greeting))
+    folder = str(tmp_path / "run")
+    assert friendly.run("id -u").strip().isdecimal()
+    assert send(friendly, folder, {"a.txt": b"content"}, "echo 7") == "7\n"
+    (file,) = _list(friendly, folder, "run", without=())
+    assert list(_bring(friendly, folder, [file], tmp_path / "here")) == ["a.txt"]
+
+
+def test_a_node_that_runs_something_else_is_named(node: Remote, tmp_path: Path) -> None:
+    """A command that sshd forces ends well and has done nothing."""
+    forced = Remote(node.cluster, node.node, ("sh", "-c", "echo no commands here"))
+    for ask in (lambda: forced.run("id -u"), lambda: send(forced, str(tmp_path / "run"), {"a": b""}, "echo 7")):
+        with pytest.raises(RemoteError, match="node did not run the command: it printed no commands here"):
+            ask()

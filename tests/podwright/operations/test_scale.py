@@ -67,9 +67,9 @@ def test_scaling_to_zero_and_back_restores_the_file(capsys):
 
 
 @pytest.mark.terraform
-@pytest.mark.parametrize("obstacle", ["lock", "plan"])
+@pytest.mark.parametrize("obstacle", ["lock", "plan", "edit"])
 def test_a_number_that_may_not_be_deployed_leaves_the_file(capsys, obstacle):
-    """While another command works in the folder, or if Terraform cannot plan, the file stays; then it is written."""
+    """While another command works there, if Terraform cannot plan, and if it is edited meanwhile, the file stays."""
     file, app = Path("cluster.yaml"), Path("app.sh")
     file.write_text(TEXT, encoding="utf-8")
     stack = Path("cdktf.out/stacks/podwright-demo-cluster")
@@ -77,16 +77,18 @@ def test_a_number_that_may_not_be_deployed_leaves_the_file(capsys, obstacle):
     Path("cdktf.out/manifest.json").write_text(json.dumps({"stacks": {stack.name: {}}}))
     Path("cdktf.json").write_text(json.dumps({"app": "sh app.sh"}))
     (stack / "cdk.tf.json").write_text(json.dumps({"terraform": {"backend": {"local": {"path": "state"}}}}))
-    app.write_text("exit 1" if obstacle == "plan" else "grep 'count: 16' $PODWRIGHT_CONFIG >seen")
+    before = TEXT + "# an edit\n" if obstacle == "edit" else TEXT
+    see = "grep 'count: 16' $PODWRIGHT_CONFIG >seen"
+    app.write_text({"plan": "exit 1", "edit": f"echo '# an edit' >>cluster.yaml; {see}"}.get(obstacle, see))
     other = FolderLock(Path("cdktf.out/podwright.lock").absolute())
     with other.of("deploy") if obstacle == "lock" else nullcontext():
         assert main(["scale", "workers", "16"]) != 0
-    said = "another podwright command runs in" if obstacle == "lock" else "`sh app.sh` failed"
-    assert said in capsys.readouterr().err
-    assert file.read_text(encoding="utf-8") == TEXT
-    app.write_text("grep 'count: 16' $PODWRIGHT_CONFIG >seen")
+    said = {"lock": "another podwright command runs in", "plan": "`sh app.sh` failed", "edit": "was edited while"}
+    assert said[obstacle] in capsys.readouterr().err
+    assert file.read_text(encoding="utf-8") == before
+    app.write_text(see)
     assert main(["scale", "workers", "16"]) == 0
-    assert file.read_text(encoding="utf-8") == TEXT.replace(COUNT, COUNT.replace("2", "16"))
+    assert file.read_text(encoding="utf-8") == before.replace(COUNT, COUNT.replace("2", "16"))
     assert not list(Path().glob(".*scale"))
 
 

@@ -86,7 +86,9 @@ def test_a_key_without_a_region_is_moved(local: Path, aws: AwsStandIn, capsys: p
     s3.put_object(Bucket=BUCKET, Key=former, Body=content % (aws.region, "123456789012"))
     s3.put_object(Bucket=BUCKET, Key=f"{former}.tflock", Body="{}")
     assert main(["state", "--yes"]) == 1
-    assert "is locked by a deployment" in capsys.readouterr().err
+    refusal = capsys.readouterr().err
+    assert "is locked by a deployment: wait for its end. Only if that Terraform crashed" in refusal
+    assert f"`aws s3 rm s3://{BUCKET}/{former}.tflock`" in refusal
     s3.delete_object(Bucket=BUCKET, Key=f"{former}.tflock")
     assert main(["state", "--yes", "--json"]) == 0
     key = names.state_key("minimal", aws.region, STACK)
