@@ -178,7 +178,10 @@ def test_claims_reboot_nodes_of_their_own_user_alone(claims, occupants, done, li
     day = [past for past in done if past.claimed_by is not None and NOW - past.at < RECURRENCE_S]
     assert not [past for past in day if past.node == "n0"]
     assert sum(past.claimed_by == act.claimed_by for past in day) < 3
-    assert sum(NOW - past.at < 3600 for past in done) < limits.max_per_hour
+    hour = [past for past in done if NOW - past.at < 3600]
+    assert len(hour) < limits.max_per_hour
+    claimed = sum(past.claimed_by is not None for past in hour) + 1
+    assert limits.max_per_hour - claimed >= claimed  # as many are left for what nodes report themselves
 
 
 @given(st.lists(st.tuples(st.integers(0, 11), USERS, st.sampled_from(["n0", "n1", "n2", "n3"])), max_size=60), LIMITS)
