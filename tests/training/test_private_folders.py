@@ -284,9 +284,11 @@ def test_links_of_other_users_lead_no_file_anywhere(shared: Path) -> None:
     link.symlink_to(mine)
     assert place_of(link) == mine
 
-    lock = shared / "data.lock"
-    assert as_user(ATTACKER, lambda: lock.symlink_to(mine)) == ""
-    with pytest.raises(OSError, match="symbolic link"), alone(link):
+    project = shared / "project"  # of a group: the kernel follows links there
+    project.mkdir()
+    project.chmod(0o777)
+    assert as_user(ATTACKER, lambda: (project / "data.lock").symlink_to(mine)) == ""
+    with pytest.raises(OSError, match="symbolic link"), alone(project / "data"):
         pass
     assert mine.read_text() == "mine"
 
