@@ -155,7 +155,7 @@ def trained(cluster: NamespacedCluster) -> None:
     *caches, refusal = answer.stdout.splitlines()
     assert caches == ["ada 700", "ada 700"]
     assert refusal.startswith("error: another program listens on port 2")
-    assert "/tmp/podwright-2001: got owner uid 2002, mode 777" in answer.stderr
+    assert "podwright-2001: got owner uid 2002, mode 777" in answer.stderr
 
 
 def moved(cluster: NamespacedCluster) -> None:

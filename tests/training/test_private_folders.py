@@ -246,9 +246,7 @@ def run_of_attacker(shared: Path, files: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize("command", ["report", "generate", "consolidate", "evaluate", "claim"])
-def test_no_command_writes_in_another_users_run(
-    shared: Path, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_command_writes_in_another_users_run(shared: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Links in a run that somebody else has prepared would lead to any file of who runs the command."""
     files = shared / "files"
     files.mkdir()

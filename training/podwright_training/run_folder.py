@@ -363,7 +363,8 @@ def place_of(path: Path) -> Path:
     if not path.is_symlink():
         return path
     if (uid := path.lstat().st_uid) not in {os.geteuid(), 0}:
-        raise UserError(f"{path} is a link to {path.readlink()} that {user_name(uid)} made: remove it, or write elsewhere")
+        target = path.readlink()
+        raise UserError(f"{path} is a link to {target} that {user_name(uid)} made: remove it, or write elsewhere")
     place = Path(os.path.realpath(path))
     if place.is_symlink() or not place.parent.is_dir():
         raise UserError(f"{path} is a link to {path.readlink()}, where there is no folder: make it, or remove the link")
