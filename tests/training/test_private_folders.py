@@ -297,3 +297,22 @@ def test_a_pipe_in_a_checkpoint_is_not_waited_for(shared: Path, name: str) -> No
     os.mkfifo(shared / name)
     with pytest.raises(DamagedCheckpointError, match="is a pipe"):
         (step_folder.manifest_of if name == step_folder.MANIFEST else step_folder.read_state)(shared)
+
+
+@pytest.mark.parametrize("command", ["tokenize", "curate"])
+def test_no_command_continues_work_that_another_user_has_prepared(
+    shared: Path, text_dataset: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Shards there would be taken for the dataset's, and jobs of curate would unpickle the tasks there."""
+    output = shared / "tokens"
+    prepared = shared / "tokens.partial"
+
+    def attack() -> None:
+        prepared.mkdir()
+        prepared.chmod(0o777)
+
+    assert as_user(ATTACKER, attack) == ""
+    words = ["--dataset", str(text_dataset), "--tokenizer", str(text_dataset / "tokenizer"), "--output", str(output)]
+    assert main([command, *words]) == 2
+    assert f"{prepared} belongs to uid {ATTACKER}" in capsys.readouterr().err
+    assert list(prepared.iterdir()) == []

@@ -73,6 +73,20 @@ def other_owner(path: Path) -> str:
     return user_name(min(owners)) if owners else ""
 
 
+def refuse_prepared(path: Path) -> None:
+    """Refuse to continue in a folder whose name was guessed: what is in it would be taken for this user's.
+
+    Raises:
+        UserError: Another user has made the folder, or could put another one in its place.
+    """
+    if owner := other_owner(path):
+        raise UserError(f"{path} belongs to {owner}, who could change what is written there: remove it")
+    if path.parent.is_dir() and may_be_exchanged(path):
+        raise UserError(
+            f"{path.parent}: all users may rename what is in it; chmod +t {path.parent}, or write elsewhere"
+        )
+
+
 def user_name(uid: int) -> str:
     """Return a user's name, or the number of one that this host does not know."""
     try:
