@@ -319,3 +319,15 @@ def test_a_user_reports_no_error_of_the_driver():
         pytest.skip("this machine's kernel lets users mount nothing")
     assert len(said) == 2
     assert f"{os.getpid():04x}:10:1c" not in {bus for bus, _ in checks.xids()}
+
+
+@pytest.mark.parametrize(("per_hour", "claims_followed"), [(1, 0), (2, 1), (3, 1), (4, 2)])
+def test_claims_leave_half_of_an_hour_to_what_nodes_report(per_hour, claims_followed):
+    """However many users claim reboots: as many as were made for them, and more, are left for faults."""
+    limits, done = Remediation(max_per_hour=per_hour), []
+    for uid in range(2001, 2011):
+        name = f"n{uid}"
+        claim = Claim(uid, "10", name, NOW)
+        act = decide_claim(NodeState(name), [claim], [Occupant(uid, "10")], done=done, limits=limits, now=NOW)
+        done += [act] if act else []
+    assert len(done) == claims_followed
