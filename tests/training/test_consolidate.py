@@ -486,7 +486,7 @@ def test_a_second_export_replaces_the_first(exported):
     (exported.hf / "stale").touch()
     consolidate(exported)
     assert not (exported.hf / "stale").exists()
-    assert not list(exported.root.glob(".*"))
+    assert not list(exported.root.glob(".hf*"))
 
 
 @pytest.fixture
