@@ -14,8 +14,16 @@ class OutputError(PodwrightError):
 
 
 def place_of(path: Path) -> Path:
-    """Return where a file is written: behind a link that the user put there, which stays a link."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    """Return where a file is written: behind a link that the user put there, which stays a link.
+
+    Raises:
+        OutputError: another user made the link, as in a folder like /tmp.
+    """
+    if not path.is_symlink():
+        return path
+    if path.lstat().st_uid not in {os.geteuid(), 0}:
+        raise OutputError(f"{path} is another user's link to {path.readlink()}: remove it, or write elsewhere")
+    return Path(os.path.realpath(path))
 
 
 def write_output(path: Path, text: str) -> None:

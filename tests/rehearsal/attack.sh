@@ -87,6 +87,16 @@ for text in 'x UserId=root(0) ' $'x\nJobId=1 UserId=root(0) JobState=PENDING' '-
   sbatch --quiet --hold --output=/dev/null --job-name="$text" --comment="$text" --wrap true
 done
 
+# The same by every other text that a job may have, by arrays, and by jobs of several parts.
+forged=$'x UserId=root(0)\n   StdOut=/etc/shadow\nJobId=1 UserId=root(0) JobState=PENDING\xff'
+for option in extra mail-user wckey gres-flags batch network; do # not every release or cluster takes each of them
+  sbatch --quiet --hold --output=/dev/null "--$option=$forged" --wrap true 2>/dev/null
+done
+mkdir -p "/fsx/runs/$forged"
+sbatch --quiet --hold --array=1-3 --job-name="$forged" --chdir="/fsx/runs/$forged" \
+  --output="/fsx/runs/$forged/%A_%a" --error="/fsx/runs/$forged/e" --wrap true
+sbatch --quiet --hold --job-name="$forged" --output=/dev/null --wrap true : --comment="$forged"
+
 # Slurm's keys, and what systemd would do for a user.
 try grep --quiet . <(find / -xdev \( -name munge.key -o -name 'jwt*.key' -o -name slurm.key \) -readable 2>/dev/null)
 try munge --no-input --uid=0
@@ -120,9 +130,23 @@ for name in rm timeout squeue python3 profile; do printf '#!/bin/sh\ntouch %s/by
 printf 'import os\nopen("%s/by-%%d" %% os.getuid(), "w")\n' $evil | tee $evil/sitecustomize.py >$evil/json.py
 chmod 755 $evil/*
 dangerous=PATH=$evil,PYTHONPATH=$evil,PYTHONHOME=$evil,LD_PRELOAD=$evil/x.so,ENV=$evil/profile,BASH_ENV=$evil/profile
+dangerous+=,LD_AUDIT=$evil/x.so,PYTHONSTARTUP=$evil/json.py,PYTHONUSERBASE=$evil,SQUEUE_FORMAT2=userid,SQUEUE_USERS=root
+dangerous+=,SQUEUE_STATES=FAILED,SLURM_CLUSTERS=x,SLURM_TIME_FORMAT=x,SLURM_DEBUG_FLAGS=x,SLURMD_NODENAME=x
 dangerous+=,SLURM_JOB_UID=0,SLURM_JOB_ID=../../etc,SPANK_PATH=$evil,SPANK_LD_PRELOAD=$evil/x.so,SLURM_CONF=$evil/slurm.conf
 cd /tmp || exit
 sbatch --quiet --wait --nodelist="$host" --chdir=$evil --output=/dev/null --export="$dangerous" --wrap '/bin/true'
+
+# Names that programs of root, or of another user's training here, could open: pipes, links and folders of everybody.
+for name in podwright-0 podwright-2001 podwright-move.lock .podwright.lock podwright-remediation.json podwright; do
+  mkdir -m 777 "/tmp/$name" && mkfifo "/tmp/$name/inductor"
+  mkfifo "/var/tmp/$name"
+  ln -s /etc/shadow "/run/lock/$name"
+  ln -s /etc "/dev/shm/$name"
+done
+ln /etc/shadow /tmp/hard 2>/dev/null || true
+try sh -c ': >/run/podwright-move.lock'
+try sh -c ': >>/run/podwright-remediation.json'
+try flock --nonblock /run/podwright-gpu-jobs/.lock true
 
 # The own home, last: nothing may follow its links, and no boot may fail.
 ln -sf /etc/shadow ~/.bashrc

@@ -87,6 +87,22 @@ for claim in "reboot:$now:run@$node" "replace:$now:gpu_rows@$node" "replace:$((n
 done
 sbatch --quiet --array=1-3 --nodelist="$node" --output=/dev/null --chdir=/tmp \
   --comment="podwright:replace:$now:gpu_memory@$node" --wrap 'sleep 900'
+# Beside the other's training on the node: ports at which the next jobs would meet, and the names of the other's caches,
+# checkpoints in memory and locks.
+uid=$(id -u "$other")
+cat >"/fsx/runs/beside-$host.sh" <<SCRIPT
+#!/bin/bash
+mkdir -m 777 /tmp/podwright-$uid /tmp/podwright-$uid/inductor
+mkfifo /tmp/podwright-$uid/inductor/code.py
+ln -s /etc /dev/shm/podwright-$uid-run
+ln -s /etc/shadow /run/lock/podwright-$uid
+mkfifo /tmp/podwright-move.lock /var/tmp/podwright-$uid
+exec python3 -c 'import socket, time
+ports = [socket.create_server(("", 20_000 + number % 10_000)) for number in range($job, $job + 60)]
+open("/tmp/beside", "w").close()
+time.sleep(900)'
+SCRIPT
+sbatch --quiet --nodelist="$node" --output=/dev/null --chdir=/tmp "/fsx/runs/beside-$host.sh"
 for _ in {1..60}; do
   squeue --noheader --states=RUNNING --user="$me" --format=%A | grep --quiet . && break
   sleep 1

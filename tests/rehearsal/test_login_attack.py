@@ -65,6 +65,17 @@ from pathlib import Path
 from podwright_bootstrap.collectors.__main__ import measure
 measure(["training", "slurm"], Path("/root"))
 """
+TRAINING = Path(__file__).parents[2] / "training" / "podwright_training"
+PACKAGE = "podwright-training"  # its folder on the file system, for the hosts' Python
+# As batch scripts of training jobs do, before they start torchrun.
+TRAIN = f"""
+export PYTHONPATH=/fsx/{PACKAGE} MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+variables=$(python3 -B -m podwright_training.code_caches) && eval "$variables" || exit
+stat --format='%U %a' "$TORCHINDUCTOR_CACHE_DIR" "${{TORCHINDUCTOR_CACHE_DIR%/*}}"
+find "$TORCHINDUCTOR_CACHE_DIR" -mindepth 1
+(. /fsx/{PACKAGE}/podwright_training/commands/rendezvous.sh && echo "LEAK: met at $MASTER_PORT") 2>&1
+true
+"""
 KEPT = "stat --format='%n %u %g %a' /etc /etc/passwd /etc/shadow /etc/sudoers; sha256sum /etc/shadow"
 
 
@@ -89,6 +100,8 @@ def cluster(
     cluster.run(SECRET, host=CONTROLLER, user="root")
     cluster.run("umask 077; echo mine >~/secret; mkdir /fsx/runs/of-ada", host=LOGIN, user="ada")
     shutil.copy(ATTACK, cluster.directory / "fsx" / "runs" / ATTACK.name)
+    without = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(TRAINING, cluster.directory / "fsx" / PACKAGE / TRAINING.name, ignore=without)
     return cluster
 
 
@@ -115,6 +128,7 @@ def attacked(cluster: NamespacedCluster, scripts: Path, *, host: str) -> str:
     assert cluster.node_states()[WORKER] in IN_SERVICE
     # A job of Mallory's has the name of her run.
     assert cluster.run(slurm.of_run("of-ada"), host=LOGIN, user="ada").stdout == ""
+    trained(cluster)
     moved(cluster)
     cluster.run("scancel --user=mallory", user="root")
 
@@ -131,6 +145,17 @@ def attacked(cluster: NamespacedCluster, scripts: Path, *, host: str) -> str:
     assert answer.stdout.strip() == "ada"
     assert cluster.node_states()[WORKER] in IN_SERVICE  # login nodes are drained, so that they get no jobs
     return log
+
+
+def trained(cluster: NamespacedCluster) -> None:
+    """Start as Ada's training does, on the node where Mallory's job has her ports and the names of her caches."""
+    cluster.run("timeout 600 bash -c 'until [[ -e /tmp/beside ]]; do sleep 0.2; done'", host=WORKER, user="root")
+    words = ["srun", f"--nodelist={WORKER}", "--chdir=/tmp", "bash", "-c", TRAIN]
+    answer = cluster.run(words, host=LOGIN, user="ada", timeout_s=600)
+    *caches, refusal = answer.stdout.splitlines()
+    assert caches == ["ada 700", "ada 700"]
+    assert refusal.startswith("error: another program listens on port 2")
+    assert "podwright-2001: got owner uid 2002, mode 777" in answer.stderr
 
 
 def moved(cluster: NamespacedCluster) -> None:

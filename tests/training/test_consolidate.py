@@ -466,7 +466,7 @@ def test_an_export_that_fails_leaves_nothing(exported, capsys):
     finally:
         exported.config.write_text(config)
     assert "error: tokenizer '/nowhere'" in capsys.readouterr().err
-    assert not list(exported.root.glob(".*"))
+    assert not list(exported.root.glob(".hf*"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
@@ -486,7 +486,7 @@ def test_a_second_export_replaces_the_first(exported):
     (exported.hf / "stale").touch()
     consolidate(exported)
     assert not (exported.hf / "stale").exists()
-    assert not list(exported.root.glob(".*"))
+    assert not list(exported.root.glob(".hf*"))
 
 
 @pytest.fixture

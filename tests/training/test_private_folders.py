@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from podwright_training import code_caches
-from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.__main__ import main
+from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.checkpoint.memory_folder import MemoryFolder
 from podwright_training.code_caches import SHARED_BY_DEFAULT, TEMPORARY, private_caches
 from podwright_training.errors import UserError
 from podwright_training.memory_place import host_folder
 from podwright_training.private_folder import make_private
+from podwright_training.run_folder import RunFolder, alone, place_of, writable
 
 VICTIM, ATTACKER = 61201, 61202  # of no account
 
@@ -222,3 +225,94 @@ def test_checkpoints_in_memory_of_another_user_are_not_read(shared):
     assert f"got owner uid {ATTACKER}" in said
     with pytest.raises(CheckpointError):
         folder.open()
+
+
+def run_of_attacker(shared: Path, files: Path) -> RunFolder:
+    """Make a run of an attacker's, open to everybody, whose report, model and samples are links to a folder."""
+    folder = RunFolder(shared / "run")
+
+    def attack() -> None:
+        folder.root.mkdir()
+        train = {"event": "train", "time": 2.0, "step": 1, "loss": 1.0, "tokens": 1}
+        folder.append({"event": "start", "time": 1.0, "step": 0, "world_size": 1})
+        folder.append(train)
+        folder.report.symlink_to(files)
+        folder.hf.symlink_to(files)
+        folder.samples.symlink_to(files / "profile")
+        folder.root.chmod(0o777)
+
+    assert as_user(ATTACKER, attack) == ""
+    return folder
+
+
+@pytest.mark.parametrize("command", ["report", "generate", "consolidate", "evaluate", "claim"])
+def test_no_command_writes_in_another_users_run(shared: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Links in a run that somebody else has prepared would lead to any file of who runs the command."""
+    files = shared / "files"
+    files.mkdir()
+    (files / "profile").write_text("mine")
+    folder = run_of_attacker(shared, files)
+    words = {"generate": ["--prompts", "x"], "claim": ["--", "true"]}.get(command, [])
+    if command == "consolidate":
+        with pytest.raises(UserError, match=f"belongs to uid {ATTACKER}"), writable(folder.root):
+            pass
+    else:
+        assert main([command, "--run-dir", str(folder.root), *words]) == 2
+        assert f"{folder.root} belongs to uid {ATTACKER}" in capsys.readouterr().err
+    assert [path.name for path in files.iterdir()] == ["profile"]
+    assert (files / "profile").read_text() == "mine"
+    assert not folder.claims.exists()
+
+
+def test_a_report_of_another_users_run_goes_elsewhere(shared: Path) -> None:
+    """Reading somebody's run is no harm: with --output the report is written."""
+    folder = run_of_attacker(shared, shared)
+    assert main(["report", "--run-dir", str(folder.root), "--output", str(shared / "report")]) == 0
+    assert (shared / "report" / "index.html").is_file()
+
+
+def test_links_of_other_users_lead_no_file_anywhere(shared: Path) -> None:
+    """The kernel's protection of folders like /tmp does not hold for a link whose target we look up and write."""
+    mine, link = shared / "mine", shared / "data"
+    mine.write_text("mine")
+    assert as_user(ATTACKER, lambda: link.symlink_to(mine)) == ""
+    with pytest.raises(UserError, match=f"that uid {ATTACKER} made"):
+        place_of(link)
+    link.unlink()
+    link.symlink_to(mine)
+    assert place_of(link) == mine
+
+    project = shared / "project"  # of a group: the kernel follows links there
+    project.mkdir()
+    project.chmod(0o777)
+    assert as_user(ATTACKER, lambda: (project / "data.lock").symlink_to(mine)) == ""
+    with pytest.raises(OSError, match="symbolic link"), alone(project / "data"):
+        pass
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [step_folder.MANIFEST, step_folder.TRAINER])
+def test_a_pipe_in_a_checkpoint_is_not_waited_for(shared: Path, name: str) -> None:
+    """A checkpoint of another user, as of a run to merge with, may have a pipe for a file."""
+    os.mkfifo(shared / name)
+    with pytest.raises(DamagedCheckpointError, match="is a pipe"):
+        (step_folder.manifest_of if name == step_folder.MANIFEST else step_folder.read_state)(shared)
+
+
+@pytest.mark.parametrize("command", ["tokenize", "curate"])
+def test_no_command_continues_work_that_another_user_has_prepared(
+    shared: Path, text_dataset: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Shards there would be taken for the dataset's, and jobs of curate would unpickle the tasks there."""
+    output = shared / "tokens"
+    prepared = shared / "tokens.partial"
+
+    def attack() -> None:
+        prepared.mkdir()
+        prepared.chmod(0o777)
+
+    assert as_user(ATTACKER, attack) == ""
+    words = ["--dataset", str(text_dataset), "--tokenizer", str(text_dataset / "tokenizer"), "--output", str(output)]
+    assert main([command, *words]) == 2
+    assert f"{prepared} belongs to uid {ATTACKER}" in capsys.readouterr().err
+    assert list(prepared.iterdir()) == []

@@ -409,3 +409,31 @@ def test_a_claim_file_has_the_owner(tmp_path):
     with pytest.raises(OwnedRunError, match=r"on node\?\[2J since") as raised:
         _claim(tmp_path, _here(job="7", restart=0)).take()
     assert raised.value.args[0].isprintable()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("[" * 100_000, id="brackets"),
+        pytest.param('{"kind": "process", "since": NaN}', id="no number"),
+        pytest.param('{"kind": "process", "since": 1e300}', id="no time"),
+        pytest.param("[]", id="list"),
+        pytest.param(None, id="pipe"),
+        pytest.param("/dev/zero", id="link to a device"),
+    ],
+)
+def test_a_claim_that_nobody_wrote_is_one_line(tmp_path, capsys, content):
+    """Whoever may write a run's folder cannot keep a reader waiting, or show it more than a line."""
+    claim = RunFolder(tmp_path).claims / "00000001.json"
+    claim.parent.mkdir()
+    if content is None:
+        os.mkfifo(claim)
+    elif content.startswith("/"):
+        claim.symlink_to(content)
+    else:
+        values = '"host": "h", "machine": "m", "pid": 1, "began": 1, "uid": 1, '
+        claim.write_text(content.replace('"since"', f'{values}"since"'))
+    assert main(["claim", "--run-dir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert str(claim) in said

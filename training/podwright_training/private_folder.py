@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -61,6 +62,37 @@ def why_not_trusted(path: Path) -> str:
     return (
         f"{path.parent}: all users may rename what is in it; chmod +t {path.parent}" if may_be_exchanged(path) else ""
     )
+
+
+def other_owner(path: Path) -> str:
+    """Return the owner of a folder, or of the link to it, if that is neither this user nor root; else empty."""
+    try:
+        owners = {path.lstat().st_uid, path.stat().st_uid} - {os.geteuid(), 0}
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    return user_name(min(owners)) if owners else ""
+
+
+def refuse_prepared(path: Path) -> None:
+    """Refuse to continue in a folder whose name was guessed: what is in it would be taken for this user's.
+
+    Raises:
+        UserError: Another user has made the folder, or could put another one in its place.
+    """
+    if owner := other_owner(path):
+        raise UserError(f"{path} belongs to {owner}, who could change what is written there: remove it")
+    if path.parent.is_dir() and may_be_exchanged(path):
+        raise UserError(
+            f"{path.parent}: all users may rename what is in it; chmod +t {path.parent}, or write elsewhere"
+        )
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number of one that this host does not know."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def may_be_exchanged(path: Path) -> bool:

@@ -30,7 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
+from podwright_training.json_values import loads
 from podwright_training.ranks import host_name
+from podwright_training.regular_file import UnreadableFileError, open_regular
 from podwright_training.run_folder import RunFolder, write_atomically, write_once
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ ABANDONED_S = 3600.0  # without a renewal, by the file system's clock: nobody wa
 LOOK_S = 0.5  # between two looks at a claim that may be renewed, or given on
 SLURM_S = 30  # limit of a question to Slurm
 NEWEST = 10  # claims that are not deleted
+CLAIM_BYTES = 1 << 16  # more than a claim has
 REPLACED_STATUS = 2  # of a process whose run another one has claimed
 ENDED_STATES = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
@@ -381,7 +384,9 @@ def _newest(folder: Path) -> _Record | None:
         with suppress(FileNotFoundError):  # a later owner has removed it
             try:
                 return _read(path, number)
-            except (ValueError, TypeError, KeyError):  # it may be half written
+            except UnreadableFileError as error:
+                raise UserError(f"{error}: remove it, if no job trains the run") from error
+            except (ValueError, TypeError, KeyError, OverflowError):  # it may be half written
                 time.sleep(LOOK_S / 5)
     raise UserError(
         f"{path} is damaged, or another version of podwright wrote it: end the run's jobs, remove it, and start again"
@@ -393,14 +398,17 @@ def _paths(folder: Path) -> list[tuple[Path, int]]:
 
 
 def _read(path: Path, number: int) -> _Record:
-    with path.open() as file:
-        status, values = os.fstat(file.fileno()), json.load(file)
+    with open_regular(path) as file:
+        status, values = os.fstat(file.fileno()), loads(file.read(CLAIM_BYTES))
+    if not isinstance(values, dict):
+        raise TypeError("no object")
     kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "bool": bool, "Kind": str}
     names = {field.name: kinds[str(field.type)] for field in fields(Owner)}
     known: dict[str, Any] = {name: values[name] for name in names if name in values}
     if not all(isinstance(value, names[name]) for name, value in known.items()):
         raise ValueError("a value is of another type")
     texts = {name: _printable(value) for name, value in known.items() if isinstance(value, str)}
+    time.localtime(known.get("since", 0.0))  # a message shows it
     owner = Owner(**{**known, **texts, "kind": Kind(values["kind"])})
     return _Record(path, number, owner, (status.st_ino, status.st_mtime_ns))
 

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 from podwright_training.errors import UserError
 from podwright_training.json_text import to_json
 from podwright_training.json_values import loads
+from podwright_training.private_folder import other_owner, user_name
 from podwright_training.regular_file import open_regular
 
 logger = logging.getLogger(__name__)
@@ -325,15 +326,30 @@ def open_for_append(path: Path) -> int:
 
 @contextmanager
 def writable(root: Path) -> Iterator[None]:
-    """Turn an error of the system, while a run's folder is written, into one line.
+    """Write a run's folder within the context; an error of the system becomes one line.
 
     Raises:
-        UserError: With the file and the reason.
+        UserError: The folder is another user's, whose links would lead to any file of this user; or with the file that
+            cannot be written, and the reason.
     """
     try:
+        require_own(root)
         yield
     except OSError as error:
         raise UserError(f"--run-dir: cannot write {error.filename or root}: {error.strerror or error}") from error
+
+
+def require_own(root: Path) -> None:
+    """Refuse to write in another user's run folder, whose links would lead to any file of this user.
+
+    Raises:
+        UserError: The folder is neither this user's nor root's.
+    """
+    if owner := other_owner(root):
+        raise UserError(
+            f"--run-dir: {root} belongs to {owner}, whose links could lead what you write to your own files: let "
+            f"{owner} run this, or name a folder of your own"
+        )
 
 
 def place_of(path: Path) -> Path:
@@ -342,10 +358,13 @@ def place_of(path: Path) -> Path:
     A temporary name beside that place is on the same file system, so a rename there is atomic.
 
     Raises:
-        UserError: The link leads into a folder that does not exist.
+        UserError: The link leads into a folder that does not exist, or another user has made it.
     """
     if not path.is_symlink():
         return path
+    if (uid := path.lstat().st_uid) not in {os.geteuid(), 0}:
+        target = path.readlink()
+        raise UserError(f"{path} is a link to {target} that {user_name(uid)} made: remove it, or write elsewhere")
     place = Path(os.path.realpath(path))
     if place.is_symlink() or not place.parent.is_dir():
         raise UserError(f"{path} is a link to {path.readlink()}, where there is no folder: make it, or remove the link")
@@ -404,7 +423,8 @@ def alone(path: Path) -> Iterator[None]:
     The lock ends with its process, also if that is killed, and holds on all nodes of Lustre (mounted with ``flock``).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f"{path.name}.lock").open("w") as lock:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC  # opening it must not empty what a link leads to
+    with os.fdopen(os.open(path.with_name(f"{path.name}.lock"), flags, 0o644), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

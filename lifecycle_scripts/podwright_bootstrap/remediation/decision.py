@@ -140,8 +140,8 @@ def decide_claim(
     """Return the reboot of a node that a job claims, if it may have one; never a replacement.
 
     The claimer's own job, or its array, has to be on the node, and no job of any other user. ``done`` is root's own
-    record: a node and a user have few such reboots a day, and claims together at most half of an hour's acts, so that
-    what nodes report themselves still finds room.
+    record: a node and a user have few such reboots a day, and claims together at most half of an hour's acts, rounded
+    down, so that what nodes report themselves still finds room.
     """
     done = list(done)
     recent = [act for act in done if act.claimed_by is not None and now - act.at < RECURRENCE_S]
@@ -155,7 +155,7 @@ def decide_claim(
         and sum(act.node == node.name for act in recent) < CLAIMS_PER_NODE
         and sum(act.claimed_by in uids for act in recent) < CLAIMS_PER_USER
         and len(hour) < limits.max_per_hour
-        and sum(act.claimed_by is not None for act in hour) < max(1, limits.max_per_hour // 2)
+        and sum(act.claimed_by is not None for act in hour) < limits.max_per_hour // 2
     )
     for claim in claims if may_act else ():
         is_fresh = 0 <= now - claim.at <= _stale_s(limits)

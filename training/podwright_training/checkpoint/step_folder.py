@@ -40,6 +40,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_distribu
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from podwright_training import regular_file
 from podwright_training.beats import Pulse
 from podwright_training.checkpoint import weights_check
 from podwright_training.checkpoint.collective_io import (
@@ -63,6 +64,7 @@ NAME = re.compile(r"step-\d+")
 FILE_NAME = re.compile(r"[\w.-]+")  # in a manifest: no path
 SHA256 = re.compile(r"[0-9a-f]{64}")
 HASH_CHUNK_BYTES = 4 * 2**20
+TEXT_BYTES = 1 << 28  # more than the manifest of a million files
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def read_state(path: Path) -> TrainerState:
         DamagedCheckpointError: They are not what a trainer writes.
     """
     try:
-        content = json.loads((path / TRAINER).read_text())
+        content = json.loads(_text(path / TRAINER))
         model = content.get("model") or {}
         known = {item.name for kind in (TrainerState, ModelConfig) for item in fields(kind)}
         unknown = sorted({*content, *model} - known)
@@ -500,9 +502,14 @@ def _size_of_weights(path: Path) -> float | None:
 
 def _text_of_manifest(path: Path) -> str:
     try:
-        return (path / MANIFEST).read_text(errors="replace")
+        return _text(path / MANIFEST)
     except OSError:
         return ""
+
+
+def _text(path: Path) -> str:
+    """Return the text of a checkpoint's file, which another user may have made: a pipe would never end."""
+    return regular_file.read(path, limit_bytes=TEXT_BYTES, follow_links=True).decode(errors="replace")
 
 
 def _facts(manifest: str) -> dict[str, Any]:
@@ -516,7 +523,7 @@ def _facts(manifest: str) -> dict[str, Any]:
 def manifest_of(path: Path) -> dict[str, dict[str, Any]]:
     """Return size and hash of each file, by name."""
     try:
-        return parse_manifest((path / MANIFEST).read_text())
+        return parse_manifest(_text(path / MANIFEST))
     except (OSError, ValueError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {MANIFEST}: {error}") from error
 

@@ -20,7 +20,7 @@ from podwright_training.json_text import to_json
 from podwright_training.model_folder import read_object
 from podwright_training.perplexity import Sums, sums_by_source
 from podwright_training.ranks import Ranks
-from podwright_training.run_folder import ORIGIN, RunFolder, write_atomically
+from podwright_training.run_folder import ORIGIN, RunFolder, require_own, write_atomically
 from podwright_training.spelling import flag
 from podwright_training.transformers_model import default_device, load_model
 
@@ -82,6 +82,8 @@ def _check(args: argparse.Namespace) -> None:
     given = [flag(name) for name in ("config", *TEXT) if getattr(args, name, None) is not None]
     if args.run_dir and given:
         raise UserError(f"got {given[0]} with --run-dir: a run is judged on its own validation split")
+    if args.run_dir:
+        require_own(args.run_dir)
     if args.model and not {"--config", "--dataset", "--data-mixture"}.intersection(given):
         raise UserError("--model needs a text to judge it on: --dataset, or --config with config.yaml of a run")
     if args.model and args.all_checkpoints:

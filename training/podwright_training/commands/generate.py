@@ -12,7 +12,7 @@ from typing import Any
 from podwright_training.answer import add_json, answer
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
-from podwright_training.run_folder import RunFolder, write_atomically
+from podwright_training.run_folder import RunFolder, require_own, write_atomically
 from podwright_training.transformers_model import LoadedModel, load_model
 
 PROMPTS = ("The", "In this chapter,", "If you want to", "It is not possible to")  # a token begins with its space
@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Generate text and print it; write that of a run to its ``samples.txt``. Return the exit status."""
     _check(args)
+    if args.run_dir:
+        require_own(args.run_dir)
     folder, tokenizer = _source(args)
     streams = sys.stdout.isatty() and not args.json
     texts = generate(

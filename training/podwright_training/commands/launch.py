@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pwd
 import re
 import shlex
 import subprocess
@@ -33,7 +32,7 @@ from podwright_training.jobs.script import start_script
 from podwright_training.jobs.spec import JobSpec, fill
 from podwright_training.jobs.spec import load as load_job
 from podwright_training.nxdt import launch as nxdt
-from podwright_training.private_folder import make_closed, may_be_exchanged
+from podwright_training.private_folder import make_closed, may_be_exchanged, other_owner
 from podwright_training.run_claim import Kind, claim_of_run
 from podwright_training.run_folder import RunFolder, writable, write_atomically
 from podwright_training.run_secret import run_secret
@@ -379,7 +378,7 @@ def submit(job: Job) -> int:
         raise LaunchError("\n".join(problems))
     with writable(job.run.root):
         job.run.root.mkdir(parents=True, exist_ok=True)
-        if owner := _other_owner(job.run.root):  # who made it since it was not there
+        if owner := other_owner(job.run.root):  # who made it since it was not there
             raise LaunchError(f"--run-dir: {job.run.root} is {owner}'s")
         with claim_of_run(job.run, Kind.LAUNCH) as claim:
             if job.elastic:
@@ -482,7 +481,7 @@ def _problems_of_run_dir(args: argparse.Namespace, nodes: NodeFacts, root: Path)
         yield f"--partition: got {args.partition!r}, need a name, or several with commas"
     if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
         yield f"--run-dir: got {root}, need a folder below {nodes.shared_root}, which all nodes see"
-    if owner := _other_owner(root):
+    if owner := other_owner(root):
         yield f"--run-dir: {root} belongs to {owner}, who could change your job's programs; name a folder of your own"
     if root.parent.is_dir() and may_be_exchanged(root):
         yield f"--run-dir: all users may rename what is in {root.parent}; use another folder, or chmod +t {root.parent}"
@@ -540,18 +539,6 @@ def _check_policy(args: argparse.Namespace, nproc_per_node: int) -> None:
             "partner that keeps a copy of its memory, so a spare would continue from disk; use --nodes 2 or more, or "
             "leave memory_checkpoint_freq out"
         )
-
-
-def _other_owner(root: Path) -> str:
-    """Return the owner of the folder, or of the link to it, if it is neither us nor root; else empty."""
-    try:
-        owners = {root.lstat().st_uid, root.stat().st_uid} - {os.geteuid(), 0}
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    try:
-        return pwd.getpwuid(min(owners)).pw_name if owners else ""
-    except KeyError:
-        return f"uid {min(owners)}"
 
 
 def _worker_group(partition: str | None, parameters: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from podwright_training.answer import add_json, answer
 from podwright_training.errors import UserError
 from podwright_training.regular_file import read_text
-from podwright_training.run_folder import RunFolder, place_of, write_atomically
+from podwright_training.run_folder import RunFolder, place_of, require_own, write_atomically
 
 if TYPE_CHECKING:  # numpy and yaml, which --help does without
     from podwright_training.report.history import History
@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     folders = [RunFolder(path) for path in args.run_dir]
     if args.live:
         return serve(folders, port=args.port, usd_per_hour=args.usd_per_hour)
+    if not args.output:
+        require_own(folders[0].root)
     histories = _histories(folders)
     output, drawing = args.output or folders[0].report, Drawing.of(histories)
     page = _page(folders, histories, usd_per_hour=args.usd_per_hour)

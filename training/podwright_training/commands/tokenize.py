@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from podwright_training.answer import add_json, answer
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.faults import DataError, Faults
+from podwright_training.private_folder import refuse_prepared
 from podwright_training.run_folder import place_of
 from podwright_training.spelling import command_line, flag
 from podwright_training.worker_pool import run_all
@@ -130,6 +131,7 @@ def tokenize(
     encoder = Encoder(loaded)
     output = place_of(output)
     partial_folder = output.with_name(f"{output.name}.partial")
+    refuse_prepared(partial_folder)
     partial_folder.mkdir(parents=True, exist_ok=True)
     work = []
     splits = [find_split(dataset, dataset_config_name, name) for name in SPLITS]

@@ -59,6 +59,7 @@ from podwright_training.data.faults import DataError
 from podwright_training.data.splits import Split, find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
+from podwright_training.private_folder import refuse_prepared
 from podwright_training.run_folder import place_of, write_atomically
 
 FAULTS_NAMED = 5  # An error names at most so many faults.
@@ -134,6 +135,7 @@ class Curation:
 
     def _claim(self) -> None:
         begun = {**json.loads(json.dumps(asdict(self.settings))), **self.identity}
+        refuse_prepared(self.work)  # jobs load their pickled tasks from it
         path = self.work / BEGUN
         if path.exists():
             before = json.loads(path.read_text())
