@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
 from podwright_training.ranks import host_name
+from podwright_training.regular_file import UnreadableFileError, open_regular
 from podwright_training.run_folder import RunFolder, write_atomically, write_once
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ CLAIMED_BY = "PODWRIGHT_CLAIMED_BY"  # variable: process whose claim the program
 RENEWAL_S = 10.0
 SILENT_S = 60.0  # without a renewal
 ABANDONED_S = 3600.0  # without a renewal, by the file system's clock: nobody waits for the next one
+CLAIM_BYTES = 64 << 10  # read of a claim, which has some hundreds
 LOOK_S = 0.5  # between two looks at a claim that may be renewed, or given on
 SLURM_S = 30  # limit of a question to Slurm
 NEWEST = 10  # claims that are not deleted
@@ -381,7 +383,7 @@ def _newest(folder: Path) -> _Record | None:
         with suppress(FileNotFoundError):  # a later owner has removed it
             try:
                 return _read(path, number)
-            except (ValueError, TypeError, KeyError):  # it may be half written
+            except (ValueError, TypeError, KeyError, RecursionError, UnreadableFileError):  # it may be half written
                 time.sleep(LOOK_S / 5)
     raise UserError(
         f"{path} is damaged, or another version of podwright wrote it: end the run's jobs, remove it, and start again"
@@ -393,8 +395,8 @@ def _paths(folder: Path) -> list[tuple[Path, int]]:
 
 
 def _read(path: Path, number: int) -> _Record:
-    with path.open() as file:
-        status, values = os.fstat(file.fileno()), json.load(file)
+    with open_regular(path, follow_links=True) as file:
+        status, values = os.fstat(file.fileno()), json.loads(file.read(CLAIM_BYTES))
     kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "bool": bool, "Kind": str}
     names = {field.name: kinds[str(field.type)] for field in fields(Owner)}
     known: dict[str, Any] = {name: values[name] for name in names if name in values}

@@ -40,6 +40,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_distribu
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from podwright_training import regular_file
 from podwright_training.beats import Pulse
 from podwright_training.checkpoint import weights_check
 from podwright_training.checkpoint.collective_io import (
@@ -53,12 +54,14 @@ from podwright_training.checkpoint.index import IndexedReader
 from podwright_training.checkpoint.weights_check import Measured
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.optim import EMA, Optimizers
+from podwright_training.regular_file import open_regular
 from podwright_training.run_folder import commit_folder, delete_folder, place_of, recover_folders, write_atomically
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 TRAINER = "trainer.json"
+TEXT_BYTES = 256 << 20  # read of a manifest, or of the trainer's state: many times those of the largest jobs
 NAME = re.compile(r"step-\d+")
 FILE_NAME = re.compile(r"[\w.-]+")  # in a manifest: no path
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -207,7 +210,7 @@ def read_state(path: Path) -> TrainerState:
         DamagedCheckpointError: They are not what a trainer writes.
     """
     try:
-        content = json.loads((path / TRAINER).read_text())
+        content = json.loads(_read_text(path / TRAINER))
         model = content.get("model") or {}
         known = {item.name for kind in (TrainerState, ModelConfig) for item in fields(kind)}
         unknown = sorted({*content, *model} - known)
@@ -217,7 +220,7 @@ def read_state(path: Path) -> TrainerState:
                 f"{', '.join(unknown)}, which this version does not know; update podwright-training"
             )
         return TrainerState(**content)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {TRAINER}: {error}") from error
 
 
@@ -440,7 +443,7 @@ def describe(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path, follow_links=True) as file:
         while chunk := file.read(HASH_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
@@ -500,7 +503,7 @@ def _size_of_weights(path: Path) -> float | None:
 
 def _text_of_manifest(path: Path) -> str:
     try:
-        return (path / MANIFEST).read_text(errors="replace")
+        return regular_file.read(path / MANIFEST, limit_bytes=TEXT_BYTES, follow_links=True).decode(errors="replace")
     except OSError:
         return ""
 
@@ -516,9 +519,14 @@ def _facts(manifest: str) -> dict[str, Any]:
 def manifest_of(path: Path) -> dict[str, dict[str, Any]]:
     """Return size and hash of each file, by name."""
     try:
-        return parse_manifest((path / MANIFEST).read_text())
+        return parse_manifest(_read_text(path / MANIFEST))
     except (OSError, ValueError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {MANIFEST}: {error}") from error
+
+
+def _read_text(path: Path) -> str:
+    """Return a file's text; a pipe in its place is an ``OSError``, where reading it would wait."""
+    return regular_file.read_text(path, limit_bytes=TEXT_BYTES, follow_links=True)
 
 
 def parse_manifest(text: str) -> dict[str, dict[str, Any]]:
@@ -529,7 +537,7 @@ def parse_manifest(text: str) -> dict[str, dict[str, Any]]:
     """
     try:
         files = json.loads(text)["files"]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"it has no files: {error}") from error
     if not (isinstance(files, dict) and TRAINER in files and all(_is_entry(*item) for item in files.items())):
         raise ValueError("it is not a list of the checkpoint's files")
