@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -148,3 +149,16 @@ def test_a_disk_that_becomes_read_only_ends_the_run(run, small_disk, tmp_path, c
     newest = step_folder.newest(small_disk / "kept")
     step_folder.check_hashes(newest)
     assert last_step(tmp_path / "run") <= int(newest.name.removeprefix("step-")) + 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [step_folder.MANIFEST, step_folder.TRAINER])
+@pytest.mark.parametrize("damage", [os.mkfifo, Path.mkdir, lambda path: path.write_bytes(b"[" * 60_000)])
+def test_an_odd_file_in_the_newest_checkpoint_is_passed_over(undisturbed, tmp_path, tiny_flags, name, damage):
+    """A pipe, a folder and JSON that is too deep: the run goes on from the checkpoint before, and nothing waits."""
+    shutil.copytree(undisturbed, tmp_path / "run")
+    newest, older, *_ = step_folder.intact(tmp_path / "run" / "checkpoints")
+    (newest / name).unlink()
+    damage(newest / name)
+    assert main(["train", *tiny_flags(tmp_path / "run", ranks=1)]) == 0
+    assert list(RunFolder(tmp_path / "run").events("start"))[-1]["resumed_from"].endswith(older.name)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import multiprocessing
 import tempfile
 from collections import Counter
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from podwright_training.data import order, spans
-from podwright_training.data.faults import BadRecordError, DataError
+from podwright_training.data import order, spans, workers
+from podwright_training.data.faults import BadRecordError, BadShardError, DataError
+from podwright_training.data.formats import read_blocks, shard_errors
 from podwright_training.data.mixture import Source
 from podwright_training.data.order import ReadingOrder
 from podwright_training.data.spans import open_spans
@@ -388,3 +390,75 @@ def test_the_share_that_was_read(word_tokenizer, tmp_path):
     assert stream.epochs_read()[1] == 8
     share = stream.sequences_by_source["0"] * (CONTEXT + 1) / tokens
     assert abs(stream.epochs_read()[0] / 4 - share) < 0.1
+
+
+def test_a_damaged_row_group_costs_no_other(tmp_path):
+    """One reader yields the groups behind a damaged one, and names the damage wherever a span reaches it."""
+    path = tmp_path / "a.parquet"
+    texts = [f"{number:04} {'x' * 50}" for number in range(60)]
+    options = {"row_group_size": 20, "compression": "none", "use_dictionary": False}
+    pq.write_table(pa.table({"text": texts}), path, **options)
+    page = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[page : page + 40] = b"\xff" * 40
+    path.write_bytes(content)
+    size = len(content)
+    reader = open_spans(str(path), size, column="text", tokenizer="")
+    read, damages = [], 0
+    for row in range(0, 60, 5):
+        try:
+            with shard_errors(str(path)):
+                for block in reader.read(row * size // 60, (row + 5) * size // 60):
+                    read += [block.document(index) for index in range(len(block))]
+        except BadShardError:
+            damages += 1
+    reader.close()
+    assert read == texts[:20] + texts[40:]
+    assert damages == 4
+
+
+@pytest.mark.parametrize("kind", ["offsets", "a column's name"])
+def test_a_damaged_arrow_file_is_a_broken_shard(tmp_path, kind):
+    """Arrow itself would end the process at a text of negative length, and raise an error of its own at the name."""
+    path = tmp_path / "a.arrow"
+    table = pa.table({"text": ["one", "two", "three"]})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    content = path.read_bytes()
+    offsets = np.array([0, 3, 6, 11], dtype=np.int32).tobytes()
+    damaged = np.array([0, 6, 3, 11], dtype=np.int32).tobytes()
+    old, new = (offsets, damaged) if kind == "offsets" else (b"\x04\0\0\0text", b"\x04\0\0\0\x9cext")
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+    with pytest.raises(BadShardError, match="truncated or damaged"), shard_errors(str(path)):
+        list(open_spans(str(path), len(content), column="text", tokenizer="").read(0, len(content)))
+    with pytest.raises(BadShardError, match="truncated or damaged"):
+        list(read_blocks(str(path), column="text"))
+
+
+def test_token_shards_may_have_documents_without_tokens(word_tokenizer, tmp_path):
+    """They count as read, also in a shard that has no token at all."""
+    digest = Encoder(word_tokenizer).digest
+    write_lines(tmp_path / "validation.jsonl", [1])
+    empty = np.array([], dtype=np.uint16)
+    write_token_shard(tmp_path / "train-0.safetensors", [empty, empty], tokenizer=digest)
+    write_token_shard(tmp_path / "train-1.safetensors", [empty, np.array([5, END]), empty], tokenizer=digest)
+    write_token_shard(tmp_path / "train-2.safetensors", [], tokenizer=digest)
+    sources = [Source(name="tokens", dataset=str(tmp_path), max_epochs=2)]
+    ranks, rows = open_ranks(sources, 1, tokenizer=word_tokenizer, streams=4), []
+    while not is_spent(ranks, 4):
+        rows += draw(ranks)
+    assert documents_of(rows, 4, first=5, last=5) == {(5,): 2}
+    assert not ranks[0].faults.found
+
+
+def test_an_error_that_nobody_reads_any_more_ends_a_worker_quietly(word_tokenizer, tmp_path, monkeypatch):
+    """The trainer has ended, and then the disk is gone, too."""
+    write_source(tmp_path / "data", [("jsonl", 9)], first=1, digest="")
+    (stream,) = open_ranks([Source(name="a", dataset=str(tmp_path / "data"))], 1, tokenizer=word_tokenizer, streams=4)
+    next((tmp_path / "data").glob("train*")).unlink()
+    monkeypatch.setattr(workers, "IGNORED_SIGNALS", ())
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    reader, sender = multiprocessing.Pipe(duplex=False)
+    reader.close()
+    workers._work(sender, stream._recipe, stream._positions, 0, 1)

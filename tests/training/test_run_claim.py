@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -276,13 +277,31 @@ def test_the_job_of_a_launch_waits_for_its_claim(tmp_path, slurm, racer, monkeyp
     assert job.stdout.readline() == "won\n"
 
 
-def test_a_damaged_claim_is_one_line(tmp_path, capsys):
-    """It names the file and what to do."""
+def _write(content):
+    return lambda path: path.write_bytes(content)
+
+
+DAMAGES = {
+    "other types": _write(b'{"kind": "process", "pid": "x"}'),
+    "no text": _write(b"\xff\xfe{}"),
+    "deep": _write(b"[" * 60_000),
+    "pipe": os.mkfifo,
+    "folder": Path.mkdir,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_claim_is_one_line(tmp_path, capsys, damage, monkeypatch):
+    """It names the file and what to do, and nothing waits for a pipe."""
     claims = RunFolder(tmp_path).claims
     claims.mkdir()
-    (claims / "00000001.json").write_text('{"kind": "process", "pid": "x"}')
+    monkeypatch.setattr(run_claim, "LOOK_S", 0.01)
+    DAMAGES[damage](claims / "00000001.json")
     assert main(["claim", "--run-dir", str(tmp_path)]) == 2
-    assert f"error: {claims / '00000001.json'} is damaged" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {claims / '00000001.json'}")
+    assert "remove it" in line
 
 
 def test_a_file_is_made_once(tmp_path, monkeypatch):

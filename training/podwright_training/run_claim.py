@@ -42,6 +42,7 @@ CLAIMED_BY = "PODWRIGHT_CLAIMED_BY"  # variable: process whose claim the program
 RENEWAL_S = 10.0
 SILENT_S = 60.0  # without a renewal
 ABANDONED_S = 3600.0  # without a renewal, by the file system's clock: nobody waits for the next one
+CLAIM_BYTES = 64 << 10  # read of a claim, which has some hundreds
 LOOK_S = 0.5  # between two looks at a claim that may be renewed, or given on
 SLURM_S = 30  # limit of a question to Slurm
 NEWEST = 10  # claims that are not deleted

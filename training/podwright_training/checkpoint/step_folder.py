@@ -54,12 +54,14 @@ from podwright_training.checkpoint.index import IndexedReader
 from podwright_training.checkpoint.weights_check import Measured
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.optim import EMA, Optimizers
+from podwright_training.regular_file import open_regular
 from podwright_training.run_folder import commit_folder, delete_folder, place_of, recover_folders, write_atomically
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 TRAINER = "trainer.json"
+TEXT_BYTES = 256 << 20  # read of a manifest, or of the trainer's state: many times those of the largest jobs
 NAME = re.compile(r"step-\d+")
 FILE_NAME = re.compile(r"[\w.-]+")  # in a manifest: no path
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -209,7 +211,7 @@ def read_state(path: Path) -> TrainerState:
         DamagedCheckpointError: They are not what a trainer writes.
     """
     try:
-        content = json.loads(_text(path / TRAINER))
+        content = json.loads(_read_text(path / TRAINER))
         model = content.get("model") or {}
         known = {item.name for kind in (TrainerState, ModelConfig) for item in fields(kind)}
         unknown = sorted({*content, *model} - known)
@@ -219,7 +221,7 @@ def read_state(path: Path) -> TrainerState:
                 f"{', '.join(unknown)}, which this version does not know; update podwright-training"
             )
         return TrainerState(**content)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {TRAINER}: {error}") from error
 
 
@@ -442,7 +444,7 @@ def describe(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path, follow_links=True) as file:
         while chunk := file.read(HASH_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
@@ -502,14 +504,9 @@ def _size_of_weights(path: Path) -> float | None:
 
 def _text_of_manifest(path: Path) -> str:
     try:
-        return _text(path / MANIFEST)
+        return _read_text(path / MANIFEST)
     except OSError:
         return ""
-
-
-def _text(path: Path) -> str:
-    """Return the text of a checkpoint's file, which another user may have made: a pipe would never end."""
-    return regular_file.read(path, limit_bytes=TEXT_BYTES, follow_links=True).decode(errors="replace")
 
 
 def _facts(manifest: str) -> dict[str, Any]:
@@ -523,9 +520,14 @@ def _facts(manifest: str) -> dict[str, Any]:
 def manifest_of(path: Path) -> dict[str, dict[str, Any]]:
     """Return size and hash of each file, by name."""
     try:
-        return parse_manifest(_text(path / MANIFEST))
+        return parse_manifest(_read_text(path / MANIFEST))
     except (OSError, ValueError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {MANIFEST}: {error}") from error
+
+
+def _read_text(path: Path) -> str:
+    """Return the text of a checkpoint's file, which another user may have made; a pipe there is an ``OSError``."""
+    return regular_file.read(path, limit_bytes=TEXT_BYTES, follow_links=True).decode(errors="replace")
 
 
 def parse_manifest(text: str) -> dict[str, dict[str, Any]]:
@@ -536,7 +538,7 @@ def parse_manifest(text: str) -> dict[str, dict[str, Any]]:
     """
     try:
         files = json.loads(text)["files"]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"it has no files: {error}") from error
     if not (isinstance(files, dict) and TRAINER in files and all(_is_entry(*item) for item in files.items())):
         raise ValueError("it is not a list of the checkpoint's files")

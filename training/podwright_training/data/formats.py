@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -68,7 +69,7 @@ def shard_errors(path: str) -> Iterator[None]:
     """Raise errors of reading and decoding a shard as ``BadShardError`` or ``DataError``."""
     try:
         yield
-    except (EOFError, zlib.error, pa.ArrowInvalid, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, pa.ArrowException, gzip.BadGzipFile, UnicodeDecodeError) as error:
         raise BadShardError(f"truncated or damaged ({first_line(error)})") from error
     except OSError as error:
         if error.errno is None:  # Arrow's, for content; the system's errors have a number
@@ -117,6 +118,7 @@ class TextBlock(DocumentBlock):
 
     def __init__(self, first: int, texts: pa.Array, column: str) -> None:
         super().__init__(first)
+        _check_offsets(texts)
         self._texts = texts
         self._column = column
 
@@ -147,6 +149,14 @@ class TokenBlock(DocumentBlock):
         """Return the tokens of a document; raise ``BadRecordError``."""
         tokens: NDArray[Any] = self._shard[self.first + index]
         return tokens
+
+
+def _check_offsets(texts: pa.Array) -> None:
+    """Raise ``pa.ArrowInvalid`` unless each text lies in the array's bytes; Arrow would read others, or abort."""
+    texts.validate()  # the first and the last offset, and all of string views
+    shortest = None if pa.types.is_string_view(texts.type) else pc.min(pc.binary_length(texts)).as_py()
+    if shortest is not None and shortest < 0:
+        raise pa.ArrowInvalid("its offsets decrease")
 
 
 def _text(value: object, column: str) -> str:

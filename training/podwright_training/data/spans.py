@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from podwright_training.data.faults import DataError
+from podwright_training.data.faults import BadShardError, DataError
 from podwright_training.data.formats import (
     CHUNK_BYTES,
     LINE_BYTES,
@@ -293,9 +293,14 @@ class _ParquetReader(_RowReader):
             self._group, self._begin = group, self._group_begins[group]
             self._texts = self._texts.slice(0, 0)
             self._following = self._file.iter_batches(row_groups=[group], columns=[self._column], use_threads=False)
+        self._group = -1  # until the batch is decoded: a damaged group is begun anew by whoever reads behind the damage
         while row >= self._begin + len(self._texts):
             self._begin += len(self._texts)
-            self._texts = next(self._following).column(0)
+            batch = next(self._following, None)
+            if batch is None:
+                raise BadShardError(f"truncated or damaged (row group {group} has fewer rows than the file's end says)")
+            self._texts = batch.column(0)
+        self._group = group
 
     def close(self) -> None:
         self._opened.close()
@@ -314,7 +319,7 @@ class _ArrowReader(_RowReader):
             check_column(path, schema, column)
             try:
                 self._parts.extend(batch.column(column) for batch in batches)
-            except (pa.ArrowInvalid, OSError) as error:  # what is before the damage is whole
+            except (pa.ArrowException, OSError) as error:  # what is before the damage is whole
                 self._error = error
         self._begins = [0, *accumulate(map(len, self._parts))]
 

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -94,6 +94,7 @@ def _work(pipe: Connection, recipe: Recipe, positions: Mapping[int, Sequence[Pos
         for packed in recipe.pack(positions, first=first, step=step):
             pipe.send(packed)
     except UserError as error:
-        pipe.send(error)
+        with suppress(BrokenPipeError):
+            pipe.send(error)
     except BrokenPipeError:  # the trainer is gone
         return
