@@ -110,7 +110,7 @@ def _run(cluster: FlatCluster, trainer: str, root: Path, environment: Path) -> s
         steps = list(run.events("train"))
         return bool(steps and steps[-1]["step"] >= KILLED_AFTER)
 
-    wait_for(lambda: is_far() or ended(), timeout_s=900, what=lambda: f"step {KILLED_AFTER} in {_end_of(run)}")
+    wait_for(lambda: is_far() or ended(), timeout_s=900, description=lambda: f"step {KILLED_AFTER} in {_end_of(run)}")
     if not is_far():
         return f"ended: {_error_of(run)}"
     cluster.kill(SECOND)

@@ -15,7 +15,7 @@ from pathlib import Path
 MARKER = "PODWRIGHT_REHEARSAL"  # in the environment of every process of a rehearsal: its directory
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # cdktf asks Terraform for them even where there is no terminal
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-LIMIT_S = 1800  # of one program: on a busy machine a deployment takes five minutes
+LIMIT_S = 1800  # One program's limit; a deployment takes five minutes on a busy machine.
 
 
 def adopt_orphans() -> None:
@@ -72,9 +72,9 @@ def run_logged(
 
 def end_descendants() -> list[int]:
     """End every process this one started, directly or not; return the pids that were still there."""
-    found = [pid for pid in descendants(os.getpid()) if _alive(pid)]
-    end(found)
-    return found
+    pids = [pid for pid in descendants(os.getpid()) if _alive(pid)]
+    end(pids)
+    return pids
 
 
 def end_all(is_over: Callable[[], bool]) -> None:
@@ -89,8 +89,8 @@ def end_all(is_over: Callable[[], bool]) -> None:
 def marked(directory: Path) -> list[int]:
     """Return the processes with ``directory`` as marker in their environment, without this one and its parents."""
     mark = f"{MARKER}={directory}".encode()
-    own = set(_ancestors(os.getpid())) | {os.getpid()}
-    return [pid for pid in _pids() if pid not in own and mark in _read(pid, "environ").split(b"\0")]
+    own_pids = set(_ancestors(os.getpid())) | {os.getpid()}
+    return [pid for pid in _pids() if pid not in own_pids and mark in _read(pid, "environ").split(b"\0")]
 
 
 def end(pids: Sequence[int], *, patience_s: float = 5.0) -> None:

@@ -57,10 +57,10 @@ def test_only_the_users_programs_stand_still():
     """Root's go on, whatever the epilog's own real id, and so do other users'."""
     with program(JOB.uid) as users, program(0) as roots, program(JOB.uid + 1) as others:
         epilog._signal_all([JOB.uid], signal.SIGSTOP)
-        wait_for(lambda: is_stopped(users), timeout_s=60, what=lambda: "a stopped program")
+        wait_for(lambda: is_stopped(users), timeout_s=60, description=lambda: "a stopped program")
         assert [is_stopped(process) for process in (roots, others)] == [False, False]
         epilog._signal_all([JOB.uid], signal.SIGCONT)
-        wait_for(lambda: not is_stopped(users), timeout_s=60, what=lambda: "a program that goes on")
+        wait_for(lambda: not is_stopped(users), timeout_s=60, description=lambda: "a program that goes on")
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_epilogs_of_two_jobs_do_not_stop_each_other():
         for _ in range(25):
             list(epilogs.map(partial(epilog._signal_all, [JOB.uid]), [signal.SIGSTOP, signal.SIGCONT] * 2))
         epilog._signal_all([JOB.uid], signal.SIGCONT)
-        wait_for(lambda: not is_stopped(users), timeout_s=60, what=lambda: "a program that goes on")
+        wait_for(lambda: not is_stopped(users), timeout_s=60, description=lambda: "a program that goes on")
 
 
 def test_a_login_does_not_stand_still():
@@ -84,7 +84,7 @@ def test_a_login_does_not_stand_still():
         assert not was_stopped(login)
         for number in (signal.SIGSTOP, signal.SIGCONT):
             epilog._signal_all([JOB.uid], number)
-        wait_for(lambda: was_stopped(login), timeout_s=60, what=lambda: "the kernel to say that it was stopped")
+        wait_for(lambda: was_stopped(login), timeout_s=60, description=lambda: "the kernel to say that it was stopped")
 
 
 GAMES = "games"  # a user of every Debian, as whom no program runs
@@ -120,10 +120,10 @@ def test_a_login_that_begins_while_programs_stand_still_goes_on(command, fails, 
             # In a session of its own, as on a node: SIGCONT reaches all processes of the sender's session.
             pipe = subprocess.PIPE
             logins.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True))
-            wait_for(lambda: list(epilog._programs(games)), timeout_s=60, what=lambda: "the login's program")
+            wait_for(lambda: list(epilog._programs(games)), timeout_s=60, description=lambda: "the login's program")
         signal_all(owners, number)
         if number == signal.SIGSTOP:
-            wait_for(lambda: is_stopped(logins[0]), timeout_s=60, what=lambda: "a stopped caller")
+            wait_for(lambda: is_stopped(logins[0]), timeout_s=60, description=lambda: "a stopped caller")
             if fails:
                 monkeypatch.setattr(epilog, "_started", fail)
 
@@ -152,11 +152,11 @@ ctypes.CDLL(None).syscall({EXIT[os.uname().machine]}, 0)
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         try:
             status = Path(f"/proc/{process.pid}/status")
-            wait_for(lambda: "Z (zombie)" in status.read_text(), timeout_s=60, what=status.read_text)
+            wait_for(lambda: "Z (zombie)" in status.read_text(), timeout_s=60, description=status.read_text)
             assert [found.pid for found in epilog._programs(User(uid))] == [process.pid]
         finally:
             process.kill()
-        wait_for(lambda: not list(epilog._programs(User(uid))), timeout_s=60, what=status.read_text)
+        wait_for(lambda: not list(epilog._programs(User(uid))), timeout_s=60, description=status.read_text)
 
 
 def test_memory_that_outlives_programs_goes():

@@ -170,7 +170,7 @@ def test_another_trainer_survives_a_host(cluster: FlatCluster, tmp_path: Path) -
     wait_for(
         lambda: any(event["step"] > 5 for event in run.events("train")),
         timeout_s=600,
-        what=lambda: f"step 6 in {run.log.read_text() if run.log.exists() else 'a log'}",
+        description=lambda: f"step 6 in {run.log.read_text() if run.log.exists() else 'a log'}",
     )
     cluster.kill(SECOND)
     cluster.auto_resume(job_id, new_instance_id=lambda _: "i-new", timeout_s=600)
@@ -352,7 +352,7 @@ def test_it_ends_with_its_owner(home: Path) -> None:
         assert len(marked(home)) > 5
         process.kill()
         process.wait()
-    wait_for(lambda: not marked(home), timeout_s=600, what=lambda: f"the end of {marked(home)}")
+    wait_for(lambda: not marked(home), timeout_s=600, description=lambda: f"the end of {marked(home)}")
 
 
 CLAIM = """#!/bin/bash

@@ -106,7 +106,7 @@ def wait_for_step(cluster: NamespacedCluster, run: RunFolder, step: int, *, star
     def missing() -> str:
         return f"step {step}\n{tail(run.log)}\n{tail(cluster.path(CONTROLLER, SLURMCTLD_LOG), 100)}"
 
-    wait_for(reached, timeout_s=WAITS_S, what=missing)
+    wait_for(reached, timeout_s=WAITS_S, description=missing)
 
 
 def test_a_job_survives_lost_hosts_and_a_requeue(
@@ -153,13 +153,17 @@ def test_a_curation_survives_a_lost_host(cluster: NamespacedCluster) -> None:
     with faults.slow_files(SECOND, **never):
         with faults.slow_files(FIRST, **never):  # no task ends before both have begun
             job_id = int(re.findall(r"jobs up to (\d+) write", cluster.run(submit).stdout)[0])
-            wait_for(lambda: running_on(cluster) == [FIRST, SECOND], timeout_s=WAITS_S, what=lambda: tail_of(begun))
-        wait_for(lambda: len(list(begun.glob("completions/*"))) == 1, timeout_s=WAITS_S, what=lambda: tail_of(begun))
+            wait_for(
+                lambda: running_on(cluster) == [FIRST, SECOND], timeout_s=WAITS_S, description=lambda: tail_of(begun)
+            )
+        wait_for(
+            lambda: len(list(begun.glob("completions/*"))) == 1, timeout_s=WAITS_S, description=lambda: tail_of(begun)
+        )
         again = cluster.run(submit, check=False)
         assert "are queued already; wait for them, or scancel them" in again.stderr
         assert running_on(cluster) == [SECOND]
         cluster.kill(SECOND, how="power")
-    wait_for((scratch / "slurm/manifest.json").exists, timeout_s=WAITS_S, what=lambda: tail_of(begun.parent))
+    wait_for((scratch / "slurm/manifest.json").exists, timeout_s=WAITS_S, description=lambda: tail_of(begun.parent))
     assert cluster.wait_for_job(job_id, timeout_s=WAITS_S)["JobState"] == "COMPLETED"
     assert contents(scratch / "slurm") == contents(scratch / "alone")
     steps = {step["step"]: step for step in json.loads((scratch / "slurm/manifest.json").read_text())["steps"]}

@@ -29,7 +29,7 @@ def test_each_part_that_is_left_out_has_a_line(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump({**content, "nodes": {**NODES, "downloads": {"source": "bundle"}}}))
     settings = load(path)
-    lines = Debian13Hosts.left_out(settings)
+    lines = Debian13Hosts.omitted_parts(settings)
     assert [line.partition(": ")[0] for line in lines] == [
         "nodes.ldap",
         "nodes.s3_mounts",
@@ -39,7 +39,7 @@ def test_each_part_that_is_left_out_has_a_line(tmp_path: Path) -> None:
     ]
     assert "ldaps://ldap.corp.test" in lines[0]
     assert "/mnt/corpora" in lines[1]
-    assert FlatHosts.left_out(settings) == []
+    assert FlatHosts.omitted_parts(settings) == []
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.parent.name for path in EXAMPLES])
@@ -49,7 +49,7 @@ def test_a_line_is_there_if_hosts_get_other_parameters(path: Path) -> None:
     database = Accounting(endpoint="db.test", port=3306, secret_arn="arn")
     created = settings.accounting.source in {"create", "existing"}
     given = replace(PARAMETERS, nodes=settings.nodes.features(), accounting=database if created else None)
-    assert (without(given) != given) is bool(Debian13Hosts.left_out(settings))
+    assert (without(given) != given) is bool(Debian13Hosts.omitted_parts(settings))
     assert without(without(given)) == without(given)
 
 

@@ -268,7 +268,9 @@ def trained(world: World, *, steps: int = 3) -> None:
         return len(begun) == world.starts and sum(event["event"] == "train" for event in events[begun[-1] :]) >= steps
 
     log = world.run_folder().log
-    wait_for(reached, timeout_s=WAITS_S, what=lambda: f"training\n{log.read_text()[-3000:] if log.exists() else ''}")
+    wait_for(
+        reached, timeout_s=WAITS_S, description=lambda: f"training\n{log.read_text()[-3000:] if log.exists() else ''}"
+    )
 
 
 def continued(world: World) -> None:

@@ -218,7 +218,7 @@ def test_metrics_of_each_host_arrive(cluster: NamespacedCluster, received: Recei
     wait_for(
         lambda: all(received.hosts_of(metric) == set(HOSTS) for metric in metrics),
         timeout_s=600,
-        what=lambda: f"metrics of all hosts, got {[received.hosts_of(metric) for metric in metrics]}",
+        description=lambda: f"metrics of all hosts, got {[received.hosts_of(metric) for metric in metrics]}",
     )
     assert received.hosts_of("podwright_slurm_nodes") == {CONTROLLER}
     assert received.hosts_of("podwright_gpu_utilization_ratio") == {WORKER}
@@ -236,7 +236,7 @@ def test_a_service_that_dies_comes_back(cluster: NamespacedCluster) -> None:
     wait_for(
         lambda: "node_load1" in output(cluster, f"curl --silent {url}", host=WORKER),
         timeout_s=600,
-        what=lambda: f"the exporter: {output(cluster, f'systemctl status {UNITS[0]}', host=WORKER)}",
+        description=lambda: f"the exporter: {output(cluster, f'systemctl status {UNITS[0]}', host=WORKER)}",
     )
     assert output(cluster, f"systemctl show --property MainPID --value {UNITS[0]}", host=WORKER) != pid
 

@@ -93,7 +93,7 @@ def test_sacct_knows_a_job_that_has_ended(cluster):
             "sacct --allocations --noheader --parsable2 --format=User,Account,State,NNodes,AllocTRES"
         ).stdout
 
-    wait_for(lambda: "COMPLETED" in rows(), timeout_s=600, what=lambda: f"the job in sacct: {rows()}")
+    wait_for(lambda: "COMPLETED" in rows(), timeout_s=600, description=lambda: f"the job in sacct: {rows()}")
     user, account, state, nodes, tres = rows().splitlines()[-1].split("|")
     assert (user, account, state, nodes) == ("ubuntu", "default", "COMPLETED", "2")
     assert "gres/gpu=4" in tres
@@ -125,13 +125,13 @@ def test_a_killed_daemon_of_the_controller_comes_back(cluster, daemon):
     wait_for(
         lambda: shown()[1] == "active" and shown()[0] not in {"0", pid},
         timeout_s=600,
-        what=lambda: f"{daemon} to run again: {shown()}",
+        description=lambda: f"{daemon} to run again: {shown()}",
     )
     for command in ("sacctmgr --noheader show cluster", "scontrol ping"):
         wait_for(
             lambda command=command: cluster.run(command, check=False).returncode == 0,
             timeout_s=600,
-            what=lambda command=command: f"an answer to {command}",
+            description=lambda command=command: f"an answer to {command}",
         )
     assert cluster.run("srun --partition gpu hostname", timeout_s=600).stdout
     if daemon != "munge":  # without which no command works
@@ -186,7 +186,9 @@ def test_daemons_go_on_in_a_new_log(cluster):
         writes_a_line = "scontrol setdebug info"
         return cluster.run(f"{writes_a_line}; stat --format=%s {logs}", user="root", check=False).stdout.split()
 
-    wait_for(lambda: len(sizes()) == 2 and "0" not in sizes(), timeout_s=600, what=lambda: f"lines in both: {sizes()}")
+    wait_for(
+        lambda: len(sizes()) == 2 and "0" not in sizes(), timeout_s=600, description=lambda: f"lines in both: {sizes()}"
+    )
 
 
 def test_state_of_another_cluster_is_left_alone(cluster):
@@ -265,7 +267,7 @@ def refuse_by_limits_and_order_by_priority(cluster: NamespacedCluster) -> None:
         wait_for(
             lambda: cluster.run(shown).stdout.split()[0] == reason,
             timeout_s=600,
-            what=lambda: f"{reason}: {cluster.run(shown).stdout}",
+            description=lambda: f"{reason}: {cluster.run(shown).stdout}",
         )
         priority = int(cluster.run(shown).stdout.split()[1])
         cluster.run(f"scancel {job}")
@@ -292,11 +294,15 @@ def test_a_policy_is_applied_changed_and_removed(cluster, declare):
     assert all(text in shown for text in ("MaxTime=10:00:00", "AllowAccounts=research,teaching", "= preempt/qos"))
 
     low, run = train(cluster)
-    wait_for(lambda: steps(run, "checkpoint") != [], timeout_s=600, what=lambda: f"a checkpoint\n{tail(run.log)}")
+    wait_for(
+        lambda: steps(run, "checkpoint") != [], timeout_s=600, description=lambda: f"a checkpoint\n{tail(run.log)}"
+    )
     whole = "--partition gpu -N 2 --exclusive --account research --qos urgent"
     high = int(cluster.run(f"sbatch --parsable {whole} --wrap true").stdout)
     assert cluster.wait_for_job(high)["JobState"] == "COMPLETED"
-    wait_for(lambda: len(steps(run, "start")) == 2, timeout_s=600, what=lambda: f"the job again\n{tail(run.log)}")
+    wait_for(
+        lambda: len(steps(run, "start")) == 2, timeout_s=600, description=lambda: f"the job again\n{tail(run.log)}"
+    )
     cluster.run(f"scancel {low}")
     first, second = steps(run, "start")
     assert first == 0

@@ -89,7 +89,9 @@ def test_a_killed_daemon_that_the_service_started_comes_back(
     assert shown("Restart") == "on-failure"
     pid = shown("MainPID")
     cluster.run(f"kill -KILL {pid}", host=host, user="root")
-    wait_for(lambda: shown("MainPID") not in {"0", pid}, timeout_s=600, what=lambda: f"{daemon}: {shown('SubState')}")
+    wait_for(
+        lambda: shown("MainPID") not in {"0", pid}, timeout_s=600, description=lambda: f"{daemon}: {shown('SubState')}"
+    )
     cluster.wait_until_idle([WORKER], timeout_s=600)
 
 
@@ -113,7 +115,7 @@ def wait_for_configuration(cluster: NamespacedCluster, wanted: str) -> None:
     wait_for(
         lambda: configuration(cluster) == wanted,
         timeout_s=600,
-        what=lambda: f"our part of slurm.conf:\n{configuration(cluster)[-500:]}",
+        description=lambda: f"our part of slurm.conf:\n{configuration(cluster)[-500:]}",
     )
 
 
@@ -123,7 +125,7 @@ def wait_for_journal(cluster: NamespacedCluster, text: str) -> None:
     wait_for(
         lambda: text in cluster.run(journal, user="root").stdout,
         timeout_s=600,
-        what=lambda: f"{text!r} in the journal:\n{cluster.run(journal, user='root').stdout}",
+        description=lambda: f"{text!r} in the journal:\n{cluster.run(journal, user='root').stdout}",
     )
 
 

@@ -177,7 +177,7 @@ def test_slurmdbd_refuses_a_database_of_another_authority(cluster):
     wait_for(
         lambda: "certificate" in cluster.run(f"tail -n 5 {log}", host=BACKUP, user="root").stdout.lower(),
         timeout_s=600,
-        what=lambda: f"slurmdbd to refuse: {cluster.run(f'tail {log}', host=BACKUP, user='root').stdout}",
+        description=lambda: f"slurmdbd to refuse: {cluster.run(f'tail {log}', host=BACKUP, user='root').stdout}",
     )
     cluster.run(f"cp /root/ca.pem {trusted} && systemctl restart slurmdbd", host=BACKUP, user="root")
 
@@ -246,13 +246,13 @@ def test_a_killed_daemon_comes_back_on_its_host(cluster, host, daemon):
     wait_for(
         lambda: cluster.run(state, host=host, user="root").stdout.strip() not in {"0", pid},
         timeout_s=600,
-        what=lambda: cluster.run(f"systemctl status {daemon}", host=host, user="root", check=False).stdout,
+        description=lambda: cluster.run(f"systemctl status {daemon}", host=host, user="root", check=False).stdout,
     )
     both = [f"(primary) at {PRIMARY} is UP", f"(backup) at {BACKUP} is UP"]
     wait_for(
         lambda: all(line in cluster.run("scontrol ping", host=BACKUP, check=False).stdout for line in both),
         timeout_s=600,
-        what=lambda: cluster.run("scontrol ping", host=BACKUP, check=False).stdout,
+        description=lambda: cluster.run("scontrol ping", host=BACKUP, check=False).stdout,
     )
     assert cluster.run("srun --partition gpu hostname", host=GATE, timeout_s=600).stdout.strip() == COMPUTE
 
@@ -274,7 +274,7 @@ def test_the_second_takes_over(cluster):
             and "COMPLETED" in run("sacct --name before --noheader --format=State --allocations")
         ),
         timeout_s=600,
-        what=lambda: f"the first job to be remembered: {run('sacct')}",
+        description=lambda: f"the first job to be remembered: {run('sacct')}",
     )
     assert PUBLISHED == []  # a controller that starts is no news
     assert remediate(cluster, BACKUP) == ""  # not in control
@@ -284,7 +284,7 @@ def test_the_second_takes_over(cluster):
     wait_for(
         lambda: nodes.exists() and b"Action:" not in nodes.read_bytes(),
         timeout_s=600,
-        what=lambda: f"a state without it in {nodes}",
+        description=lambda: f"a state without it in {nodes}",
     )
     cluster.kill(PRIMARY, how="power")
     heartbeat = state.with_name("heartbeat")
@@ -293,19 +293,19 @@ def test_the_second_takes_over(cluster):
     wait_for(
         lambda: "(backup) at ip-10-0-16-8 is UP" in run("scontrol ping"),
         timeout_s=600,
-        what=lambda: f"the backup to take over: {run('scontrol ping; sinfo')}",
+        description=lambda: f"the backup to take over: {run('scontrol ping; sinfo')}",
     )
     wait_for(
         lambda: cluster.run("srun --partition gpu --job-name after true", host=BACKUP, check=False).returncode == 0,
         timeout_s=600,
-        what=lambda: f"a job to run: {run('sinfo; squeue')}",
+        description=lambda: f"a job to run: {run('sinfo; squeue')}",
     )
     wait_for(
         lambda: {"before", "after"} <= set(run("sacct --noheader --format=JobName --allocations").split()),
         timeout_s=600,
-        what=lambda: f"both jobs in sacct: {run('sacct')}",
+        description=lambda: f"both jobs in sacct: {run('sacct')}",
     )
-    wait_for(lambda: bool(PUBLISHED), timeout_s=600, what=lambda: "a message about the second controller")
+    wait_for(lambda: bool(PUBLISHED), timeout_s=600, description=lambda: "a message about the second controller")
     (message,) = PUBLISHED
     assert message["TopicArn"] == [TOPIC_ARN]
     assert message["Message"][0].startswith(f"{BACKUP} controls Slurm now, in place of {PRIMARY}.")

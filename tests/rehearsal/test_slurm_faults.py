@@ -223,7 +223,7 @@ def test_clean_ends_a_living_cluster(start_owner, tmp_path: Path) -> None:
     assert clean(tmp_path / "elsewhere") == []
     pids = family(tmp_path)
     found = clean(tmp_path, timeout_s=600)
-    assert any("cluster_namespaces.py" in leftover.what for leftover in found)
+    assert any("cluster_namespaces.py" in leftover.name for leftover in found)
     assert ended(pids)
     assert clean(tmp_path) == []
     assert owner.poll() is None  # the owner itself is nobody's leftover

@@ -193,7 +193,7 @@ def test_a_job_is_noted_at_its_gpus_while_it_runs(cluster: NamespacedCluster) ->
     wait_for(
         lambda: not cluster.run(f"ls {noted}", host=SECOND, user="root").stdout,
         timeout_s=600,
-        what=lambda: "the epilog to forget the job",
+        description=lambda: "the epilog to forget the job",
     )
 
 
@@ -232,7 +232,9 @@ def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: NamespacedCluster)
     def is_clean() -> bool:
         return not cluster.run(look, host=FIRST, user="root", check=False).stdout
 
-    wait_for(is_clean, timeout_s=600, what=lambda: cluster.run(look, host=FIRST, user="root", check=False).stdout)
+    wait_for(
+        is_clean, timeout_s=600, description=lambda: cluster.run(look, host=FIRST, user="root", check=False).stdout
+    )
 
 
 def test_a_full_root_volume_drains_no_node(cluster: NamespacedCluster) -> None:
@@ -242,7 +244,9 @@ def test_a_full_root_volume_drains_no_node(cluster: NamespacedCluster) -> None:
     cluster.fabric.resize_disk(SECOND, f"{(cluster.fabric.disk_usage_bytes(SECOND) >> 20) + 16}m")
     full = submit(cluster, "cat /dev/zero >/tmp/full; echo full; sleep 3600", f"--nodelist={SECOND}")
     log = cluster.directory / f"fsx/runs/{full}.log"
-    wait_for(lambda: log.exists() and "full" in log.read_text().split(), timeout_s=600, what=lambda: "a full disk")
+    wait_for(
+        lambda: log.exists() and "full" in log.read_text().split(), timeout_s=600, description=lambda: "a full disk"
+    )
     for _ in range(2):
         batch = f"sbatch --wait --output=/dev/null --nodelist={SECOND} --chdir=/ --wrap hostname"
         cluster.run(batch, user="ada", timeout_s=600)
@@ -260,7 +264,7 @@ def test_another_job_of_the_user_goes_on(cluster: NamespacedCluster) -> None:
     wait_for(
         lambda: cluster.run("ls /dev/shm/other", host=FIRST, user="root", check=False).returncode == 0,
         timeout_s=600,
-        what=lambda: f"job {other} to write; it is {cluster.job(other)['JobState']}",
+        description=lambda: f"job {other} to write; it is {cluster.job(other)['JobState']}",
     )
     job = submit(cluster, "true", "--nodelist", FIRST)
     cluster.wait_for_job(job, timeout_s=600)
@@ -310,7 +314,7 @@ def test_an_ordinary_user_takes_no_node_down(cluster: NamespacedCluster, lifecyc
     wait_for(
         lambda: not cluster.run(["bash", "-c", left], host=FIRST, user="root", check=False).stdout,
         timeout_s=600,
-        what=lambda: cluster.run(["bash", "-c", left], host=FIRST, user="root", check=False).stdout,
+        description=lambda: cluster.run(["bash", "-c", left], host=FIRST, user="root", check=False).stdout,
     )
 
     record = ["python3", "-c", packed("jobs"), "close", "/root/move"]

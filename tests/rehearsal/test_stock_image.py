@@ -247,7 +247,7 @@ def test_a_login_is_part_of_the_users_job(
     wait_for(
         lambda: not cluster.run("pgrep --full '[s]leep 1234'", host=WORKER, check=False).returncode,
         timeout_s=600,
-        what=lambda: f"the script of job {job}",
+        description=lambda: f"the script of job {job}",
     )
     groups = cluster.run(f"{ssh} 'nproc; cat /proc/self/cgroup'", host=LOGIN).stdout
     assert groups.splitlines()[0] == "1"
@@ -367,6 +367,6 @@ def test_what_the_agent_takes_away_comes_back(cluster: NamespacedCluster) -> Non
 
     before = conf()
     cluster.rewrite_slurm_conf()
-    wait_for(lambda: conf() == before, timeout_s=600, what=lambda: f"our part of slurm.conf:\n{conf()[-500:]}")
+    wait_for(lambda: conf() == before, timeout_s=600, description=lambda: f"our part of slurm.conf:\n{conf()[-500:]}")
     said = cluster.run("journalctl --no-pager --unit podwright-slurm-conf", user="root").stdout
     assert "slurm.conf" in said

@@ -93,9 +93,9 @@ def test_a_host_powers_itself_off(cluster: NamespacedCluster) -> None:
     """After `systemctl poweroff` nothing of the host is left, and Slurm calls its node down."""
     init = Path(f"/proc/{cluster.fabric.init(OTHER)}")
     as_root(cluster, "systemctl poweroff", host=OTHER)
-    wait_for(lambda: not init.exists(), timeout_s=600, what=lambda: f"the end of {OTHER}")
+    wait_for(lambda: not init.exists(), timeout_s=600, description=lambda: f"the end of {OTHER}")
     wait_for(
         lambda: cluster.node_states()[OTHER].startswith("down"),
         timeout_s=600,
-        what=lambda: f"Slurm to notice: {cluster.node_states()}",
+        description=lambda: f"Slurm to notice: {cluster.node_states()}",
     )

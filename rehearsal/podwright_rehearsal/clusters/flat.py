@@ -31,7 +31,7 @@ from podwright_rehearsal.hosts.waiting import wait_for
 
 _CONTROLLER = "127.0.0.1"
 _FIRST_COMPUTE = 11  # 127.0.0.11, 127.0.0.12 …
-_START_TIMEOUT_S = 600.0  # of a busy machine
+_START_TIMEOUT_S = 600.0  # A busy machine takes so long at most.
 _STOP_TIMEOUT_S = 60.0
 
 
@@ -138,7 +138,7 @@ class FlatCluster(RehearsedCluster):
         wait_for(
             lambda: self._is_healthy(hostname),
             timeout_s=_START_TIMEOUT_S,
-            what=lambda: f"slurmd of {hostname}\n{tail(self._log(hostname))}",
+            description=lambda: f"slurmd of {hostname}\n{tail(self._log(hostname))}",
         )
         self._lift_mark(hostname)
 
@@ -166,7 +166,7 @@ class FlatCluster(RehearsedCluster):
         with self._log(hostname).open("ab") as log:
             self._supervisors[hostname] = subprocess.Popen(
                 [sys.executable, "-m", flat_supervisor.__name__, str(os.getpid()), json.dumps(commands)],
-                cwd=Path(flat_supervisor.__file__).parents[2],  # so that Python finds it, installed or not
+                cwd=Path(flat_supervisor.__file__).parents[2],  # Python finds it from there, installed or not.
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -207,14 +207,14 @@ class FlatCluster(RehearsedCluster):
         ]  # fmt: skip
 
     def _wait_for_slurm(self) -> None:
-        def what() -> str:
+        def wait_description() -> str:
             logs = "\n".join(tail(log) for log in sorted((self.directory / "log").iterdir()))
             return f"Slurm to start; it says {self._states_or_none() or 'nothing'}\n{logs}"
 
         wait_for(
             lambda: all(self._states_or_none().get(name) == "idle" for name in self._compute()),
             timeout_s=_START_TIMEOUT_S,
-            what=what,
+            description=wait_description,
         )
 
     def _log(self, hostname: str) -> Path:
@@ -248,13 +248,17 @@ class FlatCluster(RehearsedCluster):
 
     def _slurm_files(self) -> dict[str, str]:
         members = [self.nodes[hostname] for hostname in self._compute()]
-        own = self._settings()
+        settings = self._settings()
         common = (SOURCES / "slurm.conf.in").read_text().splitlines()
-        lines = [line for line in common if not line.startswith(("#", "include")) and line.split("=")[0] not in own]
-        lines += [f"{name}={value}" for name, value in own.items()]
+        lines = [
+            line for line in common if not line.startswith(("#", "include")) and line.split("=")[0] not in settings
+        ]
+        lines += [f"{name}={value}" for name, value in settings.items()]
         # All nodes are this machine, so NodeHostname is its name; each slurmd needs a port of its own.
-        here = socket.gethostname()
-        lines += [f"{node_line(node)} NodeHostname={here} Port={self._ports[node.hostname]}" for node in members]
+        machine_name = socket.gethostname()
+        lines += [
+            f"{node_line(node)} NodeHostname={machine_name} Port={self._ports[node.hostname]}" for node in members
+        ]
         return {
             "slurm.conf": "".join(f"{line}\n" for line in (*lines, *partition_lines(members))),
             "gres.conf": "".join(
@@ -262,7 +266,7 @@ class FlatCluster(RehearsedCluster):
                 for node in members
                 for device in self._devices(node)
             ),
-            "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # as on hosts of their own
+            "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # Namespaced hosts have the same.
             "plugstack.conf": f"required {self._packages.auto_resume}\n" if self.srun_takes_auto_resume else "",
         }
 

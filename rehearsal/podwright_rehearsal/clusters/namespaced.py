@@ -97,8 +97,13 @@ class NamespacedCluster(RehearsedCluster):
         self.cluster_arn = cluster_arn
         self.environment = {"PATH": _PATH, **(environment or {})}
         if relay:
-            here, there = f"//127.0.0.1:{relay[1]}", f"//{ipaddress.ip_network(subnet_cidr)[1]}:{relay[1]}"
-            self.environment = {name: value.replace(here, there) for name, value in self.environment.items()}
+            machine_address, gateway_address = (
+                f"//127.0.0.1:{relay[1]}",
+                f"//{ipaddress.ip_network(subnet_cidr)[1]}:{relay[1]}",
+            )
+            self.environment = {
+                name: value.replace(machine_address, gateway_address) for name, value in self.environment.items()
+            }
         self._image_lacks = tuple(image_lacks)
         self._image_has = image_has or {}
         self._task_plugin = task_plugin
@@ -300,7 +305,9 @@ class NamespacedCluster(RehearsedCluster):
         """Act as HyperPod's agent after a scaling or replacement: write slurm.conf anew, without other lines."""
         written = Path("/opt/rehearsal/slurm.conf")
         self.path(self.controller, written).write_text(self._files().slurm_files()["slurm.conf"])
-        conf = f"$(readlink --canonicalize {SLURM_ROOT / 'etc' / 'slurm.conf'})"  # which several controllers share
+        conf = (
+            f"$(readlink --canonicalize {SLURM_ROOT / 'etc' / 'slurm.conf'})"  # Several controllers share it by a link.
+        )
         self.run(f"conf={conf} && cp {written} $conf.agent && mv $conf.agent $conf", user="root")
 
     def auto_resume(

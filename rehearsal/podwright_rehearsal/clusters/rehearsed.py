@@ -29,10 +29,10 @@ AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
 REBOOT, REPLACE = "Action:Reboot", "Action:Replace"
 _GRACE_S = 3.0
 _POLL_S = 0.3  # each query of a job starts a login shell
-_SENT_S = 10.0  # until Slurm's messages to a lost node have arrived, or never will
-_SETTLE_S = 600.0  # until Slurm has ended what is left of a job on a dead node
+_SENT_S = 10.0  # Slurm's messages to a lost node have arrived by then, or never will.
+_SETTLE_S = 600.0  # Slurm has ended a dead node's part of a job by then.
 _ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL"})
-_SETTLED = _ENDED | {"RUNNING", "PENDING"}  # what a job is after COMPLETING
+_SETTLED = _ENDED | {"RUNNING", "PENDING"}  # A job is in one of these states after COMPLETING.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ class Node:
     instance_group: str
     instance_type: str
     role: Role
-    partition: str | None = None  # of a compute node
+    partition: str | None = None  # None for other nodes.
     accelerators: int = 0  # Gres=gpu:N, /dev/nvidia0…
-    vcpus: int = 1  # as slurm.conf has it
+    vcpus: int = 1  # slurm.conf names the same number.
     memory_mib: int = 1024
 
 
@@ -57,8 +57,8 @@ class Resumption:
 
     replaced: Sequence[str]  # host names
     rebooted: Sequence[str]
-    detected_s: float  # from the call to the fault
-    resumed_s: float  # from the call until the job ran again
+    detected_s: float  # Time from the call to the fault.
+    resumed_s: float  # Time from the call until the job ran again.
 
 
 class RehearsedCluster(ABC):
@@ -158,11 +158,11 @@ class RehearsedCluster(ABC):
         Raises:
             HostError: they are not within `timeout_s`; the message has all nodes' states, with Slurm's reasons.
         """
-        wanted = hostnames if hostnames is not None else self._compute()
+        awaited = hostnames if hostnames is not None else self._compute()
         wait_for(
-            lambda: all(self._states_or_none().get(name) == "idle" for name in wanted),
+            lambda: all(self._states_or_none().get(name) == "idle" for name in awaited),
             timeout_s=timeout_s,
-            what=lambda: f"{', '.join(wanted)} to be idle; Slurm says {self._states_shown() or 'nothing'}",
+            description=lambda: f"{', '.join(awaited)} to be idle; Slurm says {self._states_shown() or 'nothing'}",
         )
 
     def job(self, job_id: int) -> dict[str, str]:
@@ -187,12 +187,12 @@ class RehearsedCluster(ABC):
             now = self.job(job_id)
             return now["JobState"] in states and int(now["Restarts"]) >= restarts
 
-        def what() -> str:
+        def wait_description() -> str:
             now = self.job(job_id)
             state = f"it is {now['JobState']} ({now['Reason']}); nodes: {self._states_shown()}"
             return f"job {job_id} to be {' or '.join(sorted(states))}; {state}"
 
-        wait_for(reached, timeout_s=timeout_s, what=what, pause_s=_POLL_S)
+        wait_for(reached, timeout_s=timeout_s, description=wait_description, pause_s=_POLL_S)
         return self.job(job_id)
 
     # ---- faults ---------------------------------------------------------------------------------------------------
@@ -240,17 +240,17 @@ class RehearsedCluster(ABC):
     def _wait_for_fault(self, job_id: int, timeout_s: float) -> list[str]:
         faulty: list[str] = []
 
-        def found() -> bool:
+        def has_fault() -> bool:
             faulty[:] = self._faulty()
             state = "" if faulty else self.job(job_id)["JobState"]
             if state in _ENDED:
                 raise HostError(f"job {job_id} is {state} and every node is healthy: its own error is not resumed")
             return bool(faulty)
 
-        def what() -> str:
+        def wait_description() -> str:
             return f"a node to fail; job {job_id} is {self.job(job_id)['JobState']}"
 
-        wait_for(found, timeout_s=timeout_s, what=what, pause_s=_POLL_S)
+        wait_for(has_fault, timeout_s=timeout_s, description=wait_description, pause_s=_POLL_S)
         return faulty
 
     def _faulty(self) -> list[str]:
@@ -287,8 +287,8 @@ class RehearsedCluster(ABC):
         if state and not state.startswith("down"):
             self._update(hostname, "State=DOWN", f"Reason={reason}")
         if state:
-            with contextlib.suppress(HostError):  # what goes to another lost node may be tried for long
-                wait_for(self._is_all_sent, timeout_s=_SENT_S, what=lambda: "slurmctld's messages")
+            with contextlib.suppress(HostError):  # Messages to another lost node may be tried for long.
+                wait_for(self._is_all_sent, timeout_s=_SENT_S, description=lambda: "slurmctld's messages")
 
     def _is_all_sent(self) -> bool:
         """Return whether slurmctld has sent all its messages."""

@@ -41,7 +41,7 @@ systemctl enable --quiet --now slurmd
 class FileSystem:
     """A file system that an instance group's storage names."""
 
-    kind: str  # as mount(8) calls it
+    kind: str  # A type of mount(8).
     source: str
     path: str
 

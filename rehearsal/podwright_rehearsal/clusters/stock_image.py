@@ -82,8 +82,8 @@ def metadata_service() -> Mapping[str, File]:
 def _at_boot(name: str, unit: str) -> dict[str, File]:
     """Return the files of a unit that starts at each boot."""
     folder = "/etc/systemd/system"
-    wanted = f"[Unit]\nWants=rehearsal-{name}.service\n"
+    dependency = f"[Unit]\nWants=rehearsal-{name}.service\n"
     return {
         f"{folder}/rehearsal-{name}.service": File(unit),
-        f"{folder}/multi-user.target.d/{name}.conf": File(wanted),
+        f"{folder}/multi-user.target.d/{name}.conf": File(dependency),
     }

@@ -41,26 +41,26 @@ def missing() -> list[str]:
 
 def version_1() -> dict[str, Path]:
     """Return the writable mounts of ``CONFINING`` in version 1 by controller; empty unless all of them exist."""
-    found: dict[str, Path] = {}
+    mount_by_controller: dict[str, Path] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         fields, (kind, _, options) = before.split(), after.split(maxsplit=2)
         if kind == "cgroup" and "rw" in fields[5].split(",") and fields[3] == "/":
-            found |= dict.fromkeys(set(options.split(",")) & set(CONFINING), Path(fields[4]))
-    return found if len(found) == len(CONFINING) else {}
+            mount_by_controller |= dict.fromkeys(set(options.split(",")) & set(CONFINING), Path(fields[4]))
+    return mount_by_controller if len(mount_by_controller) == len(CONFINING) else {}
 
 
 def confine(group: Path, hostname: str) -> dict[str, str]:
     """Create a host's groups of version 1, beside those of its cluster; return their paths by controller."""
-    made: dict[str, str] = {}
+    path_by_controller: dict[str, str] = {}
     for name, root in version_1().items():
         path = root / group.name / hostname
         path.mkdir(parents=True, exist_ok=True)
         for inherited in _INHERITED if name == "cpuset" else ():
             for folder in (path.parent, path):
                 (folder / inherited).write_text((root / inherited).read_text())
-        made[name] = str(path)
-    return made
+        path_by_controller[name] = str(path)
+    return path_by_controller
 
 
 def make(directory: Path) -> Path:
@@ -86,8 +86,8 @@ def remove(group: Path) -> None:
         HostError: processes are left in it.
     """
     for path in (group, *(root / group.name for root in version_1().values())):
-        what = f"the processes in {path} to end"
-        wait_for(partial(_try_to_remove, path), timeout_s=_END_TIMEOUT_S, what=partial(str, what))
+        description = f"the processes in {path} to end"
+        wait_for(partial(_try_to_remove, path), timeout_s=_END_TIMEOUT_S, description=partial(str, description))
 
 
 def _try_to_remove(group: Path) -> bool:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FABRIC = "fabric"  # below DIRECTORY: a tmpfs with the image and the hosts' disks, seen only in here
+FABRIC = "fabric"  # Folder in DIRECTORY: a tmpfs with the image and the hosts' disks, seen only in here
 
 DNS_PORT = 53
 GATEWAY_MAC = "02:01:00:00:00:01"  # its own: a bridge without one takes another when its ports change

@@ -31,11 +31,11 @@ def search(pattern: str) -> list[str]:
     Raises:
         DebianError: apt failed.
     """
-    found = _search(pattern)
-    if not found and os.geteuid() == 0:
+    packages = _search(pattern)
+    if not packages and os.geteuid() == 0:
         _run("apt-get", "-q", "update")
-        found = _search(pattern)
-    return found
+        packages = _search(pattern)
+    return packages
 
 
 def with_dependencies(packages: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ _PACKAGES = (
 class DebianRelease:
     """A release of Debian that hosts can boot."""
 
-    name: str  # as --hosts names it
+    name: str  # A value of --hosts.
     codename: str
     slurm: str  # its Slurm's version
     packages: tuple[str, ...]

@@ -21,8 +21,8 @@ from podwright_rehearsal.hosts.description import HostDescription
 from podwright_rehearsal.hosts.errors import HostError, tail
 from podwright_rehearsal.hosts.image import LAYER, ROOT, SOURCES
 
-_EXIT_TIMEOUT_S = 5.0  # of a process that has closed its output
-_START_TIMEOUT_S = 600.0  # of a busy machine
+_EXIT_TIMEOUT_S = 5.0  # A process that has closed its output ends within this time.
+_START_TIMEOUT_S = 600.0  # A busy machine takes so long at most.
 _STOP_TIMEOUT_S = 60.0
 _CALLS = "/opt/rehearsal/log/calls"
 _JOURNAL = "systemctl --no-pager --failed; journalctl --no-pager --boot --lines=200"
@@ -83,7 +83,7 @@ class Fabric:
         self._subnet = ipaddress.ip_network(subnet_cidr)
         self.gateway = str(self._subnet[1])
         self._shared = shared.resolve()
-        self._homes = directory.resolve() / "homes"  # what `mount -t nfs` shows
+        self._homes = directory.resolve() / "homes"  # `mount -t nfs` shows this folder.
         self._relay_port = relay_port
         self._binds = [(str(source.resolve()), target) for source, target in binds]
         self._holder: subprocess.Popen[bytes] | None = None
@@ -172,15 +172,15 @@ class Fabric:
             if self._relay_port is not None:
                 self._relay = self._start_server("relay", listener, self._relay_port)
 
-    def _start_server(self, name: str, own: socket.socket, argument: object) -> subprocess.Popen[bytes]:
+    def _start_server(self, name: str, listener: socket.socket, argument: object) -> subprocess.Popen[bytes]:
         """Start a server in the cluster's pid namespace, with which it ends, and the machine's network."""
         with self._log(name) as log:
             return subprocess.Popen(
                 [
                     *("nsenter", "--target", str(self._holder_pid), "--pid"),
-                    *_script(f"{name}.py", own.fileno(), argument, self.directory),
+                    *_script(f"{name}.py", listener.fileno(), argument, self.directory),
                 ],
-                pass_fds=[own.fileno()],
+                pass_fds=[listener.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

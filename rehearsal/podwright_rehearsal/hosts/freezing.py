@@ -22,7 +22,7 @@ def freeze(init: int) -> None:
     wait_for(
         lambda: not _send(signal.SIGSTOP, _running(init)),
         timeout_s=_STOP_TIMEOUT_S,
-        what=lambda: f"the processes {list(_running(init))} of the host to stop",
+        description=lambda: f"the processes {list(_running(init))} of the host to stop",
     )
 
 

@@ -27,7 +27,7 @@ DEVICES = {
     "random": (1, 8),
     "urandom": (1, 9),
     "tty": (5, 0),
-    "autofs": (10, 235),  # for fstab's x-systemd.automount
+    "autofs": (10, 235),  # fstab's x-systemd.automount needs it.
 }
 LINKS = {
     "ptmx": "pts/ptmx",
@@ -163,7 +163,7 @@ def write(path: Path, file: dict[str, Any]) -> None:
     path.unlink(missing_ok=True)  # /etc/resolv.conf may be a link
     path.write_bytes(base64.b64decode(file["content"]))
     path.chmod(file["mode"])
-    account = pwd.getpwnam(file["owner"])  # not shutil.chown: it would import from the root that is gone
+    account = pwd.getpwnam(file["owner"])  # shutil.chown would import from the root that is gone.
     os.chown(path, account.pw_uid, account.pw_gid)
 
 

@@ -13,8 +13,8 @@ KEY = "key"
 
 def is_current(directory: Path, key: str) -> bool:
     """Return True if the folder was built for this key."""
-    kept = directory / KEY
-    return kept.is_file() and kept.read_text() == key
+    key_file = directory / KEY
+    return key_file.is_file() and key_file.read_text() == key
 
 
 def build_once(directory: Path, key: str, fill: Callable[[Path], None]) -> bool:

@@ -22,7 +22,7 @@ class Leftover:
     """A process, mount or control group of an earlier cluster or image build."""
 
     kind: str  # process | mount | control group
-    what: str  # a command line | a mount point | a folder
+    name: str  # a command line | a mount point | a folder
     pid: int = 0
 
 
@@ -32,10 +32,12 @@ def leftovers(below: Path) -> list[Leftover]:
     A process is ours when its arguments name both one of our programs and such a directory; never by a program's name.
     """
     below = below.resolve()
-    found = [Leftover("process", " ".join(words), pid) for pid, words in _command_lines() if _is_ours(words, below)]
+    leftovers_below = [
+        Leftover("process", " ".join(words), pid) for pid, words in _command_lines() if _is_ours(words, below)
+    ]
     mounts = [Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    found += [Leftover("mount", str(mount)) for mount in mounts if mount.is_relative_to(below)]
-    return found + [Leftover("control group", str(group)) for group in cgroups.of_clusters(below)]
+    leftovers_below += [Leftover("mount", str(mount)) for mount in mounts if mount.is_relative_to(below)]
+    return leftovers_below + [Leftover("control group", str(group)) for group in cgroups.of_clusters(below)]
 
 
 def _is_ours(words: Sequence[str], below: Path) -> bool:
@@ -62,17 +64,17 @@ def clean(below: Path, *, timeout_s: float = _STOP_TIMEOUT_S) -> list[Leftover]:
     Raises:
         HostError: something would not go; the message names it.
     """
-    found = leftovers(below)
-    for leftover in found:
+    remaining = leftovers(below)
+    for leftover in remaining:
         if leftover.kind == "process":
             _kill(leftover.pid)
         elif leftover.kind == "mount":
-            subprocess.run(["umount", "--lazy", leftover.what], check=False)
-    for leftover in found:
+            subprocess.run(["umount", "--lazy", leftover.name], check=False)
+    for leftover in remaining:
         if leftover.kind == "control group":  # its processes have been killed
-            cgroups.remove(Path(leftover.what))
-    wait_for(lambda: not leftovers(below), timeout_s=timeout_s, what=lambda: f"the end of {leftovers(below)}")
-    return found
+            cgroups.remove(Path(leftover.name))
+    wait_for(lambda: not leftovers(below), timeout_s=timeout_s, description=lambda: f"the end of {leftovers(below)}")
+    return remaining
 
 
 def _kill(pid: int) -> None:

@@ -55,8 +55,8 @@ def _try_root() -> str | None:
     """Report a chroot: a process that enters a mount namespace there is at its real root, without our files."""
     command = ["nsenter", "--mount=/proc/self/ns/mnt", "stat", "--format=%d %i", "/"]
     trial = subprocess.run(command, capture_output=True, text=True, check=False)
-    here = Path("/").stat()
-    if trial.returncode or trial.stdout.split() == [str(here.st_dev), str(here.st_ino)]:
+    root_status = Path("/").stat()
+    if trial.returncode or trial.stdout.split() == [str(root_status.st_dev), str(root_status.st_ino)]:
         return None  # a machine that permits no namespaces says so in the next trial
     return "hosts do not start in a chroot: run this on the machine itself or in a privileged container"
 
@@ -67,9 +67,9 @@ def _try_namespaces() -> str | None:
         trial = subprocess.run([*command, "bash", "-c", _TRIAL, scratch], capture_output=True, text=True, check=False)
     if trial.returncode == 0:
         return None
-    said = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
+    last_line = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
     return (
-        f"this machine does not permit namespaces, overlays and virtual networks ({said[0]}): "
+        f"this machine does not permit namespaces, overlays and virtual networks ({last_line[0]}): "
         "in a container, start it with --privileged"
     )
 
@@ -87,5 +87,5 @@ def _try_cgroups() -> str | None:
         cgroups.remove(group)
     if trial.returncode == 0:
         return None
-    said = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
-    return f"systemd needs a cgroup2 of its own, which this machine does not permit ({said[0]})"
+    last_line = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
+    return f"systemd needs a cgroup2 of its own, which this machine does not permit ({last_line[0]})"

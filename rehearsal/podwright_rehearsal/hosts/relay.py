@@ -65,11 +65,11 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, due
 
 def take(fault: Path, request: bytes) -> list[dict[str, Any]]:
     """Return the fault of this request, if any, and count it."""
-    asked = GET.match(request)
-    if not asked or not fault.exists():
+    match = GET.match(request)
+    if not match or not fault.exists():
         return []
     content: dict[str, Any] = json.loads(fault.read_text())
-    if not content["times"] or content["path"].encode() not in asked[1]:
+    if not content["times"] or content["path"].encode() not in match[1]:
         return []
     fault.write_text(json.dumps({**content, "times": content["times"] - 1}))
     return [content]

@@ -49,9 +49,9 @@ def respond(query: bytes, address: bytes) -> bytes:
         labels.append(query[end + 1 : end + 1 + length].lower())
         end += 1 + length
     kind = int.from_bytes(query[end + 1 : end + 3], "big")
-    found = b".".join(labels).endswith(ZONE)
-    answers = [b"\xc0\x0c" + _words(A, 1, 0, TTL_S, len(address)) + address] if found and kind == A else []
-    header = query[:2] + _words(FOUND if found else NO_SUCH_NAME, 1, len(answers), 0, 0)
+    is_known = b".".join(labels).endswith(ZONE)
+    answers = [b"\xc0\x0c" + _words(A, 1, 0, TTL_S, len(address)) + address] if is_known and kind == A else []
+    header = query[:2] + _words(FOUND if is_known else NO_SUCH_NAME, 1, len(answers), 0, 0)
     return b"".join([header, query[HEADER_BYTES : end + 5], *answers])
 
 
@@ -60,9 +60,9 @@ def _words(*numbers: int) -> bytes:
     return b"".join(number.to_bytes(2, "big") for number in numbers)
 
 
-async def serve(own: socket.socket, address: str, fault: Path) -> None:
+async def serve(listener: socket.socket, address: str, fault: Path) -> None:
     """Answer for ever."""
-    await asyncio.get_running_loop().create_datagram_endpoint(lambda: Resolver(address, fault), sock=own)
+    await asyncio.get_running_loop().create_datagram_endpoint(lambda: Resolver(address, fault), sock=listener)
     await asyncio.Event().wait()
 
 

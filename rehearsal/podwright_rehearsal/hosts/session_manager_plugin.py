@@ -29,18 +29,18 @@ CHUNK_BYTES = 1 << 16
 
 def main() -> int:
     """Run the session that the arguments describe."""
-    first, *rest = sys.argv[1:]
-    if first == "--bridge":
-        return bridge(int(rest[0]))
-    if rest == ["--version"]:
+    option, *words = sys.argv[1:]
+    if option == "--bridge":
+        return bridge(int(words[0]))
+    if words == ["--version"]:
         print(VERSION)
         return 0
-    variable, _, operation, _, request, _ = rest
+    variable, _, operation, _, request, _ = words
     answer = json.loads(os.environ.pop(variable))
     if operation != "StartSession" or not {"SessionId", "TokenValue", "StreamUrl"} <= answer.keys():
         print("this is not a response of StartSession", file=sys.stderr)
         return 1
-    return open_session(Path(first), answer["SessionId"], json.loads(request))
+    return open_session(Path(option), answer["SessionId"], json.loads(request))
 
 
 def open_session(directory: Path, session_id: str, request: dict[str, Any]) -> int:

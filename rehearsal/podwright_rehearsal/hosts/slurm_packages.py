@@ -123,5 +123,5 @@ def _compile_plugin(folder: Path) -> None:
     command = ["gcc", "-shared", "-fPIC", "-O1", f"-I{folder}/usr/include", "-o", f"{folder}/auto_resume.so"]
     compiled = subprocess.run([*command, str(_PLUGIN)], capture_output=True, text=True, check=False)
     if compiled.returncode:
-        said = [line for line in compiled.stderr.splitlines() if "error" in line] or [compiled.stderr.strip()]
-        (folder / NO_AUTO_RESUME).write_text(f"gcc could not compile it: {said[0]}")
+        errors = [line for line in compiled.stderr.splitlines() if "error" in line] or [compiled.stderr.strip()]
+        (folder / NO_AUTO_RESUME).write_text(f"gcc could not compile it: {errors[0]}")

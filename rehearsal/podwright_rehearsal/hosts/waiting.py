@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from podwright_rehearsal.hosts.errors import HostError
 
-BUSY_SHARE = 0.25  # of the time: a question to a host starts processes, and hosts share this machine's cores
+BUSY_SHARE = 0.25  # Questions start processes on the machine's shared cores: they get this share of the time.
 MOST_PAUSE_S = 5.0
 
 
 def wait_for(
-    condition: Callable[[], bool], *, timeout_s: float, what: Callable[[], str], pause_s: float = 0.05
+    condition: Callable[[], bool], *, timeout_s: float, description: Callable[[], str], pause_s: float = 0.05
 ) -> None:
     """Return when the condition holds; ask again after a pause, a longer one where the answer took long.
 
@@ -21,10 +21,10 @@ def wait_for(
     """
     end = time.monotonic() + timeout_s
     while True:
-        asked = time.monotonic()
+        asked_s = time.monotonic()
         if condition():
             return
         answered = time.monotonic()
         if answered > end:
-            raise HostError(f"after {timeout_s:g} s still waiting for {what()}")
-        time.sleep(max(pause_s, min(MOST_PAUSE_S, (answered - asked) * (1 / BUSY_SHARE - 1))))
+            raise HostError(f"after {timeout_s:g} s still waiting for {description()}")
+        time.sleep(max(pause_s, min(MOST_PAUSE_S, (answered - asked_s) * (1 / BUSY_SHARE - 1))))

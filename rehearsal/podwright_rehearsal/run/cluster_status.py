@@ -13,7 +13,7 @@ def ask_slurm(cluster: RehearsedCluster, job_id: int | None, *, partition: str) 
     """Return output by command: sinfo, srun hostname on all nodes of the partition, sacct with accounting."""
     nodes = cluster.run(f"sinfo --noheader --partition={partition} --format=%D").stdout.split()
     srun = f"srun --partition={partition} --nodes={sum(map(int, nodes))} --ntasks-per-node=1 hostname"
-    said = {
+    outputs = {
         "sinfo": cluster.run("sinfo").stdout,
         "srun hostname": " ".join(sorted(cluster.run(srun).stdout.split())),
     }
@@ -22,8 +22,8 @@ def ask_slurm(cluster: RehearsedCluster, job_id: int | None, *, partition: str) 
     ):
         columns = "JobID,JobName,State,NNodes,Elapsed,ExitCode"
         jobs = f"--jobs={job_id} " if job_id is not None else ""
-        said["sacct"] = cluster.run(f"sacct {jobs}--duplicates --format={columns}").stdout
-    return {name: text.rstrip() for name, text in said.items()}
+        outputs["sacct"] = cluster.run(f"sacct {jobs}--duplicates --format={columns}").stdout
+    return {name: text.rstrip() for name, text in outputs.items()}
 
 
 def slowest_boot_steps(seconds: Mapping[str, Mapping[str, float]]) -> str:

@@ -119,8 +119,8 @@ class Deployment:
         names = {self.parameters_name, *(file.name for file in expected.iterdir())}
         objects = list(self._lifecycle_objects())
         if {item["name"] for item in objects} != names:
-            found = ", ".join(sorted(item["name"] for item in objects))
-            raise StepFailed(f"the bucket has {found}, this version {', '.join(sorted(names))}")
+            names_in_bucket = ", ".join(sorted(item["name"] for item in objects))
+            raise StepFailed(f"the bucket has {names_in_bucket}, this version {', '.join(sorted(names))}")
         for item in objects:
             self.aws.client("s3").download_file(item["bucket"], item["key"], str(folder / item["name"]))
         for file in expected.iterdir():
@@ -199,13 +199,13 @@ class Deployment:
         return lines
 
     def _environment(self) -> dict[str, str]:
-        own = {
+        variables = {
             "PATH": search_path(),
             "CI": "1",
             "PODWRIGHT_CONFIG": str(self.config),
             processes.MARKER: str(self.project.parent),
         }
-        return {**os.environ, **self.aws.environment(), **terraform_environment(self.project), **own}
+        return {**os.environ, **self.aws.environment(), **terraform_environment(self.project), **variables}
 
 
 def in_words(line: str) -> str | None:

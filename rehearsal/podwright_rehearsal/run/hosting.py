@@ -54,21 +54,23 @@ HOST_VARIABLES = (
     "AWS_REGION",
 )
 BOOT_TIMEOUT_S = 900
-UPDATE_S = 20.0  # of a host at boot, where nobody ends it when the scripts wait for it
+UPDATE_S = 20.0  # A host's boot is delayed so long: the scripts wait for it.
 
 
 @dataclass
 class Hosts(ABC):
     """The hosts of one deployed cluster, and their preparation for the first job."""
 
-    directory: Path  # of the rehearsal
+    directory: Path  # The rehearsal's folder.
     settings: Settings
     supplies: Supplies
     deployment: Deployment
     note: Callable[[str], None]
     cluster: RehearsedCluster = field(init=False)
-    environment: Path = field(init=False)  # of the trainer, on the hosts; known after the preparation
-    boot_seconds: dict[str, dict[str, float]] = field(init=False, default_factory=dict)  # by host and bootstrap step
+    environment: Path = field(init=False)  # The trainer's, on the hosts; set by the preparation.
+    boot_seconds: dict[str, dict[str, float]] = field(
+        init=False, default_factory=dict
+    )  # Seconds by host and bootstrap step.
 
     # As the command line names this kind, and as the summary describes it.
     kind: ClassVar[str]
@@ -102,7 +104,7 @@ class Hosts(ABC):
         return ""
 
     @staticmethod
-    def left_out(settings: Settings) -> list[str]:
+    def omitted_parts(settings: Settings) -> list[str]:
         """Return the parts of the settings that the boots of these hosts leave out, a line for each."""
         del settings
         return []
@@ -135,8 +137,8 @@ class Hosts(ABC):
         return self.shared
 
     def _host_variables(self) -> dict[str, str]:
-        given = self.deployment.aws.environment()
-        return {name: given[name] for name in HOST_VARIABLES}
+        environment = self.deployment.aws.environment()
+        return {name: environment[name] for name in HOST_VARIABLES}
 
     def _empty(self, name: str) -> Path:
         folder = self.directory / name
@@ -181,7 +183,7 @@ class NamespacedHosts(Hosts):
         return "jobs are not confined" + (f"; cgroup2 has no {lacks} here" if lacks else "")
 
     @staticmethod
-    def left_out(settings: Settings) -> list[str]:
+    def omitted_parts(settings: Settings) -> list[str]:
         """Return the features that hosts lack because they reach no network outside the cluster."""
         return left_out.parts(settings)
 
@@ -189,9 +191,9 @@ class NamespacedHosts(Hosts):
         """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
         self.lifecycle = self.deployment.download_lifecycle(self._empty("lifecycle"))
         parameters = self.lifecycle / self.deployment.parameters_name
-        given = ProvisioningParameters.from_json(parameters.read_text())
-        if (here := left_out.without(given)) != given:
-            parameters.write_text(json.dumps(here.to_dict()))
+        deployed = ProvisioningParameters.from_json(parameters.read_text())
+        if (reduced := left_out.without(deployed)) != deployed:
+            parameters.write_text(json.dumps(reduced.to_dict()))
         boots = self._boot()
         self.boot_seconds = {boot.hostname: self._step_seconds(boot.hostname) for boot in boots}
         record = NodeRecord.from_json(self.cluster.path(self.cluster.controller, NODE_JSON).read_text())
@@ -272,7 +274,7 @@ def warnings(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
         for step in steps:
             if step["outcome"] == DEGRADED:
                 hosts.setdefault(f"{step['step']}: {step['detail']}", []).append(hostname)
-    return [f"warning on {', '.join(names)} at step {what}" for what, names in hosts.items()]
+    return [f"warning on {', '.join(names)} at step {failure}" for failure, names in hosts.items()]
 
 
 @dataclass
@@ -321,12 +323,14 @@ class FlatHosts(Hosts):
         folder = self.deployment.download_lifecycle(self._empty("lifecycle"))
         parameters, log = folder / self.deployment.parameters_name, self.directory / "logs" / "environment.log"
         self.environment = self.shared / SHARED_DIRECTORY / "environment"
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}  # uvx's user sets some
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("UV_")
+        }  # uvx's user sets some
         code = processes.run_logged(
             [sys.executable, "-m", flat_environment.__name__, str(parameters), str(self.environment)],
             log=log,
             cwd=self.directory,
-            environment={**ours, **self.deployment.aws.environment(), **self._pip_options(), **self._mark()},
+            environment={**inherited, **self.deployment.aws.environment(), **self._pip_options(), **self._mark()},
             on_line=self.note,
         )
         if code:

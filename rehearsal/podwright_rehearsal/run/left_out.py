@@ -18,10 +18,10 @@ OWN_DATABASE = Accounting(endpoint="", port=3306, secret_arn="")
 
 def parts(settings: Settings) -> list[str]:
     """Return lines with each key of cluster.yaml that the rehearsal leaves out, and the hosts' replacement."""
-    found = list(_features(settings.nodes.features()))
+    lines = list(_features(settings.nodes.features()))
     if isinstance(settings.accounting, DatabaseAccounting):
-        found.insert(0, "accounting: MariaDB on each controller stands in for the database")
-    return found
+        lines.insert(0, "accounting: MariaDB on each controller stands in for the database")
+    return lines
 
 
 def without(parameters: ProvisioningParameters) -> ProvisioningParameters:

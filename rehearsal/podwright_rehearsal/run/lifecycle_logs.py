@@ -25,7 +25,9 @@ class LifecycleLogs:
 
     client: Any
     group: str
-    _lines: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))  # by stream
+    _lines: dict[str, list[tuple[int, str]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # Time and line of each event, by stream.
     _made: set[str] = field(default_factory=set)
     _flushed: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)  # hosts boot in threads
@@ -68,5 +70,5 @@ class LifecycleLogs:
         self._made.add(stream)
 
     def _exists(self) -> bool:
-        found = self.client.describe_log_groups(logGroupNamePrefix=self.group)["logGroups"]
-        return any(group["logGroupName"] == self.group for group in found)
+        groups = self.client.describe_log_groups(logGroupNamePrefix=self.group)["logGroups"]
+        return any(group["logGroupName"] == self.group for group in groups)

@@ -42,7 +42,7 @@ class StepRecord:
     """One step of the rehearsal: name, state, time and result."""
 
     name: str
-    sentence: str  # what happens, in plain words
+    sentence: str  # One sentence about the step.
     state: str = "waiting"  # waiting | running | done | stopped | failed
     started_at_s: float = 0.0
     seconds: float = 0.0
@@ -83,7 +83,7 @@ class Progress:
         except BaseException as error:  # Ctrl-C too: the step did not end well
             interrupted = isinstance(error, KeyboardInterrupt | GeneratorExit)  # the latter: between here and the body
             stopped = interrupted or any(it.state in {"stopped", "failed"} for it in self.steps)
-            self._end(record, "stopped" if stopped else "failed")  # with one, those that run beside it
+            self._end(record, "stopped" if stopped else "failed")  # Steps beside a failed one are stopped.
             raise
         self._end(record, "done")
 
@@ -124,7 +124,7 @@ class Progress:
             self._write(f"{name:{width}}  {lines}")
 
     def _write(self, line: str) -> None:
-        self.out.write(f"{line}\n")  # with its end at once: steps that run side by side write, too
+        self.out.write(f"{line}\n")  # One write per line: steps that run side by side write, too.
         self.out.flush()
 
 

@@ -13,7 +13,7 @@ from podwright.errors import PodwrightError
 from podwright_rehearsal.hosts import debian
 from podwright_rehearsal.hosts.debian import DebianError
 
-PACKAGE = "postgresql-doc"  # with PostgreSQL's version behind it, another one in each release
+PACKAGE = "postgresql-doc"  # PostgreSQL's version follows, another one in each release.
 LEFT_OUT = ("release", "biblio", "bookindex", "acknowledgements", "legalnotice")  # lists of names and numbers
 
 
@@ -50,10 +50,10 @@ def fetch_prose(directory: Path) -> Path:
 
 def _newest_package() -> str:
     """Return the name of the newest version's package."""
-    found = debian.search(f"^{PACKAGE}-[0-9]+$")
-    if not found:
+    packages = debian.search(f"^{PACKAGE}-[0-9]+$")
+    if not packages:
         raise ProseError(f"apt knows no package {PACKAGE}-<version>: run `apt-get update` as root")
-    return max(found, key=lambda name: int(name.rsplit("-", 1)[1]))
+    return max(packages, key=lambda name: int(name.rsplit("-", 1)[1]))
 
 
 def _extract(unpacked: Path, folder: Path) -> Path:
@@ -100,7 +100,7 @@ class _ManualPage(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self._skipping:
-            del self._skipping[self._skipping.index(tag) :]  # with elements left open inside
+            del self._skipping[self._skipping.index(tag) :]  # Elements left open inside it end with it.
         if tag in self.PROSE:
             self._finish_paragraph()
 

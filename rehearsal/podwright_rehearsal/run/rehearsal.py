@@ -33,10 +33,10 @@ from podwright_training.run_folder import RunFolder
 
 RUN_NAME = "rehearsal"
 LOGS = "logs"
-RANKS = 4  # of the job, on however many hosts: what one small machine can compute in minutes
+RANKS = 4  # One small machine computes their steps in minutes, on any number of hosts.
 MAX_STEPS = 60
 CHECKPOINT_FREQ = 15
-STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
+STEPS_PAST_CHECKPOINT = 5  # The kill loses these steps, which must be repeated identically.
 TRAINER_ARGUMENTS = (
     "--preset=tiny",
     f"--max-steps={MAX_STEPS}",
@@ -109,13 +109,13 @@ class Rehearsal:
         self.progress.foretell(story.before(self.directory))
         self._say_what_is_left_out()
         with ExitStack() as stack, self.progress.shown():
-            beside = stack.enter_context(ThreadPoolExecutor(1))
+            executor = stack.enter_context(ThreadPoolExecutor(1))
             stack.callback(self._end_everything)
             for name, step in steps(self.kind_of_hosts, trains=trains(self.settings)).items():
                 if name == "destroy" and self.keep:
                     continue
                 if name == PLAN_AGAIN:
-                    self.plan = beside.submit(self._run_step, name, step, stack)
+                    self.plan = executor.submit(self._run_step, name, step, stack)
                     continue
                 if name == AFTER_PLAN:
                     self.plan.result()
@@ -276,18 +276,20 @@ class Rehearsal:
     def destroy(self, _: ExitStack) -> str:
         """Run ``cdktf destroy '*'``; fail if any resource is left in the account."""
         self.hosts.stop()
-        with ThreadPoolExecutor(1) as beside:  # environments are a gigabyte, which the next rehearsal builds anew
-            beside.submit(shutil.rmtree, self.hosts.shared / SHARED_DIRECTORY, ignore_errors=True)
+        with ThreadPoolExecutor(1) as executor:  # environments are a gigabyte, which the next rehearsal builds anew
+            executor.submit(shutil.rmtree, self.hosts.shared / SHARED_DIRECTORY, ignore_errors=True)
             self.deployment.destroy()
         self.hosts.delete_logs()
-        left = self.aws.inventory()
-        if left:
-            raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self.deployment.log("destroy"))
+        remaining = self.aws.inventory()
+        if remaining:
+            raise StepFailed(
+                f"{len(remaining)} resources left: {'; '.join(remaining)}", log=self.deployment.log("destroy")
+            )
         self.summary.resources_left = "0"
         return "0 resources left"
 
     def _say_what_is_left_out(self) -> None:
-        lines = [*self.kind_of_hosts.left_out(self.settings), *([] if trains(self.settings) else [NO_TRAINING])]
+        lines = [*self.kind_of_hosts.omitted_parts(self.settings), *([] if trains(self.settings) else [NO_TRAINING])]
         for line in lines:
             self.progress.show(f"not rehearsed: {line}")
         if lines:
@@ -345,18 +347,23 @@ class Rehearsal:
             )
         return answer.stdout
 
-    def _wait_for(self, what: str, reached: Callable[[], bool]) -> None:
-        def there() -> bool:
+    def _wait_for(self, event: str, reached: Callable[[], bool]) -> None:
+        def has_happened() -> bool:
             if reached():
                 return True
             state = self._state()
             if state in {"FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}:
-                raise StepFailed(f"job {self.job_id} is {state} before {what}", host="compute", log=self.run.log)
+                raise StepFailed(f"job {self.job_id} is {state} before {event}", host="compute", log=self.run.log)
             if self.run.log.exists() and (lines := self.run.log.read_text(errors="replace").splitlines()):
                 self.progress.note(lines[-1])
             return False
 
-        wait_for(there, timeout_s=TRAIN_TIMEOUT_S, what=lambda: f"{what}; the job is {self._state()}", pause_s=0.5)
+        wait_for(
+            has_happened,
+            timeout_s=TRAIN_TIMEOUT_S,
+            description=lambda: f"{event}; the job is {self._state()}",
+            pause_s=0.5,
+        )
 
     def _state(self) -> str:
         return self.hosts.cluster.job(self._job())["JobState"]
@@ -377,7 +384,7 @@ class Rehearsal:
             raise StepFailed(
                 f"the metrics hold {len(digests)} different steps, not 1 to {MAX_STEPS}", log=self.run.metrics
             )
-        changed = [step for step, seen in digests.items() if len(seen) > 1]
+        changed = [step for step, digests_of_step in digests.items() if len(digests_of_step) > 1]
         if changed:
             raise StepFailed(f"steps {changed} saw other data after the resume than before", log=self.run.metrics)
         if len(set.union(*digests.values())) != MAX_STEPS:

@@ -40,17 +40,17 @@ def remember(folder: Path, wall_time: str) -> None:
 
 def before(folder: Path) -> str:
     """Return how long the rehearsal takes: as the last one here, or as usual."""
-    last = folder / LAST
-    return f"about {last.read_text(encoding='utf-8')}, as the last one here" if last.exists() else f"about {USUAL}"
+    record = folder / LAST
+    return f"about {record.read_text(encoding='utf-8')}, as the last one here" if record.exists() else f"about {USUAL}"
 
 
 def after(config: Path, run: RunFolder | None, logs: Path, *, is_example: bool) -> Iterator[tuple[str, str]]:
     """Yield the results, the files to open and the next commands; after an example, how to write your own file."""
-    seen = "set up, trained on, broken, repaired" if run else "set up"
-    yield "you saw", f"a cluster deployed, {seen} and destroyed"
+    events = "set up, trained on, broken, repaired" if run else "set up"
+    yield "you saw", f"a cluster deployed, {events} and destroyed"
     files = [f"{run.report / 'index.html'}  the report", f"{run.hf}  the model"] if run else []
     yield "open", "\n".join([*files, f"{logs}  the logs"])
     drawing = f"podwright explain {config} -o cluster.svg"
-    own, live = "podwright init  # a cluster.yaml of your own", "podwright check --live  # ask your AWS account"
-    then = own if is_example else live
+    init, live = "podwright init  # a cluster.yaml of your own", "podwright check --live  # ask your AWS account"
+    then = init if is_example else live
     yield "next", "\n".join([f"{drawing}  # a drawing of it", then])

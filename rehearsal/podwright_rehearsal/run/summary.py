@@ -12,12 +12,12 @@ class Summary:
     resources_applied: int = 0
     second_plan: str = ""
     nodes_idle: str = ""
-    preparation: dict[str, str] = field(default_factory=dict)  # by step
+    preparation: dict[str, str] = field(default_factory=dict)  # Result by step.
     ranks: str = ""
     loss: str = ""
     kill: str = ""
     perplexity: str = ""
-    slurm: dict[str, str] = field(default_factory=dict)  # by command
+    slurm: dict[str, str] = field(default_factory=dict)  # Output by command.
     resources_left: str = ""
     wall_time: str = ""
 

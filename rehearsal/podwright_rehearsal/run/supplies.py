@@ -30,10 +30,10 @@ from podwright_rehearsal.run import prose
 
 CACHE = checkout.SUPPLIES
 NODE_PYTHON = "/usr/bin/python3"
-VOCAB_SIZE = 2048  # of the preset tiny
+VOCAB_SIZE = 2048  # The preset tiny has so many.
 RETRY_AFTER_S = 3600
-LIMIT_S = 1800  # of a download or of the tokenizer's training
-SHARDS = 4  # as many as the rehearsed job has data streams
+LIMIT_S = 1800  # One download, or the tokenizer's training, takes less.
+SHARDS = 4  # The rehearsed job has as many data streams.
 
 
 class SuppliesError(PodwrightError):
@@ -102,12 +102,12 @@ def why_no_image(release: DebianRelease) -> str | None:
     return None
 
 
-def available_release(wanted: DebianRelease) -> tuple[DebianRelease | None, str | None]:
+def available_release(requested: DebianRelease) -> tuple[DebianRelease | None, str | None]:
     """Return the release that hosts can boot here, and why it differs from the wanted one; None: flat hosts only."""
     if why_not := permission.why_not():
         return None, why_not
     reasons: list[str] = []
-    for release in (wanted, *(other for other in RELEASES.values() if other != wanted)):
+    for release in (requested, *(other for other in RELEASES.values() if other != requested)):
         why = why_no_image(release)
         if why is None:
             return release, "; ".join(reasons) or None
@@ -149,7 +149,7 @@ def _wheelhouse(*python: str) -> Path:
         *needed,
     ])  # fmt: skip
     check_wheels(
-        temporary, {**Requirements.parse(lock).sha256, "uv": {each["sha256"] for each in uv["wheels"].values()}}
+        temporary, {**Requirements.parse(lock).sha256, "uv": {wheel["sha256"] for wheel in uv["wheels"].values()}}
     )
     (temporary / "key").write_text(key)
     return _replace(folder, temporary)
@@ -183,8 +183,10 @@ def _project(wheel: Path) -> str:
 
 def _requirements() -> list[str]:
     """Return the requirements of this checkout's trainer; the installed ones may be older."""
-    found: list[str] = read_configuration(checkout.TRAINING / "pyproject.toml", expand=False)["project"]["dependencies"]
-    return found
+    dependencies: list[str] = read_configuration(checkout.TRAINING / "pyproject.toml", expand=False)["project"][
+        "dependencies"
+    ]
+    return dependencies
 
 
 def _pins(lock: str) -> list[str]:

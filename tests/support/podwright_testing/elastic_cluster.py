@@ -207,7 +207,9 @@ class ElasticCluster:
         self.cluster.run("scancel --user ubuntu")
         left = "squeue --noheader --user=ubuntu"
         wait_for(
-            lambda: not self.cluster.run(left).stdout, timeout_s=WAITS_S, what=lambda: self.cluster.run(left).stdout
+            lambda: not self.cluster.run(left).stdout,
+            timeout_s=WAITS_S,
+            description=lambda: self.cluster.run(left).stdout,
         )
         self.cluster.wait_until_idle(timeout_s=WAITS_S)
 
@@ -239,7 +241,7 @@ class ElasticRun:
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait until something is so; else raise ``HostError`` with what every host said."""
-        wait_for(lambda: bool(condition()), timeout_s=WAITS_S, what=lambda: f"{what}\n{self.said()}")
+        wait_for(lambda: bool(condition()), timeout_s=WAITS_S, description=lambda: f"{what}\n{self.said()}")
 
     def said(self) -> str:
         """Return the last lines of each host, and what Slurm says of jobs and nodes."""
