@@ -243,7 +243,7 @@ class Run:
         if len(events) == self.started:
             return
         self.started = len(events)
-        resumed = events[-1]["resumed_from"]
+        resumed = events[-1].get("resumed_from")
         if resumed != (str(expected) if expected else None):
             sys.exit(f"{self.folder.root}: resumed from {resumed}, but {expected} is the newest checkpoint")
 

@@ -86,8 +86,8 @@ def operator(tmp_path_factory, node_image, lifecycle):
             binds=[(Path(sys.base_prefix), PYTHON), (Path(torch.__file__).parents[1], PACKAGES)],
         ) as hosts:
             boot(hosts, aws, lifecycle, folder)
-            (folder / "fsx" / "runs").mkdir(mode=0o777)
-            (folder / "fsx" / "runs").chmod(0o777)
+            (folder / "fsx" / "runs").mkdir()
+            (folder / "fsx" / "runs").chmod(0o1777)  # as the boot makes it
             home = folder / "home"
             home.mkdir()
             environment = {**os.environ, **aws.environment(), "HOME": str(home), "NO_COLOR": "1"}

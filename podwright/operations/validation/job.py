@@ -27,6 +27,7 @@ SHARED = (  # of podwright_training, beside its validation: what that imports
     "errors.py",
     "json_text.py",
     "json_values.py",
+    "private_folder.py",
     "regular_file.py",
     "run_folder.py",
     "terminal.py",
