@@ -328,9 +328,9 @@ def test_codes_and_keys_do_not_clash():
 
 def test_interrupt_is_quiet(tmp_path: Path):
     """Ctrl-C while a file is being read ends the command with 130 and without a traceback."""
-    pipe = tmp_path / "run.yaml"
+    pipe = tmp_path / "metrics.jsonl"
     os.mkfifo(pipe)
-    command = [*COMMAND, "check", "--run", pipe]
+    command = [*COMMAND, "plan", "--curve", pipe, "--tokens=1B", "--seq-len=2048"]
     with (
         subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process,
         pipe.open("w"),  # opens when the command has opened its end

@@ -193,13 +193,16 @@ def test_a_shell_gets_the_variables(shared):
 def test_a_command_that_computes_has_private_caches(shared, mode):
     """``podwright-train`` sets the variables before it imports torch, or refuses to start."""
     shared.chmod(mode)
-    code = "import os, podwright_training.__main__ as m; m.main(['replay', '--run-dir', '/missing', '--step', '1'])"
-    code += "; print(os.environ.get('TORCHINDUCTOR_CACHE_DIR'))"
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    code = "import os, podwright_training.__main__ as m, podwright_training.commands.replay as replay\n"
+    code += f"replay.run = lambda args: print(os.environ.get({name!r})) or 0\n"
+    code += "status = m.main(['replay', '--run-dir', '/missing', '--step', '1'])\n"
+    code += f"print(status, os.environ.get({name!r}))"
     free = {name: value for name, value in os.environ.items() if name not in SHARED_BY_DEFAULT}
     environment = {**free, "TMPDIR": str(shared)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     private = f"{shared}/podwright-{os.geteuid()}/inductor"
-    assert done.stdout.splitlines()[-1] == (private if mode & 0o1000 else "None")
+    assert done.stdout.splitlines() == ([private, "0 None"] if mode & 0o1000 else ["2 None"])
     assert ("chmod +t" in done.stderr) == (not mode & 0o1000)
 
 

@@ -43,7 +43,7 @@ def test_a_validation_ends_at_its_next_batch(tiny_flags, tmp_path, signalled, nu
     calls = signalled(ParallelModel, "evaluate", number)
     assert main(["train", *tiny_flags(tmp_path, validation_sequences=64, val_batch_size=2, **STEPS)]) == 0
     assert len(calls) == 1
-    assert _kinds(tmp_path) == ["start", "train", "checkpoint", "end"]
+    assert _kinds(tmp_path) == ["start", "data", "train", "checkpoint", "end"]
 
 
 def test_samples_end_at_their_next_token(tiny_flags, tmp_path, signalled):
@@ -54,7 +54,7 @@ def test_samples_end_at_their_next_token(tiny_flags, tmp_path, signalled):
     flags = tiny_flags(tmp_path / "run", sample_prompts=prompts, sample_tokens=8, **STEPS)
     assert main(["train", *flags]) == 0
     assert len(calls) == 1
-    assert _kinds(tmp_path / "run") == ["start", "train", "validation", "checkpoint", "end"]
+    assert _kinds(tmp_path / "run") == ["start", "data", "train", "validation", "checkpoint", "end"]
 
 
 @pytest.mark.parametrize("method", ["_draw", "_accumulate", "_clip"])
@@ -73,7 +73,7 @@ def test_a_request_before_the_first_step_takes_none(tiny_flags, tmp_path, signal
     """The first step compiles and may take minutes; there is nothing to save, and the next start goes on."""
     signalled(Trainer, method)
     assert main(["train", *tiny_flags(tmp_path, **STEPS)]) == 0
-    assert _kinds(tmp_path) == ["start", "end"]
+    assert _kinds(tmp_path) == ["start", "data", "end"]
     (end,) = RunFolder(tmp_path).events("end")
     assert end["reason"] == "signal"
 

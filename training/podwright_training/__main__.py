@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from io import TextIOWrapper
 
-from podwright_training.code_caches import use_private_caches
+from podwright_training.code_caches import private_caches_in_use
 from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
 from podwright_training.spelling import Help, Parser, as_shown, known, named
 from podwright_training.terminal import fit_terminals, whole_lines
@@ -117,12 +117,11 @@ def _run(arguments: list[str]) -> int:
     if unknown and not hasattr(args, "unknown_words"):
         named(parser, arguments).error(f"unknown argument {unknown[0]}{_meant(unknown[0], known(parser))}")
     args.unknown_words = unknown
-    if arguments[0] in COMPUTE:
-        use_private_caches()
     is_whole = _is_whole(args, arguments[0])
     if is_whole and sys.stdout is None:
         raise UserError("cannot write: stdout is closed")
-    with whole_lines() if is_whole else nullcontext():
+    caches = private_caches_in_use() if arguments[0] in COMPUTE else nullcontext()
+    with caches, whole_lines() if is_whole else nullcontext():
         status: int = args.command(args)
     if sys.stdout is not None:
         sys.stdout.flush()

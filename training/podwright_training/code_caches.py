@@ -11,8 +11,8 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from podwright_training.errors import UserError, report
@@ -71,6 +71,25 @@ def use_private_caches() -> None:
     """
     os.environ |= private_caches(os.environ)
     tempfile.tempdir = None  # Python has looked it up before
+
+
+@contextmanager
+def private_caches_in_use() -> Iterator[None]:
+    """Set the variables of this process while a command runs, which imports torch, and restore them at its end.
+
+    Raises:
+        UserError: As ``private_caches``.
+    """
+    before = {name: os.environ.get(name) for name in (*SHARED_BY_DEFAULT, TEMPORARY)}
+    use_private_caches()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        tempfile.tempdir = None
 
 
 def _why_not_usable(place: Path) -> str:
