@@ -65,7 +65,11 @@ class UpdatedCluster:
             "Tags": [{"Key": key, "Value": "x"} for key in ("a", "b", "c")],
             "VpcConfig": self.network,
         }
-        cluster = {"type_name": "AWS::SageMaker::Cluster", "desired_state": json.dumps(state)}
+        cluster = {
+            "//": {"metadata": {"path": f"{self.stack.name}/cluster"}},  # as cdktf writes it
+            "type_name": "AWS::SageMaker::Cluster",
+            "desired_state": json.dumps(state),
+        }
         content = {
             "terraform": {"required_providers": {"aws": {"source": "hashicorp/aws"}}},
             "provider": {"aws": {"region": self.aws.region}},
