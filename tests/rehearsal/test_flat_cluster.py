@@ -210,6 +210,7 @@ def neuron(tmp_path: Path) -> Callable[..., tuple[str, dict[str, int]]]:
     """Launches Llama 3 8B on two trn1 whose programs record their calls; returns what it printed and the jobs."""
     words = [sys.executable, "-m", "podwright_training", "launch", "--backend=nxdt", "--instance=ml.trn1.32xlarge"]
     words += ["--preset=llama3_8b", "--nodes=2", f"--run-dir={tmp_path}/run", f"--environment={tmp_path}/podwright"]
+    (tmp_path / f".nxdt-{os.geteuid()}").mkdir(mode=0o700)  # as launch makes it: the test fills it before
 
     def launch(cluster: FlatCluster, *more: str) -> tuple[str, dict[str, int]]:
         printed = cluster.run(["env", PYTHONPATH, *words, *more, "--", "--train-batch-size=1"]).stdout
@@ -257,18 +258,19 @@ def test_nxd_training_runs_as_a_chain_of_jobs(cluster: FlatCluster, neuron: Call
     assert "-m podwright_training.nxdt.dataset --out" in made
     kinds = [line.split(" on ")[0] + line[line.index("COMPILE=") :][:9] for line in rest]
     assert sorted(kinds[:4]) == ["neuron_parallel_compileCOMPILE=1"] * 2 + ["torchrunCOMPILE=1"] * 2
-    assert kinds[4:] == ["torchrunCOMPILE=0"] * 2
-    assert {line.split(" on ")[1].split(",")[0] for line in rest[4:]} == {FIRST, SECOND}
-    assert all("port 41000: --nproc-per-node=32 " in line for line in rest[4:])
+    assert f"-m podwright_training claim --run-dir={folder.parent} --job" in rest[4]
+    assert kinds[5:] == ["torchrunCOMPILE=0"] * 2
+    assert {line.split(" on ")[1].split(",")[0] for line in rest[5:]} == {FIRST, SECOND}
+    assert all("port 41000: --nproc-per-node=32 " in line for line in rest[5:])
     for rank, host in enumerate((FIRST, SECOND)):
-        (line,) = [line for line in rest[4:] if f" on {host}," in line]
+        (line,) = [line for line in rest[5:] if f" on {host}," in line]
         assert f" --nnodes=2 --node-rank={rank} --master-addr={FIRST} --master-port=41000 " in line
-    assert all(line.endswith(f"--config-path={folder} --config-name=config") for line in rest[4:])
+    assert all(line.endswith(f"--config-path={folder} --config-name=config") for line in rest[5:])
 
     _, jobs = neuron(cluster)
     assert cluster.wait_for_job(jobs["train"], timeout_s=600)["JobState"] == "COMPLETED"
     again = calls.read_text().splitlines()[1 + len(rest) :]
-    assert [line.split(" on ")[0] for line in again] == ["python", "torchrun", "torchrun"]
+    assert [line.split(" on ")[0] for line in again] == ["python", "python", "torchrun", "torchrun"]
     assert "is complete already" in (folder / "compile.log").read_text()
 
     compiler.write_text("#!/bin/bash\necho NeuronX Compiler version 2.21.18209.0+043b1bf7\n")
