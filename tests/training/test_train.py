@@ -407,7 +407,7 @@ def guarded(tiny_flags, folder, dataset, **options):
     """Flags of a run that meets its first spike after some steps."""
     watching = {"guard_window": 8, "guard_z_score": 6.0, "max_steps": 40, "checkpoint_freq": 5, "lr": 0.02}
     watching["keep_checkpoints"] = 8  # so that each spike has one before it
-    watching["seed"] = 1  # whose order has the first spike at step 32
+    watching["seed"] = 5  # whose order has the first spike at step 39
     return tiny_flags(folder, ranks=1, train_batch_size=2, dataset=dataset, **(watching | options))
 
 
