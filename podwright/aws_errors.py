@@ -5,6 +5,9 @@ https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized", "403"})
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 UNKNOWN_IDENTITY = frozenset(
@@ -83,3 +86,15 @@ def action(service: str, operation: str) -> str:
     """
     name = f"{_PREFIXES.get(service, service)}:{operation}"
     return _ACTIONS.get(name, name)
+
+
+def throttled(called: str, response: Mapping[str, Any]) -> tuple[str, str]:
+    """Return message and hint for a call that AWS throttled in every attempt.
+
+    Args:
+        called: the call's permission, by ``action``.
+        response: botocore's of the last attempt.
+    """
+    attempts = response.get("ResponseMetadata", {}).get("RetryAttempts", 0) + 1
+    text = f"AWS throttled {called} ({response['Error']['Code']}) in all {attempts} attempts"
+    return text, "wait a minute; AWS_MAX_ATTEMPTS sets the number of attempts"

@@ -34,7 +34,7 @@ CLUSTER_CREATE_ONLY = ("ClusterName", "VpcConfig", "Orchestrator/Eks")
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-troubleshooting-slurm.html
 LOG_GROUPS = "/aws/sagemaker/Clusters"
 
-# Of clusters, instance groups and partitions alike.
+# Names of clusters and of instance groups.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateCluster.html
 CLUSTER_NAME_PATTERN = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 PARTITION_PATTERN = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?")  # AWS's examples have ml.g5.12xlarge
@@ -48,7 +48,8 @@ MAX_TAG_KEY_LENGTH = 128
 MAX_TAG_VALUE_LENGTH = 256
 # RDS keeps this prefix: https://docs.aws.amazon.com/AmazonRDS/latest/APIReference/API_Tag.html
 RDS_TAG_PREFIX = "rds:"
-TAG_PUNCTUATION = "_.:/=+-@"  # besides letters, digits and spaces
+# Besides letters, digits and spaces: https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html
+TAG_PUNCTUATION = "_.:/=+-@"
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterAccountingDatabase.html
 ACCOUNTING_DATABASE_ENDPOINT_PATTERN = re.compile(
     r"(?=.{1,255}$)([a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)(\.[a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)*"
@@ -91,7 +92,8 @@ TRAINING_PLAN_TYPES = (
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-deep-health-checks.html
 MIN_CONNECTIVITY_NODES = 2
 IMAGE_ID_PATTERN = re.compile(r"(ami-[0-9a-fA-F]{8,17}|default)")
-# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ScheduledUpdateConfig.html, and CloudFormation's schema
+# Stricter than CloudFormation's pattern, which accepts an empty minute, month or year:
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ScheduledUpdateConfig.html
 _DAY = r"(MON|TUE|WED|THU|FRI|SAT|SUN|[1-7]|\?|L|[1-7]#[1-5]|[1-7]L)"
 UPDATE_SCHEDULE_PATTERN = re.compile(
     r"cron\(([0-5]?[0-9]) ([01]?[0-9]|2[0-3]) (?P<day>0?[1-9]|[12][0-9]|3[01]|\?) "
@@ -294,9 +296,9 @@ MIN_DATABASE_ZONES = 2
 
 # ---- operations ---------------------------------------------------------------------------------
 
-# https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutRetentionPolicy.html
-# https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricAlarm.html, EvaluationPeriods: 7 days
+# Seven days of hourly periods: https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricAlarm.html
 MAX_IDLE_NOTICE_HOURS = 168
+# https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutRetentionPolicy.html
 LOG_RETENTIONS_DAYS = (
     *(1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545),
     *(731, 1096, 1827, 2192, 2557, 2922, 3288, 3653),

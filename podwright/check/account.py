@@ -12,15 +12,23 @@ from typing import Any
 
 import boto3
 import jmespath
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError  # noqa: A004 — its name
 from botocore.parsers import ResponseParserError
 
-from podwright.aws_errors import ABSENT, DENIED, EXPIRED, SIGN_IN, UNKNOWN_IDENTITY, action, no_credentials
+from podwright import aws_client
+from podwright.aws_errors import (
+    ABSENT,
+    DENIED,
+    EXPIRED,
+    SIGN_IN,
+    THROTTLED,
+    UNKNOWN_IDENTITY,
+    action,
+    no_credentials,
+    throttled,
+)
 from podwright.check.errors import UnansweredError
 
-# A question that hangs says nothing; boto3's own timeouts are a minute each, its attempts five.
-_CONFIG = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 2})
 _NETWORK_HINT = "compare the region's name, and see whether a proxy (HTTPS_PROXY) or a firewall is in the way"
 
 
@@ -180,7 +188,7 @@ class Account:
     def _call(self, service: str, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._session is None:
             self._session = boto3.Session(region_name=self.region)
-        client = self._session.client(service, config=_CONFIG)
+        client = aws_client.client(self._session, service, region=self.region)
         if client.can_paginate(operation):
             return dict(client.get_paginator(operation).paginate(**arguments).build_full_result())
         return dict(getattr(client, operation)(**arguments))
@@ -195,6 +203,8 @@ def _refused(service: str, error: ClientError) -> UnansweredError:
     if code in DENIED:
         hint = f"get permission for {called}, or check by hand: `podwright explain CODE` gives the command"
         return UnansweredError(f"AWS denied {called}", hint, fatal=False)
+    if code in THROTTLED:
+        return UnansweredError(*throttled(called, error.response))
     return UnansweredError(f"AWS refused {called}: {code}: {message}", "try again")
 
 

@@ -13,7 +13,8 @@ from podwright.planning.layout import Layout
 from podwright.planning.model import Model
 from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
-from podwright_training.hardware import MEMORY_GB, PEAK_FLOPS
+from podwright_constructs.catalog import InstanceType, cluster_instance_types
+from podwright_training.hardware import MEMORY_GB, PEAK_FLOPS, peak_flops
 
 LLAMA, H100, OURS = Model.of("llama3_1_8b"), Accelerator.of("H100"), Software.named("podwright")
 KERNELS = Kernels(accelerator=H100, calibration=calibration(), precision="bf16")
@@ -138,6 +139,15 @@ def test_the_dry_run_knows_the_same_memory(name):
 def test_peaks_agree_with_the_trainers(name):
     """MFU in a plan and MFU in a run's metrics count by the same peak."""
     assert Accelerator.of(name).peak_flops("bf16") == PEAK_FLOPS[name]
+
+
+def test_every_gpu_of_the_catalog_has_a_peak():
+    """A run on any GPU that HyperPod offers reports its MFU, by the name that CUDA gives the device."""
+    types = [InstanceType.of(name) for name in cluster_instance_types()]
+    names = {type_.accelerator_name.replace(" Server", "") for type_ in types if type_.accelerator == "gpu"}
+    assert {name: peak_flops(f"NVIDIA {name} X") for name in names if not peak_flops(f"NVIDIA {name} X")} == {}
+    assert peak_flops("NVIDIA RTX PRO 6000 Blackwell Server Edition") == 504e12
+    assert peak_flops("NVIDIA GB200") == 2.5e15
 
 
 @pytest.mark.parametrize(("name", "tflops"), [("A100-80GB", 19.5), ("H100-80GB", 67), ("A10G", 35), ("Trainium", 47.5)])

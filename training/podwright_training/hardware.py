@@ -11,6 +11,12 @@ GPUS = ("cuda", "gpu")  # types of devices; gpu: of a dry run
 # Looked up in order: the first name that occurs in the device's name, as whole words, wins.
 PEAK_FLOPS = {
     "B200": 2.25e15,  # https://www.nvidia.com/en-us/data-center/hgx/
+    "B300": 2.25e15,
+    "GB200": 2.5e15,  # https://www.nvidia.com/en-us/data-center/gb200-nvl72/
+    "GB300": 2.5e15,  # https://www.nvidia.com/en-us/data-center/gb300-nvl72/
+    # A quarter of the dense FP4 rate, which is half of the sparse one on the data sheet.
+    "RTX PRO 6000": 504e12,
+    "RTX PRO 4500": 211e12,
     "H200": 989e12,  # https://www.nvidia.com/en-us/data-center/h200/
     "H100 PCIe": 756e12,  # https://www.nvidia.com/en-us/data-center/h100/
     "H100 NVL": 835e12,
@@ -19,6 +25,7 @@ PEAK_FLOPS = {
     "A100": 312e12,  # https://www.nvidia.com/en-us/data-center/a100/
     "A10G": 70e12,  # AWS only: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/
     "L4": 121e12,  # https://www.nvidia.com/en-us/data-center/l4/
+    "T4": 65e12,  # Of fp16, as it has no bf16: https://www.nvidia.com/en-us/data-center/tesla-t4/
 }
 
 # Of a whole device: https://awsdocs-neuron.readthedocs-hosted.com/en/latest/about-neuron/arch/neuron-hardware/

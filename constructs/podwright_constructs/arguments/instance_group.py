@@ -115,7 +115,7 @@ class InstanceGroup:
         Sequence[DeepHealthCheck],
         Doc(
             "Checks that a new node with accelerators must pass before it takes jobs; they take hours. "
-            "Default: no checks."
+            "MultiNodeTrainingValidation needs EKS. Default: no checks."
         ),
     ] = ()
     network_interface: Annotated[

@@ -26,7 +26,8 @@ INTERFACES = {
     "ml.p5e.48xlarge": 8,
     "ml.p5.48xlarge": 8,
 }
-# Of the other types, those with Nitro 4 or later can; Trainium 2 is excepted. The rest goes on with TCP.
+# Families whose nodes AWS's script sets up, too. Types with EFA that are not listed here use TCP, such as ml.m7i and
+# ml.g7e, which by AWS's rule (Nitro 4 or later, not Trainium 2) could use EFA.
 FAMILIES = ("ml.p5.", "ml.g6.", "ml.g6e.", "ml.gr6.", "ml.trn1.", "ml.trn1n.")
 
 

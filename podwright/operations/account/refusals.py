@@ -10,7 +10,16 @@ import botocore.session
 from botocore import exceptions
 from botocore.parsers import ResponseParserError
 
-from podwright.aws_errors import DENIED, EXPIRED, SIGN_IN, THROTTLED, UNKNOWN_IDENTITY, action, no_credentials
+from podwright.aws_errors import (
+    DENIED,
+    EXPIRED,
+    SIGN_IN,
+    THROTTLED,
+    UNKNOWN_IDENTITY,
+    action,
+    no_credentials,
+    throttled,
+)
 from podwright.operations.errors import ArgumentError, AwsError, OperationError
 
 LIMITS = {"ResourceLimitExceeded", "LimitExceededException", "ServiceQuotaExceededException"}
@@ -58,9 +67,7 @@ def _answered(error: exceptions.ClientError, *, service: str, region: str) -> Aw
         hint = f"{SIGN_IN}; a region that the account has not enabled refuses them too"
         return AwsError(f"AWS in {region} does not accept these credentials ({code}: {text})", hint, code=code)
     if code in THROTTLED:
-        retries = error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
-        hint = "wait a minute; AWS_MAX_ATTEMPTS sets the number of attempts"
-        return AwsError(f"AWS throttled {called} ({code}) in all {retries + 1} attempts", hint, code=code)
+        return AwsError(*throttled(called, error.response), code=code)
     hint = "ask for more in Service Quotas: `podwright check --live` names the quotas" if code in LIMITS else ""
     return AwsError(f"AWS refused {called}: {code}: {text.rstrip('.')}", hint, code=code)
 

@@ -8,13 +8,11 @@ from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from podwright import aws_client
 from podwright.operations.errors import OperationError
 
 if TYPE_CHECKING:
     import boto3
-
-ATTEMPTS = 6  # boto3's adaptive mode waits up to 1, 2, 4, 8 and 16 s between them
-CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 30
 
 
 class Session:
@@ -100,14 +98,7 @@ class Session:
 
     def _client(self, service: str) -> Any:
         """Return boto3's client of a service; use it within ``translated``."""
-        from botocore.config import Config
-
-        session = self._boto3
-        retries: dict[str, Any] = {"mode": "adaptive"}
-        if session._session.get_config_variable("max_attempts") is None:  # noqa: SLF001 — the user's choice goes first
-            retries["total_max_attempts"] = ATTEMPTS
-        config = Config(connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries=retries)
-        return session.client(service, region_name=self.region, config=config)
+        return aws_client.client(self._boto3, service, region=self.region)
 
     @cached_property
     def _boto3(self) -> boto3.Session:

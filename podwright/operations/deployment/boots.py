@@ -16,7 +16,7 @@ from podwright.operations.errors import AwsError, OperationError
 POLL_S = 5.0
 STREAMS = "LifecycleConfig/"  # LifecycleConfig/GROUP/INSTANCE
 SKIPPED, DEGRADED, FAILED = "skipped", "degraded", "failed"  # outcomes of podwright_bootstrap.report
-MANY_NODES = 16  # with more, only failures, warnings and the last step of each node have a line
+MANY_NODES = 16  # With more nodes, only steps that failed or warned have a line.
 
 
 @dataclass(frozen=True)

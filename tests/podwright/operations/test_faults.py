@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from podwright.check.account import Account
+from podwright.check.errors import UnansweredError
 from podwright.checkout import ROOT
 from podwright.cli import main
 
@@ -141,6 +143,17 @@ def test_refusals(command, server, monkeypatch, capsys):
         server.refusal = refusal
         status, line = refused(capsys, command)
         assert (status, refusal[3] in line) == (3, True), line
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("attempts", [2, 3])
+def test_checks_of_the_account_repeat_throttled_calls(attempts, server, monkeypatch):
+    """``check --live``, ``adopt`` and ``align`` obey AWS_MAX_ATTEMPTS, and say how often they asked."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", str(attempts))
+    server.refusal = REFUSALS["throttled"]
+    with pytest.raises(UnansweredError, match=rf"throttled sts:GetCallerIdentity .* in all {attempts} attempts"):
+        Account(region="us-west-2").account_id()
 
 
 @every_command
