@@ -11,7 +11,7 @@ SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 6)) --maxprocesses=8 --dist=loadfi
 # Tests start hundreds of Pythons; without bytecode on disk each would compile the checkout's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs schemas wheels bare release rehearse test collect tests setup setup-rehearsal setup-test lint types quick bench-smoke sbom lock clean
+.PHONY: docs generate schemas wheels bare release rehearse test collect tests setup setup-rehearsal setup-test lint types quick bench-smoke sbom lock clean
 
 rehearse: setup-rehearsal ## deploy, bootstrap, train, lose a host, resume, export, destroy
 	$(BIN)/podwright rehearse cluster.yaml
@@ -31,6 +31,11 @@ quick: setup lint types ## run the tests that take milliseconds: no hosts, no Te
 
 bench-smoke: setup-test ## run the smallest case of each benchmark
 	$(BIN)/python bench/smoke.py
+
+generate: setup schemas ## write all files that follow from sources: schemas, bindings, docs/constructs.md
+	$(BIN)/python tools/generate_bindings.py
+	$(BIN)/python tools/document_constructs.py
+	$(BIN)/python tools/metadata.py
 
 schemas: ## write the JSON Schemas of cluster.yaml, run.yaml and job.yaml for editors
 	$(BIN)/podwright schema -o schemas/cluster.json

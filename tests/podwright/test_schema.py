@@ -121,7 +121,7 @@ def test_the_schemas_of_the_repository_are_these(tmp_path, capsys):
     fresh = {"cluster.json": (tmp_path / "cluster.json").read_text(), "run.json": run_text()}
     fresh["job.json"] = json.dumps(job_schema(), indent=1) + "\n"
     for file, text in fresh.items():
-        assert (ROOT / "schemas" / file).read_text(encoding="utf-8") == text, "`make schemas` writes them again"
+        assert (ROOT / "schemas" / file).read_text(encoding="utf-8") == text, "`make generate` writes them again"
     for example in [*(file for file in GOOD if file.name == "cluster.yaml"), *JOBS]:
         line = example.read_text(encoding="utf-8").splitlines()[0]
         (target,) = re.findall(r"^# yaml-language-server: \$schema=(.*)$", line)
