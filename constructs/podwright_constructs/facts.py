@@ -115,7 +115,7 @@ BUCKET_NAME_PREFIX = "sagemaker-"
 BUCKET_NAME_PATTERN = re.compile(
     r"(?!xn--|sthree-|amzn-s3-demo-)"
     r"(?!.*(\.\.|-s3alias$|--ol-s3$|\.mrap$|--x-s3$|--table-s3$))"
-    r"(?!\d+\.\d+\.\d+\.\d+$)"
+    r"(?![0-9]+\.[0-9]+\.[0-9]+\.[0-9]+$)"
     r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
     re.ASCII,
 )
@@ -248,7 +248,7 @@ ENDPOINTS = (*STANDARD_ENDPOINTS, "sagemaker.runtime", "ec2", "fsx", "kms", "sec
 # The group is the region. https://docs.aws.amazon.com/kms/latest/APIReference/API_DescribeKey.html
 # A key's id is a UUID, or mrk- and 32 digits: https://docs.aws.amazon.com/kms/latest/developerguide/concepts.html
 KEY_ARN_PATTERN = re.compile(
-    r"arn:aws[a-z-]*:kms:([a-z0-9-]+):\d{12}:key/(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32})"
+    r"arn:aws[a-z-]*:kms:([a-z0-9-]+):[0-9]{12}:key/(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32})"
 )
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/API_NoncurrentVersionExpiration.html
@@ -256,7 +256,7 @@ MIN_NONCURRENT_DAYS = 1
 
 # https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 MAX_ROLE_NAME_LENGTH = 64
-ROLE_NAME_PATTERN = re.compile(rf"[\w+=,.@-]{{1,{MAX_ROLE_NAME_LENGTH}}}")
+ROLE_NAME_PATTERN = re.compile(rf"[A-Za-z0-9_+=,.@-]{{1,{MAX_ROLE_NAME_LENGTH}}}")
 # Of all inline policies of a role together, without white space.
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 MAX_ROLE_POLICY_LENGTH = 10_240
@@ -274,9 +274,9 @@ CONDITION_OPERATOR_PATTERN = re.compile(
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html
 CONDITION_KEY_PATTERN = re.compile(r"[A-Za-z0-9-]+:\S[^\n]*|[A-Za-z0-9.-]+/\S+:\S+")
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
-ROLE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
+ROLE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_boundaries.html
-POLICY_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=,.@/-]+")
+POLICY_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::([0-9]{12}|aws):policy/[A-Za-z0-9_+=,.@/-]+")
 
 # ---- accounting ---------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ DATABASE_NAME_PATTERN = re.compile(r"(?=.{1,63}$)[a-z](-?[a-z0-9])*")
 MAX_DATABASE_NAME_LENGTH = 63
 # https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/Concepts.DBInstanceClass.Types.html
 DATABASE_CLASS_PATTERN = re.compile(
-    r"db\.(?:t[2-4]g?|[cmr][3-9][a-z]{0,3}|x[12][a-z]{0,4}|z1d)\.(?:micro|small|medium|large|(?:[1-9]\d?)?xlarge)"
+    r"db\.(?:t[2-4]g?|[cmr][3-9][a-z]{0,3}|x[12][a-z]{0,4}|z1d)\.(?:micro|small|medium|large|(?:[1-9][0-9]?)?xlarge)"
 )
 MIN_DATABASE_STORAGE_GIB = 20  # gp3
 MAX_DATABASE_STORAGE_GIB = 65536
@@ -326,8 +326,10 @@ DOCUMENT_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{3,128}")
 MIN_IDLE_MINUTES = 1
 MAX_IDLE_MINUTES = 60
 # https://docs.aws.amazon.com/prometheus/latest/APIReference/API_WorkspaceDescription.html
-WORKSPACE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:aps:(?P<region>[a-z0-9-]+):\d{12}:workspace/(?P<id>[\w-]+)")
+WORKSPACE_ARN_PATTERN = re.compile(
+    r"arn:aws[a-z-]*:aps:(?P<region>[a-z0-9-]+):[0-9]{12}:workspace/(?P<id>[A-Za-z0-9_-]+)"
+)
 REMOTE_WRITE_URL_PATTERN = re.compile(
     r"https://aps-workspaces(-fips)?\.(?P<region>[a-z0-9-]+)\.(amazonaws\.(com|com\.cn|eu)|api\.aws)"
-    r"/workspaces/(?P<workspace>[\w-]+)/api/v1/remote_write"
+    r"/workspaces/(?P<workspace>[A-Za-z0-9_-]+)/api/v1/remote_write"
 )

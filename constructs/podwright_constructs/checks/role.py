@@ -10,9 +10,9 @@ from podwright_constructs import facts
 from podwright_constructs.checks.words import bucket_name_problems, duplicate_problems, key_arn_problems, matches
 from podwright_constructs.problems import Problem
 
-_PREFIX = re.compile(r"[\w.=-]+(/[\w.=-]+)*")  # no wildcard, no slash at either end
+_PREFIX = re.compile(r"[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*")  # no wildcard, no slash at either end
 _OWNED = "Nodes run as root what is there: a node that can write it controls all the others."
-_S3_PREFIX = re.compile(r"([\w.=+@-]+/)*")  # Mountpoint requires the slash at the end.
+_S3_PREFIX = re.compile(r"([A-Za-z0-9_.=+@-]+/)*")  # Mountpoint requires the slash at the end.
 
 
 _ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9*?]+")

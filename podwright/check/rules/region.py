@@ -49,7 +49,7 @@ def zone_in_region(settings: Settings) -> Iterator[Finding]:
     for path, zone in [*zones(settings.network), *_zones_of_database(settings)]:
         if not facts.AVAILABILITY_ZONE_ID_PATTERN.fullmatch(zone) or prefix is None:
             continue
-        if not re.fullmatch(rf"{prefix}-az\d+", zone):
+        if not re.fullmatch(rf"{prefix}-az[0-9]+", zone):
             yield error(
                 path,
                 f"{_word(path)}: {zone!r} is not in {settings.region}",

@@ -206,18 +206,18 @@ def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
             )
 
 
-_ACCOUNT = re.compile(r"arn:aws[a-z-]*:iam::(\d{12}):")
+_ACCOUNT = re.compile(r"arn:aws[a-z-]*:iam::([0-9]{12}):")
 
 
 def account_of_deployment(settings: Settings) -> Iterator[Finding]:
     """``account_id`` is not the number of an AWS account: 12 digits, in quotes because some begin with 0."""
-    given = settings.account_id
-    if given is not None and not _ACCOUNT_ID.fullmatch(given):
+    account_id = settings.account_id
+    if account_id is not None and not _ACCOUNT_ID.fullmatch(account_id):
         hint = "`aws sts get-caller-identity` prints that of your credentials"
-        yield error(("account_id",), f"account_id: got {given!r}, need 12 digits", hint)
+        yield error(("account_id",), f"account_id: got {account_id!r}, need 12 digits", hint)
 
 
-_ACCOUNT_ID = re.compile(r"\d{12}")
+_ACCOUNT_ID = re.compile(r"[0-9]{12}")
 
 
 def existing_role(settings: Settings) -> Iterator[Finding]:
