@@ -1,12 +1,12 @@
 """Fit the planner's efficiencies to measured rows: robust, within bounds, near physically plausible values.
 
-    python bench/calibrate.py [--passes 4] [--output podwright/planning/data/calibration.csv]
+    python bench/calibrate.py [--passes 4] [--output calibration.csv]
 
 Smallest: python bench/calibrate.py --passes 1 --output /dev/shm/calibration.csv
 
-Without ``--output`` the constants go into the product. Coordinate search on the mean absolute logarithmic error, every
-source group weighing as the square root of its rows, with a pull towards the prior so that a handful of rows cannot
-drive a constant anywhere.
+Without ``--output`` the constants go to the planner's table, and those of other trainers to ``bench/published/``.
+Coordinate search on the mean absolute logarithmic error, every source group weighing as the square root of its rows,
+with a pull towards the prior so that a handful of rows cannot drive a constant anywhere.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from published.constants import CONSTANTS as PUBLISHED
+from published.constants import constants as all_constants
+from published.speed import speed
+from published.table_row import ROW_ERRORS, ParsedRow, parse_row
+
 from podwright import planning
-from podwright.planning.calibration import Calibration, calibration
-from podwright.planning.table_row import ROW_ERRORS, ParsedRow, parse_row
-from podwright.planning.throughput import speed
+from podwright.planning.calibration import Calibration
 
 # name: (prior, lowest, highest, how far the prior lets it go, in natural logarithms)
 FREE: Mapping[str, tuple[float, float, float, float]] = {
@@ -155,15 +158,19 @@ def _pull(value: float, prior: float, width: float) -> float:
     return 0.0 if value <= 0 else 0.03 * (math.log(value / prior) / width) ** 2
 
 
-def write(values: Mapping[str, float], target: Path) -> None:
-    """Write the product's constants with the values in their place. Append new names."""
-    with PRODUCT.open(newline="", encoding="utf-8") as file:
-        rows = {row["name"]: row for row in csv.DictReader(file)}
+def read_constants(table: Path) -> list[dict[str, str]]:
+    """Return the rows of a table of constants."""
+    with table.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write(values: Mapping[str, float], tables: Sequence[Path], target: Path) -> None:
+    """Write the constants of the tables, with these values in their place."""
+    rows = {row["name"]: row for table in tables for row in read_constants(table)}
     for name, value in values.items():
-        known = rows.setdefault(
-            name, {"name": name, "unit": next(rows[key]["unit"] for key in _prefixes(name) if key in rows), "basis": ""}
+        rows[name].update(
+            value=f"{value:.4g}", basis="fitted by bench/calibrate.py to bench/data/published_throughput.csv"
         )
-        known.update(value=f"{value:.4g}", basis="fitted by bench/calibrate.py to bench/data/published_throughput.csv")
     unfinished = target.with_name(target.name + ".unfinished")
     with unfinished.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ("name", "value", "unit", "basis"), lineterminator="\n")
@@ -172,19 +179,20 @@ def write(values: Mapping[str, float], target: Path) -> None:
     unfinished.replace(target)
 
 
-def _prefixes(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-
-
 def main() -> None:
     """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passes", type=int, default=PASSES, help="over all constants, with each step")
-    parser.add_argument("--output", type=Path, default=PRODUCT, help="CSV file to write")
+    parser.add_argument("--output", type=Path, help="CSV file to write. Default: the tables that have the constants")
     arguments = parser.parse_args()
     rows = read(Path(__file__).parent / "data" / "published_throughput.csv")
-    write(fit(rows, calibration(), passes=arguments.passes), arguments.output)
+    values = fit(rows, all_constants(), passes=arguments.passes)
+    if arguments.output:
+        write(values, [PRODUCT, PUBLISHED], arguments.output)
+        return
+    for table in (PRODUCT, PUBLISHED):
+        names = {row["name"] for row in read_constants(table)}
+        write({name: value for name, value in values.items() if name in names}, [table], table)
 
 
 if __name__ == "__main__":

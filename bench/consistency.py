@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from podwright.planning.flops import CONVENTIONS, convention
-from podwright.planning.table_row import ParsedRow
+from published.flops import CONVENTIONS, convention
+from published.table_row import ParsedRow
 
 CLOSE = 0.01  # what rounding to three digits explains
 SAME_RUN = 0.03  # between figures that a source printed with two digits

@@ -1,11 +1,14 @@
-"""Compare the planner's predictions with published measurements.
+"""Compare the planner's predictions with published measurements, or predict a table of other trainers' runs.
 
     python bench/planner.py [--in-sample]
+    python bench/planner.py --rows IN.csv --out OUT.csv
 
 Smallest: python bench/planner.py --in-sample
 
 Every source group is predicted with constants fitted to the other groups only (leave one source out). Print errors
-by group and the goals missed. Data: ``bench/data/published_throughput.csv``, sources in its last columns.
+by group and the goals missed. Data: ``bench/data/published_throughput.csv``, sources in its last columns. With
+``--rows`` and ``--out``, write a table in those columns with the predictions appended; all columns are optional but
+model, seq_len, accel, gpus and framework.
 """
 
 from __future__ import annotations
@@ -23,8 +26,11 @@ from typing import NamedTuple
 
 import calibrate
 import consistency
+from published.constants import constants as all_constants
+from published.table import predict, predict_file
+from published.table_row import ROW_ERRORS, ParsedRow, parse_row
 
-from podwright.planning.calibration import Calibration, calibration
+from podwright.planning.calibration import Calibration
 from podwright.planning.hardware import Hardware
 from podwright.planning.layout import Layout, Recompute
 from podwright.planning.memory import memory
@@ -32,8 +38,6 @@ from podwright.planning.model import Model
 from podwright.planning.report import candidates_table
 from podwright.planning.search import best, layouts
 from podwright.planning.software import Software
-from podwright.planning.table import predict
-from podwright.planning.table_row import ROW_ERRORS, ParsedRow, parse_row
 from podwright.planning.throughput import speed
 
 TABLE = Path(__file__).parent / "data" / "published_throughput.csv"
@@ -60,7 +64,14 @@ def main() -> None:
         action="store_true",
         help="use the product's own constants, fitted to all groups; seconds, not minutes",
     )
+    parser.add_argument("--rows", type=Path, metavar="IN.csv", help="predict each row of this table; needs --out")
+    parser.add_argument("--out", type=Path, metavar="OUT.csv", help="write the table with its predictions here")
     arguments = parser.parse_args()
+    if bool(arguments.rows) != bool(arguments.out):
+        parser.error("give --rows IN.csv and --out OUT.csv together")
+    if arguments.rows:
+        _predict_file(parser, arguments.rows, arguments.out)
+        return
     with TABLE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     predictions = [
@@ -96,6 +107,14 @@ def main() -> None:
     )
 
 
+def _predict_file(parser: argparse.ArgumentParser, rows: Path, out: Path) -> None:
+    try:
+        count = predict_file(rows, out)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        parser.error(f"{rows} is not a CSV file in UTF-8: {error}")
+    print(f"{out}: predicted {count} rows. For a row without prediction, the column note has the reason")
+
+
 def _print_goal(title: str, reached: float, goal: str, *, met: bool) -> None:
     print(f"  {title:30s} {100 * reached:5.1f} %  goal {goal}  {'met' if met else 'MISSED'}")
 
@@ -104,13 +123,13 @@ def _with_constants(
     rows: Sequence[Mapping[str, str]], *, in_sample: bool
 ) -> Iterable[tuple[Mapping[str, str], Calibration]]:
     if in_sample:
-        return [(row, calibration()) for row in rows]
+        return [(row, all_constants()) for row in rows]
     measured = calibrate.read(TABLE)
     by_group = {}
     for group in dict.fromkeys(row["group"] for row in rows):
         print(f"fitting without {group} …", flush=True)
         known = {
-            name: value for name, value in calibration().values.items() if name not in OWN_CONSTANTS.get(group, ())
+            name: value for name, value in all_constants().values.items() if name not in OWN_CONSTANTS.get(group, ())
         }
         others = [row for row in measured if row.group != group]
         if len(others) == len(measured):
@@ -391,7 +410,7 @@ def _fewest(model: Model, instance_type: str, sequence: int) -> tuple[int, str]:
 def _print_search() -> None:
     """Print the best layouts of two models over 512 H100 and the time of the search."""
     print("\nsearch over 64 x ml.p5.48xlarge = 512 GPUs, goal 2 s")
-    hardware, software = Hardware(instance_type="ml.p5.48xlarge", nodes=64), Software.named("megatron-core.26")
+    hardware, software = Hardware(instance_type="ml.p5.48xlarge", nodes=64), Software.named("podwright")
     for name in ("llama3_1_70b", "deepseek_v3"):
         started = time.perf_counter()
         model = Model.of(name)

@@ -41,7 +41,6 @@ class InstanceType:
     efa_interfaces: int
     nvlink: bool
     nvme_disks: int
-    nvme_disk_gb: int
 
     @classmethod
     def of(cls, name: str) -> InstanceType:
@@ -99,5 +98,4 @@ def _instance_type(row: dict[str, str]) -> InstanceType:
         efa_interfaces=int(row["efa_interfaces"]),
         nvlink=row["nvlink"] == "yes",
         nvme_disks=int(row["nvme_disks"]),
-        nvme_disk_gb=int(row["nvme_disk_gb"]),
     )

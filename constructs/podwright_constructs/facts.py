@@ -68,7 +68,6 @@ MAX_INSTANCE_TYPES = (
     20  # of one group: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceRequirements.html
 )
 MIN_THREADS_PER_CORE = 1
-MAX_THREADS_PER_CORE = 2
 
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterEbsVolumeConfig.html
 MIN_VOLUME_GIB = 1

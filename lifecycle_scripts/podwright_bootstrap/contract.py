@@ -135,7 +135,6 @@ class MultiHead:
     slurm_database_secret_arn: str
     slurm_database_endpoint: str
     slurm_shared_directory: str
-    slurm_database_user: Optional[str] = None
     slurm_sns_arn: Optional[str] = None
 
     def to_dict(self) -> Dict[str, str]:

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offload-optimizer", action="store_true", help="keep the optimizer's states in host memory")
     parser.add_argument("--hybrid", action="store_true", help="shard within a node and replicate across nodes (HSDP)")
     parser.add_argument("--precision", choices=("bf16", "fp8"), help="precision of matrix products. Default: bf16")
-    parser.add_argument("--optimizer", choices=("adamw", "muon", "adamw_8bit"), help="optimizer. Default: adamw")
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), help="optimizer. Default: adamw")
     parser.add_argument("--tokens", metavar="N", help="tokens of the whole run, such as 78B. Adds time, cost and loss")
     parser.add_argument("--dataset", metavar="NAME", help="dataset of the command to run. Default: podwright-train's")
     parser.add_argument(
@@ -81,5 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the roofline as an SVG")
-    parser.add_argument("--batch", type=Path, metavar="rows.csv", help="predict every row of a table; needs --out")
-    parser.add_argument("--out", type=Path, metavar="predictions.csv", help="write the table with its predictions here")
+    parser.add_argument(
+        "--nxdt",
+        type=Path,
+        metavar="run.json",
+        help="print the memory of a run of NxD Training as JSON; podwright-train launch writes the file",
+    )

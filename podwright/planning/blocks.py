@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from podwright.planning.calibration import Calibration
 from podwright.planning.kernels import Kernels
-from podwright.planning.layout import QUANTISED, Layout
+from podwright.planning.layout import Layout
 from podwright.planning.model import Model
 from podwright.planning.software import Software
 
@@ -22,12 +23,13 @@ class Block:
     tensor: float = 0.0  # both passes, exposed
     expert: float = 0.0
     core: float = 0.0  # both passes
-    mlp: float = 0.0  # forward of MLP or experts
-    repeated: float = 0.0  # forward of the small modules that are computed again
 
 
 class Blocks:
     """Times the blocks of a model on one accelerator of a layout."""
+
+    block_type: ClassVar[type[Block]] = Block
+    quantised_precisions: ClassVar[tuple[str, ...]] = ("fp8",)  # Tensors are cast before each product.
 
     def __init__(
         self, model: Model, layout: Layout, kernels: Kernels, software: Software, constants: Calibration
@@ -40,60 +42,42 @@ class Blocks:
             constants,
         )
         self.tokens = layout.tokens_per_micro_batch
-        self.frozen = layout.training != "full"
 
     def kinds(self) -> list[tuple[float, Block]]:
         """Return each kind of block: how many the model has, and the times of one."""
         model = self.model
         if model.hybrid:
             return [
-                (model.attention_blocks, self._add(self._attention(), Block())),
+                (model.attention_blocks, self._attention()),
                 (model.mamba_layers, self._mamba()),
-                (model.expert_blocks, self._with_mlp(self._experts())),
+                (model.expert_blocks, self._experts()),
             ]
         blocks = []
         if model.mlp_blocks:
-            blocks.append((float(model.mlp_blocks), self._add(self._attention(), self._with_mlp(self._mlp()))))
+            blocks.append((float(model.mlp_blocks), self._add(self._attention(), self._mlp())))
         if model.expert_blocks:
-            blocks.append((float(model.expert_blocks), self._add(self._attention(), self._with_mlp(self._experts()))))
+            blocks.append((float(model.expert_blocks), self._add(self._attention(), self._experts())))
         return blocks
 
     def kernels_of(self, part: str, kernels: Kernels | None = None) -> Kernels:
         """Return the kernels of a part, in bf16 if the software does not compute it in 8 bits as linear layers."""
         kernels = kernels or self.kernels
-        if kernels.precision in QUANTISED and not self.constants(f"fp8_{part}", self.software.name):
+        if kernels.precision in self.quantised_precisions and not self.constants(f"fp8_{part}", self.software.name):
             return replace(kernels, precision="bf16")
         return kernels
 
     def _attention(self) -> Block:
-        model, tensor, kernels = self.model, self.layout.tensor, self.kernels
+        model, tensor = self.model, self.layout.tensor
         width = model.heads * model.head_dim
-        block = Block()
+        block = self.block_type()
         if model.kv_rank:
-            query_in = model.q_rank or model.hidden_size
             self._linear(block, model.hidden_size, model.q_rank + model.kv_rank + model.rope_dim)
-            down = block.forward
-            self._linear(block, query_in, width / tensor)
-            up = model.heads * (model.head_dim - model.rope_dim + model.value_dim)
-            self._linear(block, model.kv_rank, up / tensor)
-            block.repeated += self._again("mla_up_proj", block.forward - down)
+            self._up_projections(block)
             self._linear(block, model.heads * model.value_dim / tensor, model.hidden_size)
         else:
             self._linear(block, model.hidden_size, (model.heads + 2 * model.kv_heads) * model.head_dim / tensor)
             self._linear(block, width / tensor, model.hidden_size)
-        if self.software.flash_attention:
-            per_block = model.attention_flops_per_token(self.layout.sequence) / max(1, model.attention_blocks)
-            forward, backward = kernels.fused_attention(
-                per_block * self.tokens / tensor,
-                sequence=self.layout.sequence,
-                head_dim=model.head_dim,
-                share=self.constants("attention_share", self.software.name, kernels.accelerator.generation),
-            )
-        else:
-            batch_heads = self.layout.micro_batch * model.heads / tensor / self.layout.context
-            forward, backward = kernels.plain_attention(
-                batch_heads=batch_heads, sequence=self.layout.sequence, head_dim=model.head_dim
-            )
+        forward, backward = self._attention_core()
         block.forward += forward
         block.backward += backward
         block.attention = forward
@@ -104,9 +88,27 @@ class Blocks:
         block.tensor = self._tensor_communication()
         return block
 
+    def _up_projections(self, block: Block) -> None:
+        """Add the products of multi-head latent attention from the latent widths to the heads."""
+        model, tensor = self.model, self.layout.tensor
+        self._linear(block, model.q_rank or model.hidden_size, model.heads * model.head_dim / tensor)
+        heads = model.heads * (model.head_dim - model.rope_dim + model.value_dim)
+        self._linear(block, model.kv_rank, heads / tensor)
+
+    def _attention_core(self) -> tuple[float, float]:
+        """Return the times of scores and values, forward and backward."""
+        model, layout, kernels = self.model, self.layout, self.kernels
+        per_block = model.attention_flops_per_token(layout.sequence) / max(1, model.attention_blocks)
+        return kernels.fused_attention(
+            per_block * self.tokens / layout.tensor,
+            sequence=layout.sequence,
+            head_dim=model.head_dim,
+            share=self.constants("attention_share", self.software.name, kernels.accelerator.generation),
+        )
+
     def _mlp(self) -> Block:
         model, tensor = self.model, self.layout.tensor
-        block = Block()
+        block = self.block_type()
         self._linear(block, model.hidden_size, (model.matrices_of_mlp - 1) * model.ffn / tensor)
         self._linear(block, model.ffn / tensor, model.hidden_size)
         self._elementwise(block, replicated=5 * model.hidden_size, split=model.matrices_of_mlp * model.ffn)
@@ -116,7 +118,7 @@ class Blocks:
     def _mamba(self) -> Block:
         model = self.model
         inner = model.mamba_inner / self.layout.tensor
-        block = Block()
+        block = self.block_type()
         self._linear(block, model.hidden_size, 2 * inner + 16 * model.mamba_state)
         self._linear(block, inner, model.hidden_size)
         scan = 6.0 * model.mamba_inner * model.mamba_state * self.tokens / self.layout.tensor
@@ -130,22 +132,19 @@ class Blocks:
         """Time the routed experts (grouped products), the shared experts, and the all-to-all there and back."""
         model, layout = self.model, self.layout
         width, inputs = model.latent or model.hidden_size, model.matrices_of_mlp - 1
-        block = Block()
+        block = self.block_type()
         rows = self.tokens / layout.tensor * model.experts_per_token * layout.expert / model.experts
         share = self.constants("grouped_products")
-        kernels = self.kernels_of("experts")
-        if kernels.precision == "fp4":  # has no grouped products
-            kernels = replace(kernels, precision="fp8")
+        kernels = self._expert_kernels()
         for columns, depth in ((inputs * model.expert_ffn, width), (width, model.expert_ffn)):
             forward, backward = kernels.product_and_gradients(
                 rows,
                 columns,
                 depth,
                 groups=model.experts / layout.expert,
-                frozen=self.frozen,
                 of_weight=self.kernels_of("weight_gradients", kernels),
             )
-            if kernels.precision in QUANTISED:
+            if kernels.precision in self.quantised_precisions:
                 copies = self.tokens / layout.tensor * model.experts_per_token
                 self._stream(block, copies * self._quantised_bytes(depth, columns), backward_share=0.5)
             block.forward += forward / share
@@ -160,39 +159,42 @@ class Blocks:
         self._route(block, width)
         return block
 
+    def _expert_kernels(self) -> Kernels:
+        return self.kernels_of("experts")
+
     def _route(self, block: Block, width: int) -> None:
         """Add the permutation of tokens, the activations, and the all-to-all to the ranks with the experts."""
-        model, layout = self.model, self.layout
-        fused = ["fused"] if self.software.graphs == "all" else []
-        passes = self.constants("experts", *fused, self.software.name)
-        elements = passes * (6 * width + 3 * model.expert_ffn)
-        if model.bias == "all":  # biases and a clamped activation, each operation a kernel of its own
-            elements += self.constants("unfused_experts", *fused) * model.expert_ffn
-        copies = self.tokens * model.experts_per_token / layout.tensor
-        activation = elements - passes * 6 * width
-        block.repeated += self._again("moe_act", self.kernels.stream(copies * activation * 2.0))
+        layout = self.layout
+        copies = self.tokens * self.model.experts_per_token / layout.tensor
+        elements = self._expert_passes() * 6 * width + self._activation_elements()
         self._stream(block, copies * elements * 2.0 * 3.0, backward_share=2 / 3)
-        once = self.kernels.dispatch(self.tokens / layout.tensor * width * 2.0, model.experts_per_token, layout.expert)
+        token_bytes = self.tokens / layout.tensor * width * 2.0
+        once = self.kernels.dispatch(token_bytes, self.model.experts_per_token, layout.expert)
         times = 4 + (2 if layout.recompute == "full" else 0)  # there and back, forward and backward
-        hidden = "overlap_data" if self.software.overlaps_experts else "overlap_expert"
-        block.expert = times * once * (1 - self.constants(hidden, self.software.name))
+        block.expert = times * once * (1 - self._hidden_share_of_dispatch())
 
-    def _again(self, module: str, forward: float) -> float:
-        """Return the time of a module's forward pass if the layout repeats it."""
-        return forward if module in self.layout.repeated_modules else 0.0
+    def _expert_passes(self) -> float:
+        """Return the passes over the experts' elements, relative to one read and one write of each."""
+        return self.constants("experts", self.software.name)
 
-    def _with_mlp(self, block: Block) -> Block:
-        block.mlp = block.forward
-        return block
+    def _activation_elements(self) -> float:
+        """Return the elements that the experts' activation reads and writes for each copy of a token."""
+        model = self.model
+        elements = self._expert_passes() * 3 * model.expert_ffn
+        if model.bias == "all":  # biases and a clamped activation, each operation a kernel of its own
+            elements += self.constants("unfused_experts") * model.expert_ffn
+        return elements
+
+    def _hidden_share_of_dispatch(self) -> float:
+        """Return the share of the experts' all-to-all that computation hides."""
+        return self.constants("overlap_expert", self.software.name)
 
     def _add(self, block: Block, summand: Block) -> Block:
-        return Block(**{name: getattr(block, name) + getattr(summand, name) for name in vars(block)})
+        return self.block_type(**{name: getattr(block, name) + getattr(summand, name) for name in vars(block)})
 
     def _linear(self, block: Block, depth: float, columns: float) -> None:
         of_weight = self.kernels_of("weight_gradients")
-        forward, backward = self.kernels.product_and_gradients(
-            self.tokens, columns, depth, frozen=self.frozen, of_weight=of_weight
-        )
+        forward, backward = self.kernels.product_and_gradients(self.tokens, columns, depth, of_weight=of_weight)
         block.forward += forward
         block.backward += backward
         self._stream(block, self.tokens * self._quantised_bytes(depth, columns), backward_share=0.5)
@@ -202,22 +204,19 @@ class Blocks:
 
         Each is read in bf16 and written in two orientations.
         """
-        if self.layout.precision not in QUANTISED:
+        if self.layout.precision not in self.quantised_precisions:
             return 0.0
         return self.constants("quantising", self.layout.precision) * (depth + columns)
 
     def _elementwise(self, block: Block, *, replicated: float, split: float) -> None:
-        """Add norms, residuals and activations: read and written in bf16, three times with the backward pass.
-
-        Without sequence parallelism every tensor-parallel rank repeats norms and residuals.
-        """
-        tensor = self.layout.tensor
-        shares = tensor if self.software.sequence_parallel else 1
-        elements = replicated / shares + split / tensor
+        """Add norms, residuals and activations: read and written in bf16, three times with the backward pass."""
+        elements = replicated / self._sequence_shards() + split / self.layout.tensor
         passes = self.constants("elementwise", self.software.name)
-        norm = passes * self.tokens * 2 * self.model.hidden_size / shares * 2.0  # read and written
-        block.repeated += self._again("layernorm", self.kernels.stream(norm))
         self._stream(block, passes * self.tokens * elements * 2.0 * 3.0, backward_share=2 / 3)
+
+    def _sequence_shards(self) -> int:
+        """Return the ranks that divide norms and residuals among them, which is sequence parallelism."""
+        return self.layout.tensor
 
     def _stream(self, block: Block, size: float, *, backward_share: float) -> None:
         """Add ``size`` bytes of memory traffic, the sum of both passes."""

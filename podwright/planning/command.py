@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from podwright.planning.launch import LaunchInputs, command, obstacles
 from podwright.planning.layout import LayoutError
 from podwright.planning.measured import MeasuredError, MeasuredNetwork
 from podwright.planning.model import Model, UnknownModelError
+from podwright.planning.nxdt_memory import NxdtRunError, predict_file
 from podwright.planning.on_demand import BASE_REGION, source_of
 from podwright.planning.plan import Plan, make_plan
 from podwright.planning.report import candidates_table, how_to_run, offers_table, render, to_spare
@@ -38,7 +38,6 @@ from podwright.planning.search import (
     trainable_types,
 )
 from podwright.planning.software import Software
-from podwright.planning.table import predict_file
 from podwright.planning.trainer_options import OUR_SOFTWARE
 from podwright.planning.trainer_run import arguments, model_of, total_tokens
 from podwright.planning.units import (
@@ -63,13 +62,14 @@ LIMIT_BYTES = 16 << 20  # of a file that people write, or a command
 OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
 SHOWN = 8  # lines of a table
 _QUANTITIES = ("nodes", "seq_len", "micro_batch", "accumulate", "tokens", "serve", "budget", "deadline", "usd_per_hour")
-_ANSWERS = ("batch", "curve", "minimum", "search")  # each is a command's whole answer
+_ANSWERS = ("nxdt", "curve", "minimum", "search")  # each is a command's whole answer
 _LIMITS = ("budget", "deadline")  # They choose a cluster if none is given, else they are compared with it.
 USUAL_SEQUENCE = 2048  # tokens, unless said
 _WRONG = (
     *(UnitError, UnknownModelError, UnknownAcceleratorError, UnknownInstanceTypeError, HardwareError, LayoutError),
     ConfigError,
     MeasuredError,
+    NxdtRunError,
 )
 
 
@@ -88,10 +88,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     _check_combination(args)
-    if args.out == Path("-"):
-        raise PlanInputError("--out: got -, need the name of a file")
-    if args.batch or args.out:
-        return _batch(args)
+    if args.nxdt:
+        print(json.dumps(predict_file(args.nxdt).to_dict(), indent=2))
+        return OK
     if args.file:
         _take_cluster(args)
     chooses = not args.instance and (args.budget or args.deadline)
@@ -138,17 +137,6 @@ def _check_combination(args: argparse.Namespace) -> None:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _batch(args: argparse.Namespace) -> int:
-    if not (args.batch and args.out):
-        raise PlanInputError("give --batch rows.csv and --out predictions.csv together")
-    try:
-        count = predict_file(args.batch, args.out)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise PlanInputError(f"{args.batch} is not a CSV file in UTF-8: {error}") from error
-    print(f"{args.out}: predicted {count} rows. For a row without prediction, the column note has the reason")
-    return OK
 
 
 def _forecast(args: argparse.Namespace, run: TrainConfig | None) -> int:

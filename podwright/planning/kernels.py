@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import Calibration
 from podwright.planning.layout import Precision
 
 TILE_ROWS, TILE_COLUMNS = 128, 256  # cuBLAS and CUTLASS choose these tiles for large matrix products.
-_ACTIVATION_BYTES = {"bf16": 2.0, "fp32": 4.0, "fp8": 1.0, "fp4": 0.5}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
     """The speed of one accelerator under the calibrated constants."""
+
+    element_bytes: ClassVar[Mapping[str, float]] = {"bf16": 2.0, "fp32": 4.0, "fp8": 1.0}
 
     accelerator: Accelerator
     calibration: Calibration
@@ -52,7 +55,7 @@ class Kernels:
         )
         efficiency *= min(_alignment(columns), _alignment(depth))
         arithmetic = 2.0 * rows * columns * depth * groups / (self.sustained_flops * efficiency)
-        element = _ACTIVATION_BYTES[self.precision]
+        element = self.element_bytes[self.precision]
         traffic = groups * (element * (rows * depth + depth * columns) + 2.0 * rows * columns) / self.memory_bytes_s
         return max(arithmetic, traffic)
 
@@ -63,18 +66,15 @@ class Kernels:
         depth: float,
         *,
         groups: float = 1,
-        frozen: bool = False,
         of_weight: Kernels | None = None,
     ) -> tuple[float, float]:
-        """Time forward and backward of a linear layer. A frozen one has no weight gradient.
+        """Time forward and backward of a linear layer.
 
-        The kernels ``of_weight`` compute that gradient, if they are others.
+        The kernels ``of_weight`` compute the gradient of the weight, if they are others.
         """
         forward = self.product(rows, columns, depth, groups=groups)
         backward = self.product(rows, depth, columns, groups=groups)
-        if not frozen:
-            backward += (of_weight or self).product(columns, depth, rows, groups=groups)
-        return forward, backward
+        return forward, backward + (of_weight or self).product(columns, depth, rows, groups=groups)
 
     def fused_attention(self, flops: float, *, sequence: float, head_dim: int, share: float) -> tuple[float, float]:
         """Time forward and backward of flash attention. Backward does 2.5 times the work (arXiv:2307.08691)."""
@@ -84,17 +84,6 @@ class Kernels:
             sequence / (sequence + self.calibration("attention_ramp")) * min(1.0, head_dim / (head_dim + 24) * 1.19)
         )
         return flops / (peak * efficiency), 2.5 * flops / (peak * efficiency * 0.9)
-
-    def plain_attention(self, *, batch_heads: float, sequence: float, head_dim: int) -> tuple[float, float]:
-        """Time forward and backward of attention that writes all ``s * s`` scores.
-
-        This is two batched products and the memory traffic of softmax and dropout.
-        """
-        scores = batch_heads * sequence * sequence
-        share = 1.0 if head_dim % 8 == 0 else self.calibration("unaligned_heads")
-        products = 4.0 * scores * head_dim / (self.sustained_flops * 0.6 * share)
-        traffic = self.calibration("score_bytes") * scores / self.memory_bytes_s
-        return products + traffic, 2 * (products + traffic)
 
     def stream(self, size: float) -> float:
         """Time ``size`` bytes of reads plus writes."""

@@ -12,13 +12,11 @@ from podwright.planning.model import Model
 from podwright.planning.software import Sharding
 from podwright.planning.zero_bubble import Action, Schedule, actions
 
-Recompute = Literal["none", "selective", "mlp", "full"]
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "mlp", "full")
-Precision = Literal["bf16", "fp8", "fp4", "fp32"]
-QUANTISED: tuple[Precision, ...] = ("fp8", "fp4")  # casts before each product
-Optimizer = Literal["adamw", "muon", "adamw_8bit"]
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+Precision = Literal["bf16", "fp8", "fp32"]
+Optimizer = Literal["adamw", "muon"]
 Reshard = Literal["auto", "always", "never"]
-Training = Literal["full", "lora", "qlora"]
 ENDS = 2  # embedding and head can be parts of a pipeline, as in Llama 3 405B (arXiv:2407.21783, section 3.3.2)
 _DEGREES = (
     "gpus",
@@ -43,8 +41,7 @@ class Layout:
 
     ``gpus = tensor * pipeline * context * data``; experts are spread over ``expert`` of the ``context * data`` ranks.
     ``shards`` is the number of ranks that states are sharded over: all of them (FSDP), or those of one node (HSDP).
-    ``micro_batches`` are those of one step and rank, ``micro_batch`` the sequences in each. ``recompute`` follows
-    Megatron: ``selective`` repeats only the core of attention, ``mlp`` the MLP or the experts.
+    ``micro_batches`` are those of one step and rank, ``micro_batch`` the sequences in each.
     """
 
     gpus: int
@@ -60,12 +57,9 @@ class Layout:
     sharding: Sharding = "full"
     shards: int = 0  # 0: all data-parallel ranks
     recompute: Recompute = "none"
-    repeated_modules: tuple[str, ...] = ()  # Megatron's small ones besides: layernorm, moe_act, mla_up_proj
     precision: Precision = "bf16"
-    training: Training = "full"
     optimizer: Optimizer = "adamw"
     offload_activations: bool = False
-    offloaded_layers: int = 0  # Layers that keep all their activations in host memory.
     offload_optimizer: bool = False
     whole_gradients: bool = False  # kept in full between micro-batches, with FSDP or in a pipeline of it
     reshard: Reshard = "auto"  # Free gathered weights after a forward pass; auto: not in a pipeline.

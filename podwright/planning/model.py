@@ -19,7 +19,7 @@ class UnknownModelError(PodwrightError, ValueError):
     def __init__(self, name: str) -> None:
         import difflib  # noqa: PLC0415 — only for the message
 
-        similar = difflib.get_close_matches(_key(name), _catalog(), n=3, cutoff=0.6)
+        similar = difflib.get_close_matches(model_key(name), _catalog(), n=3, cutoff=0.6)
         hint = f"Did you mean {' or '.join(dict.fromkeys(_catalog()[key].name for key in similar))}?" if similar else ""
         super().__init__(f"{name!r} is not in the catalog of models. {hint or 'Known: ' + ', '.join(model_names())}")
 
@@ -77,7 +77,7 @@ class Model:
             UnknownModelError: The message lists the closest names.
         """
         try:
-            return _catalog()[_key(name)]
+            return _catalog()[model_key(name)]
         except KeyError:
             raise UnknownModelError(name) from None
 
@@ -110,11 +110,6 @@ class Model:
     def norm_vectors_kept(self) -> int:
         """Norms around each part: Gemma 2 has one before and one after."""
         return 2 if self.name.startswith("gemma2") else 1
-
-    @property
-    def softcapped(self) -> bool:
-        """True if scores pass a tanh, as Gemma 2's do, which PyTorch's fused attention lacks."""
-        return self.name.startswith("gemma2")
 
     # ---- parameters ----------------------------------------------------------------------------
 
@@ -270,7 +265,7 @@ def _mean_reach(sequence: int, window: int, *, causal: bool) -> float:
     return window - window * window / (2.0 * sequence) if causal else float(window)
 
 
-def _key(name: str) -> str:
+def model_key(name: str) -> str:
     """Return the name in lower case without owner, brackets, punctuation and ``-instruct`` or ``-chat``."""
     text = re.sub(r"\(.*?\)", " ", name.lower()).rsplit("/", 1)[-1]
     text = re.sub(r"^\W*meta\W|[-_ ](instruct|chat|hf|base|it)\W*$", "", text)
@@ -279,14 +274,18 @@ def _key(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _catalog() -> dict[str, Model]:
-    text = files(__package__).joinpath("data/models.csv").read_text(encoding="utf-8")
-    catalog = {}
+    return read_models(files(__package__).joinpath("data/models.csv").read_text(encoding="utf-8"))
+
+
+def read_models(text: str) -> dict[str, Model]:
+    """Return the models of a CSV table by the keys of their names and aliases."""
+    models = {}
     for row in csv.DictReader(text.splitlines()):
         model = _model(row)
         for name in [row["name"], *row["aliases"].split(";")]:
             if name:
-                catalog[_key(name)] = model
-    return catalog
+                models[model_key(name)] = model
+    return models
 
 
 def _model(row: Mapping[str, str]) -> Model:

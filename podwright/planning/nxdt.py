@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from podwright.planning import table
+from podwright.planning.layout import LayoutError
+from podwright.planning.nxdt_memory import predict
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.nxdt import memory, plan
 from podwright_training.nxdt.memory import Prediction
@@ -38,4 +39,7 @@ def problems(nxdt_plan: Plan) -> list[str]:
 
 def prediction(nxdt_plan: Plan) -> Prediction | None:
     """Return the memory of a device that a plan needs; ``None`` if the planner cannot say."""
-    return memory.prediction(nxdt_plan, table.predict(memory.row(nxdt_plan)))
+    try:
+        return memory.prediction(nxdt_plan, predict(memory.description(nxdt_plan)).to_dict())
+    except LayoutError:
+        return None

@@ -9,7 +9,7 @@ from typing import Any
 from podwright.planning import trainer_options
 from podwright.planning.cost import Cost, cost, text_gb
 from podwright.planning.hardware import Hardware
-from podwright.planning.layout import Layout, Optimizer, Precision, Recompute, Reshard, check
+from podwright.planning.layout import RECOMPUTES, Layout, Optimizer, Precision, Recompute, Reshard, check
 from podwright.planning.memory import Memory, error_share, largest_micro_batch, least_recomputation, memory
 from podwright.planning.memory_tier import MemoryTier
 from podwright.planning.model import Model
@@ -17,7 +17,7 @@ from podwright.planning.scaling import EPOCH
 from podwright.planning.search import MOST_NODES, Candidate, default_batch
 from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
-from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, OUR_RECOMPUTES, OUR_SOFTWARE
+from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, OUR_SOFTWARE
 from podwright_training.config.train_config import TrainConfig
 
 SHORTEST = 128  # tokens: what does not fit with sequences as short fits with none
@@ -199,7 +199,7 @@ def make_plan(
     )
     if recompute is None:
         layout = least_recomputation(
-            model, layout, accelerator, used, choices=("full",) if offload_activations else OUR_RECOMPUTES
+            model, layout, accelerator, used, choices=("full",) if offload_activations else RECOMPUTES
         )
     largest = largest_micro_batch(model, layout, accelerator, used, at_most=256)
     if micro_batch is None:

@@ -54,24 +54,6 @@ EPOCH = ParametricLoss(
     standard_error=0.03,
     source="epoch-research/analyzing-chinchilla (arXiv:2404.10102); error: that of E, 0.0257, and of the fit",
 )
-PRINTED = ParametricLoss(
-    name="Chinchilla as printed",
-    irreducible=1.69,
-    parameter_scale=406.4,
-    parameter_exponent=0.34,
-    token_scale=410.7,
-    token_exponent=0.28,
-    standard_error=0.1,
-    source="arXiv:2203.15556 equation 10, rounded; does not reproduce the paper's own table A3",
-)
-
-
-def kaplan_loss(parameters: float, tokens: float) -> float:
-    """Return the loss by Kaplan et al. 2020, equation 1.6.
-
-    ``((N_c / N)^(0.076 / 0.103) + D_c / D)^0.103``; ``N`` without embeddings, nats per token.
-    """
-    return float(((6.4e13 / parameters) ** (0.076 / 0.103) + 1.8e13 / tokens) ** 0.103)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.blocks import Block, Blocks
 from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.kernels import Kernels
-from podwright.planning.layout import QUANTISED, Layout
+from podwright.planning.layout import Layout
 from podwright.planning.model import Model
 from podwright.planning.software import Software
 from podwright.planning.zero_bubble import Kind, duration_s
@@ -36,36 +37,35 @@ class Speed:
         return max(self.parts, key=lambda name: self.parts[name])
 
 
-def speed(
-    model: Model,
-    layout: Layout,
-    accelerator: Accelerator,
-    software: Software,
-    *,
-    constants: Calibration | None = None,
-) -> Speed:
+def speed(model: Model, layout: Layout, accelerator: Accelerator, software: Software) -> Speed:
     """Predict the time of a step.
 
     Time of a step = (micro-batches + (pipeline - 1) / virtual stages) x time of a micro-batch on one stage + exposed
     gradient communication + optimizer + a fixed part, all over (1 - share lost waiting for the slowest node).
     """
-    return _Step(model, layout, accelerator, software, constants or calibration()).speed()
+    return Step(model, layout, accelerator, software, calibration()).speed()
 
 
-class _Step:
+class Step:
     """One prediction. Each method is one part of the calculation."""
+
+    blocks_type: ClassVar[type[Blocks]] = Blocks
 
     def __init__(
         self, model: Model, layout: Layout, accelerator: Accelerator, software: Software, constants: Calibration
     ) -> None:
         self.model, self.layout = model, layout
         self.accelerator, self.software, self.constants = accelerator, software, constants
-        self.kernels = Kernels(accelerator=accelerator, calibration=constants, precision=layout.precision)
-        self.blocks = Blocks(model, layout, self.kernels, software, constants)
+        self.kernels = self.kernels_of(layout)
+        self.blocks = self.blocks_type(model, layout, self.kernels, software, constants)
         self.tokens = layout.tokens_per_micro_batch
-        self.frozen = layout.training != "full"
+
+    def kernels_of(self, layout: Layout) -> Kernels:
+        """Return the kernels of a layout on the accelerator."""
+        return Kernels(accelerator=self.accelerator, calibration=self.constants, precision=layout.precision)
 
     def speed(self) -> Speed:
+        """Return the time of the step and its parts."""
         layout, model = self.layout, self.model
         micro = self._micro_batch()
         parts = {name: time * layout.micro_batches for name, time in micro.items()}
@@ -139,9 +139,7 @@ class _Step:
         totals["products"] += (1 + self.model.extra_predictions) * head_product / stages
         totals["memory traffic"] += head_traffic / stages
         totals["recomputation"] = recompute
-        totals["waiting for the host"] = (
-            idle + self.constants("block_ms", self.software.name) * 1e-3 * self.model.layers / stages
-        )
+        totals["waiting for the host"] = idle
         totals["pipeline communication"] = self._pipeline_communication()
         totals["sharded parameters"] = self._sharded_parameters(kinds)
         totals["offloading"] = max(0.0, self._offloading() - sum(totals.values()))
@@ -162,17 +160,14 @@ class _Step:
     def _head(self) -> tuple[float, float]:
         vocab = self.model.vocab / self.layout.tensor
         forward, backward = self.blocks.kernels_of("head").product_and_gradients(
-            self.tokens, vocab, self.model.hidden_size, frozen=self.frozen
+            self.tokens, vocab, self.model.hidden_size
         )
         return forward + backward, self.kernels.stream(
             self.tokens * vocab * self.constants("loss_bytes", self.software.name)
         )
 
     def _recompute_time(self, block: Block) -> float:
-        if self.layout.recompute == "selective":
-            repeated = self.constants("selective_repeats", self.software.name)
-            return repeated * (block.forward - block.attention) + (0.0 if repeated else block.attention)
-        return {"none": block.repeated, "mlp": block.mlp, "full": block.forward}[self.layout.recompute]
+        return {"none": 0.0, "selective": block.attention, "full": block.forward}[self.layout.recompute]
 
     def _recomputed_flops(self) -> float:
         model, sequence = self.model, self.layout.sequence
@@ -180,23 +175,23 @@ class _Step:
         return {
             "none": 0.0,
             "selective": attention,
-            "mlp": 2.0 * (model.active_block_matrices - model.attention_blocks * model.attention_matrices),
             "full": 2.0 * model.active_block_matrices + attention,
         }[self.layout.recompute]
 
     def _host_time(self) -> float:
         """Return the host's time to launch a block's kernels, forward and backward."""
-        graphs, model, name = self.software.graphs, self.model, self.software.name
-        if graphs == "all":
-            return 0.0
+        model, name = self.model, self.software.name
         passes = 3.5 if self.layout.recompute == "full" else 2.5  # a backward launches one and a half times a forward
-        parts = ["moe" if model.experts else "dense", *(["parts"] if graphs == "parts" else []), name]
-        launch_us = self.constants("launch_us", *parts)
+        launch_us = self.constants("launch_us", *self._launched_parts())
         if model.experts:
             # two products, and a cast for each
-            kernels = 4 if self.blocks.kernels_of("experts").precision in QUANTISED else 2
+            kernels = 4 if self.blocks.kernels_of("experts").precision in self.blocks.quantised_precisions else 2
             launch_us += kernels * self.constants("expert_launch_us", name) * model.experts / self.layout.expert
         return passes * 1e-6 * launch_us
+
+    def _launched_parts(self) -> tuple[str, ...]:
+        """Return the name of the constant with the time to launch a block."""
+        return ("moe" if self.model.experts else "dense", self.software.name)
 
     def _offloading(self) -> float:
         """Return the time to move the inputs of blocks to host memory and back, which overlaps with compute."""
@@ -261,7 +256,7 @@ class _Step:
         """Return the exposed time to reduce gradients and gather weights that are not sharded per block."""
         layout, model = self.layout, self.model
         ranks = layout.data * layout.context
-        if self.frozen or ranks == 1:
+        if ranks == 1:
             return 0.0
         if layout.sharding == "full" and layout.sharding_ranks == ranks:
             return 0.0
@@ -291,8 +286,6 @@ class _Step:
     def _optimizer(self) -> float:
         """Return the time to read and write this rank's states."""
         layout, software, model = self.layout, self.software, self.model
-        if self.frozen:
-            return 0.0
         local = model.parameters / (layout.tensor * layout.pipeline)
         ranks = layout.sharding_ranks if layout.sharding != "none" else 1
         size = (

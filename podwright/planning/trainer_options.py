@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import lcm
 from typing import Any
 
-from podwright.planning.layout import Layout, Recompute
+from podwright.planning.layout import Layout, Precision
 from podwright.planning.model import Model, model_names
 from podwright_training.config import parallel_dims
 from podwright_training.config.families import FAMILIES, OPTIONAL_FEATURES
@@ -17,12 +17,11 @@ from podwright_training.config.train_config import TrainConfig, conflicts
 from podwright_training.spelling import as_flag
 
 OUR_SOFTWARE = "podwright"
-OUR_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OUR_CHUNK_TOKENS = QUICK_LOSS_CHUNK_TOKENS["accelerator"]
 DEFAULTS = TrainConfig()
 OFFLOADED_OPTIMIZER = "offloading the optimizer alone"
 ALWAYS = ("train_batch_size", "max_context_width", "activation_checkpointing", "sharding_strategy")
-PRECISIONS: dict[str, dict[str, Any]] = {"bf16": {}, "fp32": {"precision": "fp32"}, "fp8": {"float8": True}}
+PRECISIONS: dict[Precision, dict[str, Any]] = {"bf16": {}, "fp32": {"precision": "fp32"}, "fp8": {"float8": True}}
 ARCHITECTURES = tuple(family.architecture for family in FAMILIES.values())  # published models are named after them
 
 
@@ -48,8 +47,8 @@ def options(layout: Layout) -> dict[str, Any]:
         "pipeline_parallel": layout.pipeline,
         "expert_parallel": layout.expert,
         "data_streams": lcm(DEFAULTS.data_streams, layout.data),
-        "optimizer": "muon" if layout.optimizer == "muon" else "adamw",
-        **PRECISIONS.get(layout.precision, {}),
+        "optimizer": layout.optimizer,
+        **PRECISIONS[layout.precision],
     }
     if layout.recompute != "none":
         values["activation_checkpointing_mode"] = "selective" if layout.recompute == "selective" else "full"
@@ -146,13 +145,9 @@ def _unknown(layout: Layout, model: Model, run: TrainConfig | None) -> Iterator[
     """Yield the parts of a layout that the trainer has no option for."""
     is_needed_by_part = {
         f"a model like {model.name}": run is None and _other_family(model),
-        f"recomputation of {layout.recompute}": layout.recompute not in OUR_RECOMPUTES,
         # a pipeline's weights stay gathered from one piece to the next: on the GPU that is like ZeRO-1
         f"{layout.sharding} sharding": layout.sharding != "full" and layout.pipeline == 1 and layout.data > 1,
         OFFLOADED_OPTIMIZER: layout.offload_optimizer and not (run and run.cpu_offload),
-        f"precision {layout.precision}": layout.precision not in PRECISIONS,
-        f"optimizer {layout.optimizer}": layout.optimizer not in ("adamw", "muon"),
-        f"{layout.training} training": layout.training != "full",
     }
     return (name for name, is_needed in is_needed_by_part.items() if is_needed)
 

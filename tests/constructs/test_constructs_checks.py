@@ -60,6 +60,9 @@ def sagemaker() -> Any:
     return botocore.session.get_session().get_service_model("sagemaker")
 
 
+MOST_THREADS_PER_CORE = max(InstanceType.of(name).max_threads_per_core for name in cluster_instance_types())
+
+
 @pytest.mark.parametrize(
     ("shape", "limits"),
     [
@@ -69,7 +72,7 @@ def sagemaker() -> Any:
         ("ClusterPartitionName", {"pattern": facts.CLUSTER_NAME_PATTERN.pattern}),
         ("ClusterInstanceCount", {"min": facts.MIN_INSTANCE_COUNT, "max": facts.MAX_INSTANCE_COUNT}),
         ("ClusterEbsVolumeSizeInGB", {"min": facts.MIN_VOLUME_GIB, "max": facts.MAX_VOLUME_GIB}),
-        ("ClusterThreadsPerCore", {"min": facts.MIN_THREADS_PER_CORE, "max": facts.MAX_THREADS_PER_CORE}),
+        ("ClusterThreadsPerCore", {"min": facts.MIN_THREADS_PER_CORE, "max": MOST_THREADS_PER_CORE}),
         ("ClusterInstanceGroupSpecifications", {"max": facts.MAX_INSTANCE_GROUPS}),
         ("ClusterInstanceTypes", {"max": facts.MAX_INSTANCE_TYPES}),
         ("Subnets", {"max": facts.MAX_SUBNETS}),

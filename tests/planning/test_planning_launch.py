@@ -152,7 +152,7 @@ def test_any_layout_of_a_search_can_be_made_of_a_run(tmp_path, own):
     [
         ("llama3_1_70b", {"micro_batch": 64, "recompute": "none"}, "GB per GPU, an H100-80GB has 84.0: use"),
         ("llama2_7b", {}, "the model has 32,000 tokens, the default tokenizer EleutherAI/gpt-neox-20b 50,277: name"),
-        ("llama3_2_1b", {"optimizer": "adamw_8bit"}, "podwright-train does not support optimizer adamw_8bit"),
+        ("llama3_2_1b", {"offload_optimizer": True}, "podwright-train does not support offloading the optimizer alone"),
     ],
 )
 def test_what_cannot_run_has_reasons_for_it(name, options, reason):

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from podwright.checkout import ROOT
 from podwright.planning.accelerator import Accelerator
-from podwright.planning.calibration import calibration
 from podwright.planning.layout import Layout, LayoutError, check
 from podwright.planning.memory import error_share, largest_micro_batch, least_recomputation, memory
 from podwright.planning.model import Model
 from podwright.planning.software import Software
 
 LLAMA, H100, OURS = Model.of("llama3_1_8b"), Accelerator.of("H100"), Software.named("podwright")
+NEURON = Software.named("neuron.nki")
 STATES = ("parameters", "gradients", "master_weights", "optimizer")
 BLOCKS = st.integers(1, 32)
 POWERS = st.integers(0, 3).map(lambda power: 2**power)
@@ -65,7 +65,7 @@ def test_saving_measures_save(micro_batch):
     """Recomputing, offloading, a chunked loss, more ranks: each needs less than without."""
     base = {"micro_batch": micro_batch}
     for measure in (
-        {"recompute": "mlp"},
+        {"recompute": "selective"},
         {"recompute": "full"},
         {"loss_chunk_tokens": 512},
         {"gpus": 16},
@@ -95,48 +95,35 @@ def test_nothing_fits_where_the_states_do_not():
 def test_no_more_is_recomputed_than_needed():
     """The plan recomputes the least that makes the run fit: nothing, if nothing is needed."""
     small = Layout(gpus=64, micro_batch=1, sequence=2048)
-    large = replace(small, micro_batch=8)
+    large = replace(small, micro_batch=6)
     assert least_recomputation(LLAMA, small, H100, OURS).recompute == "none"
-    assert least_recomputation(LLAMA, large, H100, OURS).recompute == "mlp"
+    assert least_recomputation(LLAMA, large, H100, OURS).recompute == "selective"
     assert least_recomputation(LLAMA, large, H100, OURS, choices=("none", "full")).recompute == "full"
 
 
 def test_optimizers_differ_in_their_states():
-    """AdamW keeps 8 bytes a parameter, Muon half of that for matrices, 8-bit AdamW a quarter and its scales."""
+    """AdamW keeps 8 bytes a parameter, Muon half of that for matrices."""
     sizes = {
         kind: memory(LLAMA, Layout(gpus=8, micro_batch=1, sequence=2048, optimizer=kind), H100, OURS).optimizer
-        for kind in ("adamw", "muon", "adamw_8bit")
+        for kind in ("adamw", "muon")
     }
     assert sizes["adamw"] == pytest.approx(LLAMA.parameters / 1e9)
     assert sizes["muon"] == pytest.approx((LLAMA.parameters - LLAMA.block_matrices / 2) / 1e9)
-    assert 0.25 < sizes["adamw_8bit"] / sizes["adamw"] < 0.26
 
 
 def test_a_pipeline_keeps_as_many_micro_batches_as_it_has_stages():
     """The first stage of a pipeline keeps activations for all micro-batches in flight, but no more than there are."""
-    megatron = Software.named("megatron-core.26")
     few, many = (
         memory(
             LLAMA,
             Layout(gpus=8, pipeline=4, micro_batch=1, micro_batches=count, sequence=4096, sharding="optimizer"),
             H100,
-            megatron,
+            NEURON,
         )
         for count in (1, 64)
     )
     assert few.activations < many.activations
     assert few.parameters == many.parameters
-
-
-def test_quantised_weights_are_smaller():
-    """QLoRA keeps matrices in 4 bits, LoRA in 16, and neither has moments for them."""
-    lit = Software.named("litgpt-finetune")
-    sizes = {
-        kind: memory(LLAMA, Layout(gpus=1, micro_batch=1, sequence=512, sharding="none", training=kind), H100, lit)
-        for kind in ("qlora", "lora", "full")
-    }
-    assert sizes["qlora"].parameters < 0.4 * sizes["lora"].parameters
-    assert sizes["lora"].optimizer < 0.01 * sizes["full"].optimizer
 
 
 def test_the_last_stage_of_a_pipeline_has_the_loss():
@@ -197,42 +184,6 @@ def test_a_pipeline_keeps_what_its_options_say():
     assert whole.peak_gb == pytest.approx(22.9, rel=0.1)  # counted by the dry run
     assert once.peak_gb - again.peak_gb > 2
     assert again.gradients == once.gradients
-
-
-@pytest.mark.parametrize(
-    ("software", "recompute", "published"),
-    [
-        ("megatron-core", "none", (34 - 2) / 8),  # flash attention keeps no scores; no dropout, so no masks
-        ("megatron-core", "full", 2 / 8),
-        ("deepspeed-2022", "none", 10 + 24 / 8 + 5 * 96 * 2048 / 12288 / 8),
-    ],
-)
-def test_activations_agree_with_published_formulas(software, recompute, published):
-    """Of a layer of GPT-3 over 8 ranks, table 2 of arXiv:2205.05198 in units of tokens times the hidden size."""
-    gpt3 = Model(
-        name="gpt3",
-        hidden_size=12288,
-        layers=96,
-        heads=96,
-        kv_heads=96,
-        head_dim=128,
-        ffn=4 * 12288,
-        vocab=51200,
-        gated=False,
-        bias="all",
-        norm_vectors=2,
-        tied=True,
-    )
-    layout = {"gpus": 64, "tensor": 8, "pipeline": 8, "micro_batch": 1, "sequence": 2048, "micro_batches": 64}
-    found = memory(
-        gpt3,
-        Layout(**layout, recompute=recompute, sharding="none"),
-        Accelerator.of("A100-80GB"),
-        Software.named(software),
-        constants=calibration().replaced({"kept.megatron-core": 1.0, "working_set": 0.0}),
-    )
-    per_layer = found.activations * 1e9 / (2048 * 12288) / 96  # twelve layers, eight micro-batches in flight
-    assert per_layer == pytest.approx(published, rel=0.1)
 
 
 def test_the_margin_is_the_published_error():

@@ -180,11 +180,11 @@ def test_what_the_trainer_is_said_to_run_it_accepts(name):
 
 def test_what_the_trainer_cannot_run_is_said_in_its_words():
     """Each part of another trainer's layout that is not supported has its message."""
-    layout = Layout(gpus=64, micro_batch=1, sequence=4096, tensor=16, sharding="optimizer", precision="fp4")
+    layout = Layout(gpus=64, micro_batch=1, sequence=4096, tensor=16, sharding="optimizer", offload_optimizer=True)
     reasons = "; ".join(unsupported(layout, Model.of("llama3_1_8b")))
     for words in (
         "optimizer sharding",
-        "precision fp4",
+        "offloading the optimizer alone",
         "num_key_value_heads 8 is not divisible by tensor_parallel 16",
     ):
         assert words in reasons

@@ -18,7 +18,7 @@ from podwright_training.hardware import MEMORY_GB, PEAK_FLOPS, peak_flops
 
 LLAMA, H100, OURS = Model.of("llama3_1_8b"), Accelerator.of("H100"), Software.named("podwright")
 KERNELS = Kernels(accelerator=H100, calibration=calibration(), precision="bf16")
-MEGATRON = Software.named("megatron-core.26")
+NEURON = Software.named("neuron.nki")
 WIDTHS = st.integers(1, 256).map(lambda blocks: 64 * blocks)
 
 
@@ -80,7 +80,7 @@ def test_recomputation_raises_only_what_the_hardware_does():
 
 def test_a_pipeline_bubble_shrinks_with_micro_batches():
     """Idle time is (stages - 1) micro-batches whatever their number, and interleaving divides it."""
-    layout = {"gpus": 8, "pipeline": 4, "sharding": "optimizer", "software": MEGATRON}
+    layout = {"gpus": 8, "pipeline": 4, "sharding": "optimizer", "software": NEURON}
     few, many = step(micro_batches=4, **layout), step(micro_batches=32, **layout)
     assert few.parts["pipeline bubble"] == pytest.approx(many.parts["pipeline bubble"])
     assert step(micro_batches=4, virtual_stages=2, **layout).parts["pipeline bubble"] == pytest.approx(
@@ -173,49 +173,6 @@ def test_accelerators_are_found_however_they_are_spelt(spelt, name):
     assert Accelerator.of(spelt).name == name
 
 
-EXPERTS = {"gpus": 64, "expert": 8, "micro_batch": 4, "sharding": "optimizer"}
-
-
-def test_biases_and_clamps_of_experts_cost_time():
-    """gpt-oss adds biases and clamps by kernels of their own unless all of a step is one graph of fused kernels."""
-    model, fused = Model.of("gpt_oss_120b"), replace(MEGATRON, graphs="all")
-    plain = replace(model, bias="none")
-    eager = step(model, software=MEGATRON, **EXPERTS).step_s / step(plain, software=MEGATRON, **EXPERTS).step_s
-    assert eager > 1.2
-    assert step(model, software=fused, **EXPERTS).step_s < 1.02 * step(plain, software=fused, **EXPERTS).step_s
-
-
-def test_replicas_of_experts_share_few_links():
-    """Eight experts a node have their replicas on other nodes: each rank reduces its own through one network card."""
-    model = Model.of("gpt_oss_120b")
-    apart, near = (
-        step(model, software=MEGATRON, **{**EXPERTS, "expert": expert}).parts["gradient communication"]
-        for expert in (8, 64)
-    )
-    whole = model.expert_parameters / 8 * (MEGATRON.weight_bytes + MEGATRON.gradient_bytes)
-    least = whole * 7 / 8 / (H100.nic_gb_s * 1e9) * (1 - calibration()("overlap_step"))
-    assert apart - near > 0.9 * least
-
-
-def test_graphs_and_overlap_hide_what_experts_wait_for():
-    """Graphs spare the host's launches, of which there are more the more experts a rank has; overlap the all-to-all."""
-    model = Model.of("qwen3_30b_a3b")
-    layout = {**EXPERTS, "micro_batch": 1}
-
-    def waiting(graphs, **changes):
-        software = replace(MEGATRON, graphs=graphs)
-        parts = step(model, Accelerator.of("B200"), software, **{**layout, "sequence": 1024, **changes}).parts
-        return parts.get("waiting for the host", 0.0)
-
-    assert waiting("none") > waiting("parts") > waiting("all") == 0
-    assert waiting("none", expert=8) > waiting("none", expert=64)
-    hidden, shown = (
-        step(model, software=replace(MEGATRON, overlaps_experts=item), **layout).parts["expert communication"]
-        for item in (True, False)
-    )
-    assert hidden < shown / 2
-
-
 def test_a_stage_waits_for_hidden_states_unless_schedules_interleave():
     """Sent over the network twice a micro-batch, they take at least their size over its bandwidth."""
     layout = {"gpus": 64, "pipeline": 4, "micro_batches": 8}
@@ -223,28 +180,6 @@ def test_a_stage_waits_for_hidden_states_unless_schedules_interleave():
     size = 2 * 4096 * LLAMA.hidden_size * 2
     assert exposed > 8 * 2 * size / (H100.nic_gb_s * 1e9)
     assert "pipeline communication" not in step(**layout, virtual_stages=2).parts
-
-
-@pytest.mark.parametrize(
-    ("name", "module"),
-    [("gpt_oss_120b", "moe_act"), ("gpt_oss_120b", "layernorm"), ("deepseek_v3", "mla_up_proj")],
-)
-def test_small_modules_that_are_repeated_take_their_time(name, module):
-    """Each is less than a repetition of all."""
-    model = Model.of(name)
-    none, small, full = (
-        step(model, software=MEGATRON, **EXPERTS, **changes).parts.get("recomputation", 0.0)
-        for changes in ({}, {"repeated_modules": (module,)}, {"recompute": "full"})
-    )
-    assert none == 0 < small < full / 2
-
-
-def test_casting_to_eight_bits_costs_traffic():
-    """In fp8 products are faster, but experts' inputs must be cast first."""
-    model, layout = Model.of("qwen3_30b_a3b"), {"gpus": 8, "expert": 8, "sharding": "optimizer", "software": MEGATRON}
-    half, quarter = (step(model, precision=precision, **layout).parts for precision in ("bf16", "fp8"))
-    assert quarter["products"] < half["products"]
-    assert quarter["memory traffic"] > half["memory traffic"]
 
 
 def test_an_unknown_accelerator_offers_similar_ones():

@@ -31,6 +31,7 @@ from podwright_rehearsal.hosts.description import File
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
 from podwright_testing.debians import unpacked
+from podwright_testing.host_limits import disk_usage_bytes, resize_disk
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -241,7 +242,7 @@ def test_a_full_root_volume_drains_no_node(cluster: NamespacedCluster) -> None:
     """While a user's job has filled / and /tmp, which is on it as on AWS's image, other users' jobs start there."""
     on_root = "umount /tmp /var/tmp && chmod 1777 /tmp /var/tmp"
     cluster.run(on_root, host=SECOND, user="root")
-    cluster.fabric.resize_disk(SECOND, f"{(cluster.fabric.disk_usage_bytes(SECOND) >> 20) + 16}m")
+    resize_disk(cluster.fabric, SECOND, f"{(disk_usage_bytes(cluster.fabric, SECOND) >> 20) + 16}m")
     full = submit(cluster, "cat /dev/zero >/tmp/full; echo full; sleep 3600", f"--nodelist={SECOND}")
     log = cluster.directory / f"fsx/runs/{full}.log"
     wait_for(
@@ -255,7 +256,7 @@ def test_a_full_root_volume_drains_no_node(cluster: NamespacedCluster) -> None:
     cluster.run(f"scancel {full}")
     cluster.wait_until_idle([SECOND], timeout_s=600)
     assert not cluster.run("ls /tmp/full", host=SECOND, user="root", check=False).stdout
-    cluster.fabric.resize_disk(SECOND, "50%")
+    resize_disk(cluster.fabric, SECOND, "50%")
 
 
 def test_another_job_of_the_user_goes_on(cluster: NamespacedCluster) -> None:

@@ -18,7 +18,6 @@ from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.clusters.stock_image import (
-    CONFINING_TASK_PLUGIN,
     KERNEL,
     STOCK,
     UPDATER,
@@ -65,7 +64,8 @@ for file in /usr/bin/echo $(ldd /usr/bin/echo | grep --only-matching '/lib[^ ]*'
 tar -c . | docker import - tiny >/dev/null
 docker run --rm --network none --runtime nvidia tiny /usr/bin/echo hello
 """
-TASK_PLUGIN = "task/cgroup,task/affinity" if cgroups.version_1() else CONFINING_TASK_PLUGIN
+# HyperPod resumes jobs with task/none only.
+TASK_PLUGIN = "task/cgroup,task/affinity" if cgroups.version_1() else "task/affinity"
 CONTROLLER, LOGIN, WORKER = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16-6"
 PARAMETERS = ProvisioningParameters(
     cluster_name="demo",

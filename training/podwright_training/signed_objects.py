@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any
-from unittest import mock
 
 from torch.distributed import distributed_c10d
 
 from podwright_training.errors import ForgedMessageError
+from podwright_training.replacement import replaced
 from podwright_training.run_secret import TAG_BYTES, tag
 
 LABEL = b"object"
@@ -27,8 +27,8 @@ LABEL = b"object"
 def signed_objects(secret: bytes) -> Iterator[None]:
     """Let collectives of objects load only what a process signed that knows the secret."""
     with (
-        mock.patch.object(distributed_c10d, "_pickler", partial(_Pickler, secret)),
-        mock.patch.object(distributed_c10d, "_unpickler", partial(_Unpickler, secret)),
+        replaced(distributed_c10d, "_pickler", partial(_Pickler, secret)),
+        replaced(distributed_c10d, "_unpickler", partial(_Unpickler, secret)),
     ):
         yield
 

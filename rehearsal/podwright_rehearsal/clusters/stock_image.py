@@ -20,7 +20,6 @@ LACKS: Mapping[str, Sequence[str]] = {
     "slurmd's package": ("/var/lib/dpkg/info/slurmd.list",),  # AWS's image has a Slurm of its own
 }
 STOCK = tuple(pattern for patterns in LACKS.values() for pattern in patterns)
-CONFINING_TASK_PLUGIN = "task/affinity"  # HyperPod resumes jobs with task/none only
 
 KERNEL = "linux-image-aws"  # a package that nodes hold
 UPDATER = "rehearsal-updates.service"  # stop it, and the update is over

@@ -291,21 +291,6 @@ class Fabric:
         """Unplug a host's network cable, or plug it in again."""
         self._ip(f"link set {self._host(hostname).link} {'up' if into else 'down'}")
 
-    def limit_network(self, hostname: str, *, mbit_s: int | None) -> None:
-        """Limit a host's sending and receiving rates, in megabits per second each; None removes the limit.
-
-        A token bucket (tc-tbf(8)) at both ends of the host's cable: a qdisc shapes what leaves an interface.
-        """
-        shape = (
-            f"replace dev {{}} root tbf rate {mbit_s}mbit burst 128kb latency 400ms" if mbit_s else "del dev {} root"
-        )
-        for enter, device in (
-            (self._enter_cluster("--net"), self._host(hostname).link),
-            (["nsenter", "--target", str(self._host(hostname).pid), "--net", "--"], "eth0"),
-        ):
-            command = [*enter, "tc", "qdisc", *shape.format(device).split()]
-            subprocess.run(command, check=True, timeout=_STOP_TIMEOUT_S)
-
     def freeze(self, hostname: str) -> None:
         """Stop every process of a host; its kernel still accepts connections."""
         host = self._host(hostname)
@@ -326,16 +311,6 @@ class Fabric:
             # It may outlive the host for a while, and its kernel would answer for the new one.
             self._ip(f"link del {self._hosts[host.hostname].link}", check=False)
         self.start_hosts([host], on="kept")
-
-    def resize_disk(self, hostname: str, size: str) -> None:
-        """Set the size of the host's disk, as tmpfs takes it; /tmp and /run are not on the disk."""
-        command = [*self._enter_cluster("--mount"), "mount", "-o", f"remount,size={size}", str(self._disk(hostname))]
-        subprocess.run(command, check=True, timeout=_STOP_TIMEOUT_S)
-
-    def disk_usage_bytes(self, hostname: str) -> int:
-        """Return the size of all files on the host's disk."""
-        now = os.statvfs(f"/proc/{self._holder_pid}/root/{self._disk(hostname)}")
-        return (now.f_blocks - now.f_bfree) * now.f_frsize
 
     def init(self, hostname: str) -> int:
         """Return the host's PID 1 on this machine: another one after every start."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 FAULT = "relay.json"
-REFUSED, CUT_SHORT, CHANGED, LATE = "refused", "cut short", "changed", "late"
+REFUSED, CUT_SHORT, CHANGED = "refused", "cut short", "changed"
 GET = re.compile(rb"GET (\S+) HTTP/1\.1\r\n")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 HEAD_END = b"\r\n\r\n"

@@ -17,6 +17,7 @@ from podwright_rehearsal.hosts.errors import HostError, tail
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing import trainer
 from podwright_testing.faults import Faults
+from podwright_testing.host_limits import limit_network
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import as_flag
 
@@ -146,7 +147,7 @@ class ElasticCluster:
     def limit_network(self, *hosts: str) -> None:
         """Let hosts send and receive no more than ``mbit_s``, if it was given."""
         for host in hosts if self._mbit_s else ():
-            self.cluster.fabric.limit_network(host, mbit_s=self._mbit_s)
+            limit_network(self.cluster.fabric, host, mbit_s=self._mbit_s)
 
     def _boot(self) -> None:
         if failed := [result for result in self.cluster.boot(self.lifecycle).values() if not result.ok]:

@@ -20,6 +20,7 @@ from typing import Literal
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts import relay, resolver
 from podwright_rehearsal.hosts.errors import HostError
+from podwright_testing.host_limits import disk_usage_bytes, limit_network, resize_disk
 
 Download = Literal["refused", "cut short", "changed", "late"]  # relay.py knows them too
 
@@ -54,15 +55,15 @@ class Faults:
     @contextmanager
     def slow_network(self, hostname: str, *, mbit_s: int) -> Iterator[None]:
         """Limit what the host sends and receives; its shared folders keep their speed, because they do not use it."""
-        self._fabric.limit_network(hostname, mbit_s=mbit_s)
-        with self._undone(hostname, lambda: self._fabric.limit_network(hostname, mbit_s=None)):
+        limit_network(self._fabric, hostname, mbit_s=mbit_s)
+        with self._undone(hostname, lambda: limit_network(self._fabric, hostname, mbit_s=None)):
             yield
 
     @contextmanager
     def full_disk(self, hostname: str) -> Iterator[None]:
         """Fill the host's disk; /tmp and /run are not on it."""
-        self._fabric.resize_disk(hostname, f"{self._fabric.disk_usage_bytes(hostname)}")
-        with self._undone(hostname, lambda: self._fabric.resize_disk(hostname, _DISK_SIZE)):
+        resize_disk(self._fabric, hostname, f"{disk_usage_bytes(self._fabric, hostname)}")
+        with self._undone(hostname, lambda: resize_disk(self._fabric, hostname, _DISK_SIZE)):
             yield
 
     @contextmanager

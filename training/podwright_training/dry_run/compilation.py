@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
 from podwright_training.model import compilation
+from podwright_training.replacement import replaced
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -51,7 +51,7 @@ class Compiler:
         torch.compiler.reset()
         clear_compilation_metrics()
         compilation.fused.cache_clear()
-        with mock.patch.object(torch, "compile", captured):
+        with replaced(torch, "compile", captured):
             yield
 
     def result(self) -> Compilation:

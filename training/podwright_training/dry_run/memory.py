@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakIdKeyDictionary
+
+from podwright_training.replacement import replaced
 
 WEIGHTS = "weights"
 OPTIMIZER = "optimizer states"
@@ -81,7 +82,7 @@ class Memory:
                 self._change(number, size - self._live[number])
             return result
 
-        with mock.patch.object(torch.UntypedStorage, "resize_", resize_):
+        with replaced(torch.UntypedStorage, "resize_", resize_):
             yield
 
     def start(self) -> None:

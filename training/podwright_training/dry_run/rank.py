@@ -8,7 +8,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -29,6 +28,7 @@ from podwright_training.optim import Optimizers
 from podwright_training.parallel import Meshes, ParallelModel, divide, model
 from podwright_training.parallel.stage import Stage
 from podwright_training.ranks import Ranks
+from podwright_training.replacement import replaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +193,9 @@ def _without_values(recorder: Recorder) -> Iterator[None]:
             return divide.stages_of(*arguments)
 
     with (
-        mock.patch.object(model, "stages_of", real_stages_of),
-        mock.patch.object(experts, "to_host", evenly),
-        mock.patch.object(LlamaForCausalLM, "init_weights", init_weights),
+        replaced(model, "stages_of", real_stages_of),
+        replaced(experts, "to_host", evenly),
+        replaced(LlamaForCausalLM, "init_weights", init_weights),
     ):
         yield
 

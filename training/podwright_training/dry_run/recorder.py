@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -25,6 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from podwright_training.dry_run import memory
 from podwright_training.dry_run.memory import Memory
 from podwright_training.model import attention as attention_of_model
+from podwright_training.replacement import replaced
 
 aten, c10d, functional = torch.ops.aten, torch.ops.c10d, torch.ops._c10d_functional  # noqa: SLF001
 
@@ -257,15 +257,19 @@ def _without_kernels(recorder: Recorder, device_type: str) -> Iterator[None]:
         return torch.empty(values.shape, dtype=values.dtype, device=device)
 
     with (
-        mock.patch.object(F, "scaled_dot_product_attention", scaled_dot_product_attention),
-        mock.patch.object(attention_of_model, "_flex_attention", flex_attention),
-        mock.patch.object(F, "rms_norm", fused_rms_norm),
-        mock.patch.object(attention_of_model, "causal_lower_right", return_value=None),  # fake tensors lack it
-        mock.patch.object(torch, "softmax", softmax_in_fp32),
-        mock.patch.object(torch, "tensor", tensor_on),
-        mock.patch.object(Tensor, "pin_memory", _pinning(recorder)),
+        replaced(F, "scaled_dot_product_attention", scaled_dot_product_attention),
+        replaced(attention_of_model, "_flex_attention", flex_attention),
+        replaced(F, "rms_norm", fused_rms_norm),
+        replaced(attention_of_model, "causal_lower_right", _no_bias),
+        replaced(torch, "softmax", softmax_in_fp32),
+        replaced(torch, "tensor", tensor_on),
+        replaced(Tensor, "pin_memory", _pinning(recorder)),
     ):
         yield
+
+
+def _no_bias(*_size: int) -> None:
+    """Return no bias of attention's lower right corner, which tensors without values cannot make."""
 
 
 def _pinning(recorder: Recorder) -> Callable[[Tensor], Tensor]:

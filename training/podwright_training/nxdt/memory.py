@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import csv
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from podwright_training.nxdt.plan import DEVICES as DEVICES_PER_NODE
 from podwright_training.nxdt.plan import MEMBERS, Plan
 
 DEVICES = {"Trainium": ("trn1-chip", 34.3), "Trainium2": ("trn2-chip", 103.0)}  # the planner's names, and 1e9 bytes
-
-LLAMA = "llama3_8b"  # of the planner's catalog: models without a preset are like it, with other sizes
 
 
 class Prediction(NamedTuple):
@@ -32,25 +31,17 @@ def predict(plan: Plan) -> Prediction | None:
     if program is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
-        rows, answer = Path(folder) / "rows.csv", Path(folder) / "answer.csv"
-        asked = row(plan)
-        with rows.open("w", newline="") as file:
-            writer = csv.DictWriter(file, asked)
-            writer.writeheader()
-            writer.writerow(asked)
-        command = [program, "plan", "--batch", str(rows), "--out", str(answer)]
-        if subprocess.run(command, capture_output=True, check=False, timeout=60).returncode or not answer.exists():
-            return None
-        (predicted,) = csv.DictReader(answer.read_text().splitlines())
-    return prediction(plan, predicted)
+        file = Path(folder) / "run.json"
+        file.write_text(json.dumps(description(plan)), encoding="utf-8")
+        command = [program, "plan", "--nxdt", str(file)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return prediction(plan, json.loads(result.stdout)) if result.returncode == 0 else None
 
 
-def prediction(plan: Plan, predicted: Mapping[str, str]) -> Prediction | None:
-    """Return the values of the columns that the planner appended to a plan's row; ``None`` if it could not predict."""
-    if not predicted["pred_peak_mem_gb"]:
-        return None
+def prediction(plan: Plan, predicted: Mapping[str, Any]) -> Prediction:
+    """Return the planner's answer to a plan's ``description``."""
     _, has_gb = DEVICES[MEMBERS[plan.instance_type]]
-    return Prediction(float(predicted["pred_peak_mem_gb"]), has_gb, predicted["pred_fits"] == "yes")
+    return Prediction(float(predicted["peak_gb"]), has_gb, bool(predicted["fits"]))
 
 
 def problem(plan: Plan, needed: Prediction) -> str:
@@ -61,32 +52,30 @@ def problem(plan: Plan, needed: Prediction) -> str:
     )
 
 
-def row(plan: Plan) -> dict[str, str]:
-    """Return a plan as a row of the planner's table of runs."""
+def description(plan: Plan) -> dict[str, Any]:
+    """Return the run that the planner's ``--nxdt`` reads, in the names of its models and layouts."""
     options, layout, model = plan.options, plan.layout, plan.options.model
     recompute = options.activation_checkpointing_mode if options.activation_checkpointing else "none"
-    values = {
-        "row": 1,
-        "model": options.preset or LLAMA,
-        "layers": model.num_hidden_layers,
-        "hidden": model.hidden_size,
-        "heads": model.num_attention_heads,
-        "kv_heads": model.num_key_value_heads,
-        "ffn": model.intermediate_size,
-        "vocab": model.vocab_size,
-        "accel": DEVICES[MEMBERS[plan.instance_type]][0],
-        "gpus": 16 * plan.nodes,
-        "framework": "NxD (Neuron 2.24)",
-        "precision": "bf16 autocast+fp32 optim",
-        "tp": layout.tensor,
-        "pp": layout.pipeline,
-        "dp": layout.data,
-        "cp": layout.context,
-        "mbs": options.train_batch_size,
-        "gbs_seqs": options.batch_sequences(layout.data),
-        "seq_len": options.max_context_width,
-        "zero_stage": 1,
-        "act_ckpt": recompute,
-        "notes": "TP/PP/DP counted in NeuronCores",
+    return {
+        "accelerator": DEVICES[MEMBERS[plan.instance_type]][0],
+        "devices": DEVICES_PER_NODE * plan.nodes,
+        "sequences_per_step": options.batch_sequences(layout.data),
+        "model": {
+            "hidden_size": model.hidden_size,
+            "layers": model.num_hidden_layers,
+            "heads": model.num_attention_heads,
+            "kv_heads": model.num_key_value_heads,
+            "head_dim": model.head_dim,
+            "ffn": model.intermediate_size,
+            "vocab": model.vocab_size,
+            "tied": model.tie_word_embeddings,
+        },
+        "layout": {
+            "micro_batch": options.train_batch_size,
+            "sequence": options.max_context_width,
+            "tensor": layout.tensor,
+            "pipeline": layout.pipeline,
+            "context": layout.context,
+            "recompute": recompute if recompute in ("full", "selective") else "none",
+        },
     }
-    return {name: str(value) for name, value in values.items()}

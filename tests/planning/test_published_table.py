@@ -3,18 +3,19 @@
 import csv
 import importlib.util
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from published.flops import convention
+from published.memory import memory, reading_gb
+from published.table import COLUMNS, predict, predict_file
+from published.table_row import parse_row
 
-from podwright.planning.flops import convention
-from podwright.planning.memory import memory
 from podwright.planning.model import Model
-from podwright.planning.table import COLUMNS, predict, predict_file
-from podwright.planning.table_row import parse_row
 
 TABLE = Path(__file__).parents[2] / "bench" / "data" / "published_throughput.csv"
 ROW = {
@@ -177,6 +178,25 @@ def test_a_file_keeps_its_columns_and_gains_ours(rows, tmp_path):
     assert not list(tmp_path.glob("*.unfinished"))
 
 
+def test_the_command_predicts_a_table(bench, tmp_path, monkeypatch, capsys):
+    """``bench/planner.py --rows IN --out OUT`` writes the table with its predictions; one of them alone is refused."""
+    rows, target = tmp_path / "rows.csv", tmp_path / "out.csv"
+    rows.write_text("model,seq_len,accel,gpus,framework,tp,pp,mbs\nllama3_1_8b,8192,H100,8,torchtitan,1,1,1\n")
+    monkeypatch.setattr("sys.argv", ["planner.py", "--rows", str(rows), "--out", str(target)])
+    bench.main()
+    assert "predicted 1 rows" in capsys.readouterr().out
+    assert "pred_tok_s_gpu" in target.read_text()
+    for words, message in (
+        (["--rows", str(rows)], "--out OUT.csv together"),
+        (["--rows", sys.executable, "--out", str(target)], "is not a CSV file in UTF-8"),
+        (["--rows", str(tmp_path / "nowhere.csv"), "--out", str(target)], "nowhere.csv"),
+    ):
+        monkeypatch.setattr("sys.argv", ["planner.py", *words])
+        with pytest.raises(SystemExit, match="2"):
+            bench.main()
+        assert message in capsys.readouterr().err
+
+
 def test_a_range_is_as_wide_as_other_sources_need(bench):
     """A source of many rows has no more say than one of few; the range holds nine tenths of their common weight."""
     errors = {"many": [0.1] * 90 + [0.3] * 10, "few": [0.2, 0.5]}
@@ -212,7 +232,7 @@ def test_segments_that_cannot_grow_keep_gaps(rows):
     fixed, growing = (memory_of(_row(rows, number)) for number in ("535", "536"))
     assert fixed.fragmentation > 5 * growing.fragmentation
     software = _row(rows, "535").software
-    assert fixed.reading_gb(software) == growing.reading_gb(software) < growing.peak_gb
+    assert reading_gb(fixed, software) == reading_gb(growing, software) < growing.peak_gb
     # the gaps of the worst published run do not fit, those of the mean would
     assert fixed.peak_gb < fixed.capacity_gb < fixed.peak_gb + fixed.more_gaps_gb
     assert growing.fits

@@ -10,10 +10,13 @@ from typing import Any, cast
 
 from podwright.errors import PodwrightError
 from podwright.planning.accelerator import Accelerator, UnknownAcceleratorError
-from podwright.planning.layout import Layout, LayoutError, Precision, Recompute, Training, check
-from podwright.planning.memory import largest_micro_batch, least_recomputation
+from podwright.planning.layout import LayoutError, check
 from podwright.planning.model import Model, UnknownModelError
-from podwright.planning.software import GRAPHS, SHARDINGS, Sharding, Software
+from podwright.planning.software import SHARDINGS, Sharding
+from published.layout import PublishedLayout, PublishedPrecision, PublishedRecompute, Training
+from published.memory import largest_micro_batch, least_recomputation
+from published.models import published_model
+from published.software import GRAPHS, PublishedSoftware, software_named, software_of
 
 _NODE_NETWORK = re.compile(r"(\d+)\s*x\s*(\d+)\s*Gb\b|(\d+)\s*Gbps node")
 _PLAIN = ("mpt", "bloom", "gpt", "opt", "mt-nlg", "pythia", "neox", "bert", "turing", "falcon", "nemotron")
@@ -51,9 +54,9 @@ class ParsedRow:
     """A parsed row, with the assumptions made for missing cells."""
 
     model: Model
-    layout: Layout
+    layout: PublishedLayout
     accelerator: Accelerator
-    software: Software
+    software: PublishedSoftware
     per_gpu: int  # ranks of the layout in one accelerator of the table: 2 NeuronCores in a chip
     assumed: tuple[str, ...]
 
@@ -88,7 +91,7 @@ def parse_row(row: Mapping[str, str]) -> ParsedRow:
 def _model(row: Mapping[str, str], sequence: int, assumed: list[str]) -> Model:
     dimensions = {field: value for column, field in _DIMENSIONS.items() if (value := _integer(row, column))}
     try:
-        model = Model.of(row.get("model", ""))
+        model = published_model(row.get("model", ""))
     except UnknownModelError:
         return _from_dimensions(row, dimensions, sequence, assumed)
     if "w/o MTP" in row.get("notes", "") + row.get("model", ""):
@@ -156,17 +159,17 @@ def _usual_heads(hidden_size: int, tensor: int) -> int:
 # ---- software, accelerator --------------------------------------------------------------------------------
 
 
-def _software(row: Mapping[str, str], assumed: list[str]) -> Software:
+def _software(row: Mapping[str, str], assumed: list[str]) -> PublishedSoftware:
     framework, notes = row.get("framework", ""), row.get("notes", "")
     if not framework.strip():
         raise RowError("framework not given")
     container = re.match(r"\d\d\.\d\d", notes)
-    software = Software.of(
+    software = software_of(
         container[0] if container else f"{framework} {row.get('task', '')} {_date(notes)}"
-    ) or Software.of(framework)
+    ) or software_of(framework)
     if software is None:
         assumed.append(f"unknown framework {framework!r} treated as PyTorch FSDP")
-        software = Software.named("torch-fsdp")
+        software = software_named("torch-fsdp")
     if "expandable_segments" in row.get("act_ckpt", ""):
         software = replace(software, expandable_segments=True)
     software = replace(
@@ -175,7 +178,7 @@ def _software(row: Mapping[str, str], assumed: list[str]) -> Software:
         overlaps_experts=row.get("a2a_overlap") == "yes",
     )
     if software.name == "torch-fsdp" and "compile" in f"{framework} {notes}".lower():
-        return Software.named("torch-compile")
+        return software_named("torch-compile")
     return software
 
 
@@ -220,7 +223,7 @@ def _named_accelerator(row: Mapping[str, str]) -> Accelerator:
 # ---- layout ------------------------------------------------------------------------------------------------
 
 
-def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Software) -> Layout:
+def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: PublishedSoftware) -> PublishedLayout:
     framework = row.get("framework", "").lower()
     missing = [name for name in ("tp", "pp") if not _integer(row, name)]
     sharded = any(word in row.get("sharding", "").upper() for word in _DATA_PARALLEL)
@@ -230,7 +233,7 @@ def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Softw
     training: Training = "qlora" if "nf4" in row.get("precision", "") else "lora" if "lora" in task else "full"
     sharding, shards = _sharding(row, software, training=training, gpus=gpus)
     pipeline = _integer(row, "pp") or 1
-    return Layout(
+    return PublishedLayout(
         gpus=gpus,
         micro_batch=_micro_batch(row),
         sequence=sequence,
@@ -248,7 +251,9 @@ def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Softw
     )
 
 
-def _sharding(row: Mapping[str, str], software: Software, *, training: Training, gpus: int) -> tuple[Sharding, int]:
+def _sharding(
+    row: Mapping[str, str], software: PublishedSoftware, *, training: Training, gpus: int
+) -> tuple[Sharding, int]:
     """Return the sharding and its number of ranks (0: all data-parallel ranks)."""
     words = row.get("sharding", "").upper()
     stage = _integer(row, "zero_stage")
@@ -272,7 +277,7 @@ def _sharding(row: Mapping[str, str], software: Software, *, training: Training,
     return next((meaning for word, meaning in named if word in words), default), 0
 
 
-def _precision(row: Mapping[str, str]) -> Precision:
+def _precision(row: Mapping[str, str]) -> PublishedPrecision:
     text = row.get("precision", "").lower()
     if "fp4" in text:
         return "fp4"
@@ -283,12 +288,12 @@ def _precision(row: Mapping[str, str]) -> Precision:
 
 def _filled(  # noqa: PLR0917 - columns
     row: Mapping[str, str],
-    layout: Layout,
+    layout: PublishedLayout,
     model: Model,
     accelerator: Accelerator,
-    software: Software,
+    software: PublishedSoftware,
     assumed: list[str],
-) -> Layout:
+) -> PublishedLayout:
     """Return the layout with micro-batches and recomputation from the row, or else the likeliest ones.
 
     A published run ran, so it may have had less to spare than a proposal.
@@ -311,13 +316,13 @@ def _filled(  # noqa: PLR0917 - columns
         assumed.append(f"micro-batch {layout.micro_batch} assumed")
     layout = replace(layout, micro_batches=max(1, round(per_rank / layout.micro_batch)))
     if recompute is None:
-        layout = least_recomputation(model, layout, accelerator, software, surely=False)
+        layout = least_recomputation(model, layout, accelerator, software)
         if layout.recompute != "none":
             assumed.append(f"{layout.recompute} recomputation assumed: the run does not fit without it")
     return layout
 
 
-def _sequences_per_rank(row: Mapping[str, str], layout: Layout, data: int, assumed: list[str]) -> float:
+def _sequences_per_rank(row: Mapping[str, str], layout: PublishedLayout, data: int, assumed: list[str]) -> float:
     batch = _integer(row, "gbs_seqs")
     if batch:
         return batch / data
@@ -326,13 +331,13 @@ def _sequences_per_rank(row: Mapping[str, str], layout: Layout, data: int, assum
 
 
 def _likely_micro_batch(
-    layout: Layout, model: Model, accelerator: Accelerator, software: Software, per_rank: float
+    layout: PublishedLayout, model: Model, accelerator: Accelerator, software: PublishedSoftware, per_rank: float
 ) -> int:
     """Return 1 in a pipeline, else the largest power of two up to 8 that fits and divides the rank's batch."""
     if layout.pipeline > 1:
         return 1
     one_sequence = replace(layout, micro_batch=1)
-    fitting = largest_micro_batch(model, one_sequence, accelerator, software, at_most=8, surely=False)
+    fitting = largest_micro_batch(model, one_sequence, accelerator, software, at_most=8)
     candidates = (size for size in (8, 4, 2) if size <= fitting and per_rank % size == 0)
     return next(candidates, 1)
 
@@ -343,7 +348,7 @@ def _micro_batch(row: Mapping[str, str]) -> int:
     return int(noted[1]) if noted else _integer(row, "mbs") or 0
 
 
-def _virtual_stages(layout: Layout, model: Model, software: Software) -> int:
+def _virtual_stages(layout: PublishedLayout, model: Model, software: PublishedSoftware) -> int:
     """Return the virtual stages of Megatron-Core's recipes, which use parts of four layers."""
     if layout.pipeline == 1 or not software.compiled:
         return 1
@@ -359,7 +364,7 @@ def _offloaded_layers(row: Mapping[str, str]) -> int:
     return int(match[1]) if match else 0
 
 
-def _recompute(row: Mapping[str, str], model: Model) -> Recompute | None:
+def _recompute(row: Mapping[str, str], model: Model) -> PublishedRecompute | None:
     """Return the recomputation that the row names, or None. Megatron's ``mlp`` leaves the experts of a mixture out."""
     text = row.get("act_ckpt", "").lower()
     if not text or text == "see source":

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from podwright.planning.calibration import Calibration
-from podwright.planning.flops import convention
-from podwright.planning.memory import Memory, memory
-from podwright.planning.table_row import ROW_ERRORS, ParsedRow, parse_row
-from podwright.planning.throughput import Speed, speed
+from podwright.planning.memory import Memory
+from podwright.planning.throughput import Speed
+from published.flops import convention
+from published.memory import memory, reading_gb
+from published.speed import speed
+from published.table_row import ROW_ERRORS, ParsedRow, parse_row
 
 COLUMNS = (
     "pred_tok_s_gpu",
@@ -66,7 +68,7 @@ def _columns(row: Mapping[str, str], case: ParsedRow, needed: Memory, took: Spee
         "pred_tok_s_gpu": f"{rate:.5g}",
         "pred_step_s": f"{took.step_s:.5g}" if row.get("gbs_seqs") else "",
         "pred_mfu_pct": f"{100 * rate * flops / peak:.4g}",
-        "pred_peak_mem_gb": f"{needed.reading_gb(case.software) * case.per_gpu:.4g}",
+        "pred_peak_mem_gb": f"{reading_gb(needed, case.software) * case.per_gpu:.4g}",
         "pred_fits": "yes" if needed.fits else "no",
         "pred_low_tok_s_gpu": f"{took.low * case.per_gpu:.5g}",
         "pred_high_tok_s_gpu": f"{took.high * case.per_gpu:.5g}",

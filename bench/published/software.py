@@ -1,0 +1,67 @@
+"""Training software of published runs, by generation."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from podwright.planning.software import READINGS, SHARDINGS, Software
+from published.constants import DATA
+
+Graphs = Literal["none", "parts", "all"]
+GRAPHS: tuple[Graphs, ...] = ("none", "parts", "all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedSoftware(Software):
+    """Software with properties that podwright's own does not vary.
+
+    - ``flash_attention``: whether attention's core is fused, so that no scores are kept.
+    - ``sequence_parallel``: whether tensor-parallel ranks divide norms and residuals too.
+    - ``graphs``: which kernels are CUDA graphs, so that the host does not launch them one by one: ``parts`` are all but
+      the experts and their all-to-all.
+    - ``overlaps_experts``: whether the all-to-all of one micro-batch runs beside the products of another.
+    """
+
+    flash_attention: bool
+    sequence_parallel: bool
+    graphs: Graphs = "none"
+    overlaps_experts: bool = False
+
+
+def software_of(description: str) -> PublishedSoftware | None:
+    """Return the software whose name or version is in the text, or None."""
+    return next((software for pattern, software in _catalog() if pattern.search(description)), None)
+
+
+def software_named(name: str) -> PublishedSoftware:
+    """Return the software of that name, or raise ``KeyError``."""
+    return {software.name: software for _, software in _catalog()}[name]
+
+
+@lru_cache(maxsize=1)
+def _catalog() -> tuple[tuple[re.Pattern[str], PublishedSoftware], ...]:
+    with (DATA / "software.csv").open(newline="", encoding="utf-8") as file:
+        return tuple(
+            (
+                re.compile(row["framework_pattern"], re.IGNORECASE),
+                PublishedSoftware(
+                    name=row["name"],
+                    weight_bytes=float(row["weight_bytes"]),
+                    gradient_bytes=float(row["gradient_bytes"]),
+                    master_bytes=float(row["master_bytes"]),
+                    optimizer_bytes=float(row["optimizer_bytes"]),
+                    sharding=next(item for item in SHARDINGS if item == row["sharding"]),
+                    flash_attention=row["flash_attention"] == "1",
+                    sequence_parallel=row["sequence_parallel"] == "1",
+                    reserve_gb=float(row["reserve_gb"]),
+                    reads=next(item for item in READINGS if item == row["reads"]),
+                    expandable_segments=row["expandable_segments"] == "1",
+                    compiled=row["compiled"] == "1",
+                ),
+            )
+            for row in csv.DictReader(file)
+        )
