@@ -28,7 +28,7 @@ from podwright.checkout import ROOT
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from podwright.check.load import load
-from podwright.deploy.terraform import TerraformError
+from podwright.operations.deployment.terraform import TerraformError
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.aws.interruption import KINDS, Kind
 from podwright_testing.workspace import ALL_AT_ONCE, STACKS, Workspace

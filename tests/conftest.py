@@ -18,7 +18,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from podwright.deploy.terraform import find_mirror, terraform_environment
+from podwright.operations.deployment.terraform import find_mirror, terraform_environment
 
 if TYPE_CHECKING:
     from cdktf import TerraformStack

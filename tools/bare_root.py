@@ -25,7 +25,7 @@ from metadata import DISTRIBUTIONS
 from try_wheels import TORCH, kept_variables
 
 from podwright import checkout
-from podwright.deploy.terraform import find_mirror, find_terraform
+from podwright.operations.deployment.terraform import find_mirror, find_terraform
 from podwright_rehearsal.hosts import permission
 from podwright_rehearsal.hosts.debian_root import ROOT as ROOT_FOLDER
 from podwright_rehearsal.hosts.debian_root import DebianRelease, build_root

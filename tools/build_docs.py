@@ -42,7 +42,7 @@ API = {  # what scripts may import, by module
     "podwright.check.load": ("load", "load_run"),
     "podwright.check.report": ("check", "check_live", "codes", "Report"),
     "podwright.check.findings": ("Finding",),
-    "podwright.deploy.outputs": ("outputs",),
+    "podwright.operations.deployment.outputs": ("outputs",),
     "podwright_stacks.app": ("synthesize",),
     "podwright_training.run_folder": ("RunFolder",),
     "podwright_training.commands.prepare": ("prepare", "Prepared"),

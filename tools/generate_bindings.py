@@ -25,7 +25,7 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from podwright.deploy.terraform import find_terraform, terraform_environment
+from podwright.operations.deployment.terraform import find_terraform, terraform_environment
 from podwright_constructs.arguments import passed_names
 from podwright_constructs.bindings import PROVIDER_VERSION
 from podwright_constructs.kit import TerraformResource
@@ -105,7 +105,7 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Required, TypedDict, Unpack
 
-from podwright.deploy.terraform import find_terraform, terraform_environment
+from podwright.operations.deployment.terraform import find_terraform, terraform_environment
 from podwright_constructs.arguments import passed_names
 from podwright_constructs.bindings import {base}, Meta
 

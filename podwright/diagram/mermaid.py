@@ -42,12 +42,12 @@ def _card(part: Part) -> str:
 
 def _ways(diagram: Diagram, names: dict[int, str]) -> Iterator[str]:
     """Yield an arrow from the compute nodes to the first part of each kind that they reach."""
-    first: dict[str, str] = {}
+    first_part_by_kind: dict[str, str] = {}
     for part in diagram.parts:
-        first.setdefault(part.kind, names[id(part)])
-    start = first.get("Compute") or first["Controller"]
+        first_part_by_kind.setdefault(part.kind, names[id(part)])
+    start = first_part_by_kind.get("Compute") or first_part_by_kind["Controller"]
     for target, labels in diagram.ways.items():
-        yield f"{start} -->|{_quoted(', '.join(labels))}| {first[target]}"
+        yield f"{start} -->|{_quoted(', '.join(labels))}| {first_part_by_kind[target]}"
 
 
 def _quoted(*lines: str) -> str:

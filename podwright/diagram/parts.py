@@ -61,7 +61,7 @@ class Diagram:
     subnets: tuple[Box, ...]
     account: Box
     flows: tuple[Flow, ...]
-    price_label: str  # what the sum of the prices is based on
+    price_label: str  # The basis of the sum, such as on-demand prices of a region.
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -135,10 +135,10 @@ class _Drawing:
 
     def _make_subnets(self) -> Iterator[Box]:
         for subnet in self._of("aws_subnet"):
-            given = subnet.arguments
-            zone = given.get("availability_zone_id") or given.get("availability_zone", "")
-            name = given.get("tags", {}).get("Name", subnet.path)
-            yield Box(subnet.address, f"Subnet {name}, {given['cidr_block']}, {zone}")
+            arguments = subnet.arguments
+            zone = arguments.get("availability_zone_id") or arguments.get("availability_zone", "")
+            name = arguments.get("tags", {}).get("Name", subnet.path)
+            yield Box(subnet.address, f"Subnet {name}, {arguments['cidr_block']}, {zone}")
         if isinstance(self._settings.network, ExistingNetwork):
             for subnet_id in self._settings.network.subnet_ids:
                 yield Box(subnet_id, f"Subnet {subnet_id}", is_existing=True)
@@ -224,17 +224,17 @@ class _Drawing:
 
 
 def _part(resource: Resource) -> Part:
-    given = resource.arguments
+    arguments = resource.arguments
     kind = resource_type(resource.type).label or resource.type.removeprefix("aws_").replace("_", " ").capitalize()
     if resource.type == "aws_vpc_endpoint":
         kind = "S3 endpoint"
-    prefixes = [f"{given[key]}…" for key in ("bucket_prefix", "name_prefix") if key in given]
-    names = [*(given.get(key) for key in ("name", "bucket", "budget_name", "dashboard_name")), *prefixes]
-    own_names = (*names, given.get("tags", {}).get("Name"))
+    prefixes = [f"{arguments[key]}…" for key in ("bucket_prefix", "name_prefix") if key in arguments]
+    names = [*(arguments.get(key) for key in ("name", "bucket", "budget_name", "dashboard_name")), *prefixes]
+    own_names = (*names, arguments.get("tags", {}).get("Name"))
     name = next((str(item) for item in own_names if item and "${" not in str(item)), resource.path)
-    detail = ", ".join(_details(given))
+    detail = ", ".join(_details(arguments))
     return Part(
-        kind=kind, name=name, detail=detail, usd_per_hour=prices.of(resource.type, given), address=resource.address
+        kind=kind, name=name, detail=detail, usd_per_hour=prices.of(resource.type, arguments), address=resource.address
     )
 
 
@@ -259,5 +259,5 @@ def _texts(value: Any) -> Iterable[str]:
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
-def _numbers(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+def _numbers(first_port: int, last_port: int) -> str:
+    return str(first_port) if first_port == last_port else f"{first_port}-{last_port}"

@@ -40,8 +40,8 @@ class Resource:
 def read(folder: Path) -> tuple[Resource, ...]:
     """Return the resources of all stacks that cdktf wrote into a folder, in the order of their paths."""
     stacks = [json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("stacks/*/cdk.tf.json"))]
-    found = [resource for stack in stacks for resource in _resources(stack)]
-    return tuple(sorted(found, key=lambda resource: resource.path))
+    resources = [resource for stack in stacks for resource in _resources(stack)]
+    return tuple(sorted(resources, key=lambda resource: resource.path))
 
 
 def _resources(stack: Mapping[str, Any]) -> Iterator[Resource]:

@@ -11,7 +11,7 @@ from podwright.diagram.text import cost, heading, total, words
 
 LINE, GAP, HEAD = 17, 12, 30
 MIDDLE = 270  # between the VPC and the account, where connections are labelled
-LETTER = 7  # as wide as an average one
+LETTER = 7  # The width of an average letter, in pixels.
 STYLE = """text{font:13px system-ui,sans-serif;fill:#1f2933}.head{font-weight:600}
 .small,.price{font-size:12px;fill:#52606d}
 .price,.near{text-anchor:end}.way{font-size:12px;fill:#2b6496}.label,.near{font-size:12px;paint-order:stroke;stroke:#fff;stroke-width:4px}
@@ -164,12 +164,12 @@ class _Canvas:
         below, curves = len(self._content), []  # labels lie over all curves
         for number, (target, texts) in enumerate(self._ways.items()):
             end = self._cards[target]
-            beside = end.x > x
-            end_x, end_y = end.x if beside else end.x + end.width, end.y + end.height / 2
-            bend = (x + end_x) / 2 if beside else x + (3 + number) * GAP
+            is_right_of_nodes = end.x > x
+            end_x, end_y = end.x if is_right_of_nodes else end.x + end.width, end.y + end.height / 2
+            bend = (x + end_x) / 2 if is_right_of_nodes else x + (3 + number) * GAP
             points = f"M{x} {y} C{bend} {y} {bend} {end_y} {end_x} {end_y}"
             curves.append(f'<path class="flow" marker-end="url(#tip)" d="{points}"/>')
-            at, style = (end_x - 2 * GAP, "near") if beside else (x + 7 * GAP, "label")
+            at, style = (end_x - 2 * GAP, "near") if is_right_of_nodes else (x + 7 * GAP, "label")
             self._text(at, end_y - 5, ", ".join(texts), style)
         self._content[below:below] = curves
 

@@ -8,22 +8,22 @@ from podwright.diagram.parts import Box, Diagram, Part
 from podwright.planning.on_demand import BASE_REGION
 from podwright.terminal import columns
 
-COLUMNS, PRICE_WIDTH = 80, 10  # at most
-LEAST = 0.01  # USD/h that are shown
+MAX_COLUMNS, PRICE_WIDTH = 80, 10
+MIN_USD_PER_HOUR = 0.01  # Smaller prices are shown as `below 0.01`.
 OTHER_PRICES = f"All but nodes has the prices of {BASE_REGION}."
 
 
 def in_lines(diagram: Diagram) -> str:
-    """List the parts of each box with their cost, then the connections."""
+    """Return the diagram as text: the parts of each box with their cost, then the connections."""
     lines = [diagram.name]
     for box in diagram.boxes:
         lines += ["", heading(box), *(line for part in box.parts for line in _part(part))]
     lines += ["", "Connections", *(f"  {flow.source} -> {flow.target}: {flow.label}" for flow in diagram.flows)]
-    return "\n".join([*lines, "", *_wrapped(total(diagram), columns(at_most=COLUMNS)), OTHER_PRICES])
+    return "\n".join([*lines, "", *_wrapped(total(diagram), columns(at_most=MAX_COLUMNS)), OTHER_PRICES])
 
 
 def markdown(diagram: Diagram) -> str:
-    """The same as tables."""
+    """Return the diagram as Markdown: a table of the parts and one of the connections."""
     lines = [f"# {diagram.name}", "", "| where | what | USD/h |", "|---|---|---:|"]
     for box in diagram.boxes:
         lines += [f"| **{heading(box)}** | | |", *(f"| | {words(part)} | {cost(part)} |" for part in box.parts)]
@@ -33,22 +33,22 @@ def markdown(diagram: Diagram) -> str:
 
 
 def heading(box: Box) -> str:
-    """A box's title, and whether it is the user's own."""
+    """Return the title of a box; a box of existing resources is marked as the user's."""
     return f"{box.title} (yours)" if box.is_existing else box.title
 
 
 def words(part: Part) -> str:
-    """A part in a sentence's worth of words."""
+    """Return kind, name and detail of a part on one line."""
     text = " ".join(filter(None, [f"{part.kind}: {part.name}", part.detail and f"({part.detail})"]))
     return f"{text} (yours)" if part.is_existing else text
 
 
 def cost(part: Part) -> str:
-    """Return a part's dollars per hour; empty where only use is paid."""
+    """Return the price of a part in dollars per hour; empty if only its use costs money."""
     if part.usd_per_hour is None:
         return "unknown"
-    if 0 < part.usd_per_hour < LEAST:
-        return f"below {LEAST}"
+    if 0 < part.usd_per_hour < MIN_USD_PER_HOUR:
+        return f"below {MIN_USD_PER_HOUR}"
     return f"{part.usd_per_hour:,.2f}" if part.usd_per_hour else ""
 
 
@@ -61,9 +61,9 @@ def total(diagram: Diagram) -> str:
 
 
 def _part(part: Part) -> list[str]:
-    width = columns(at_most=COLUMNS) - PRICE_WIDTH
-    first, *others = _wrapped(f"  {words(part)}", width)
-    return [f"{first:{width}}{cost(part):>{PRICE_WIDTH}}".rstrip(), *others]
+    width = columns(at_most=MAX_COLUMNS) - PRICE_WIDTH
+    first_line, *continuation_lines = _wrapped(f"  {words(part)}", width)
+    return [f"{first_line:{width}}{cost(part):>{PRICE_WIDTH}}".rstrip(), *continuation_lines]
 
 
 def _wrapped(line: str, width: int) -> list[str]:

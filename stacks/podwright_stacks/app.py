@@ -60,6 +60,6 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        given = f"cannot write Terraform's JSON to {folder}: {error.strerror}"
+        problem = f"cannot write Terraform's JSON to {folder}: {error.strerror}"
         hint = f"set {OUTDIR_VARIABLE} to a folder that you can write"
-        raise OutputFolderError(given, hint) from error
+        raise OutputFolderError(problem, hint) from error

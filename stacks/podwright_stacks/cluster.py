@@ -41,8 +41,8 @@ class ClusterStack(TerraformStack):
         aws_provider(self, settings)
         remember(self, settings)
         StateOwner(self, settings=settings)
-        wanted = settings.cluster
-        instance_groups = [group_arguments(group) for group in wanted.instance_groups]
+        cluster_settings = settings.cluster
+        instance_groups = [group_arguments(group) for group in cluster_settings.instance_groups]
         bundle = _bundle(self, settings, foundation, instance_groups)
         cluster = HyperPodCluster(
             self,
@@ -55,8 +55,8 @@ class ClusterStack(TerraformStack):
             login_role=foundation.roles["login"],
             lifecycle=_scripts(settings, bundle),
             slurm=_slurm(settings, foundation, bundle),
-            node_recovery=wanted.node_recovery,
-            node_provisioning=wanted.node_provisioning,
+            node_recovery=cluster_settings.node_recovery,
+            node_provisioning=cluster_settings.node_provisioning,
             multi_head=checks.controllers(instance_groups) > 1,
             tags=names.cluster_tags(settings),
         )
@@ -132,15 +132,15 @@ def _multi_head(foundation: FoundationStack) -> MultiHead | None:
 
 
 def _slurm(settings: Settings, foundation: FoundationStack, bundle: LifecycleBundle | None) -> ApiSlurm | None:
-    wanted = settings.cluster.slurm
-    if not isinstance(wanted, ApiSlurmSettings):
+    slurm_settings = settings.cluster.slurm
+    if not isinstance(slurm_settings, ApiSlurmSettings):
         return None
     return ApiSlurm(
-        strategy=wanted.strategy,
+        strategy=slurm_settings.strategy,
         lustre=foundation.lustre,
         home=foundation.openzfs,
         accounting=foundation.accounting,
-        init_script=InitScript(**arguments(wanted.init_script)) if wanted.init_script else bundle,
+        init_script=InitScript(**arguments(slurm_settings.init_script)) if slurm_settings.init_script else bundle,
     )
 
 

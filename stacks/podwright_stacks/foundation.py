@@ -76,74 +76,74 @@ class FoundationStack(TerraformStack):
 
 
 def _key(stack: FoundationStack, settings: Settings) -> Key | None:
-    wanted = settings.key
-    if isinstance(wanted, CreatedKey):
+    key_settings = settings.key
+    if isinstance(key_settings, CreatedKey):
         return EncryptionKey(stack, "key", alias=names.key_alias(settings.name))
-    return None if isinstance(wanted, NoKey) else ExistingKey(arn=wanted.arn)
+    return None if isinstance(key_settings, NoKey) else ExistingKey(arn=key_settings.arn)
 
 
 def _bucket(stack: FoundationStack, settings: Settings, key: Key | None) -> Bucket:
-    wanted = settings.bucket
-    if isinstance(wanted, CreatedBucket):
+    bucket_settings = settings.bucket
+    if isinstance(bucket_settings, CreatedBucket):
         return TrainingBucket(
             stack,
             "bucket",
             bucket_prefix=names.bucket_prefix(settings.name),
             key=key,
             receives_logs=isinstance(settings.network, CreatedNetwork) and settings.network.flow_logs == "bucket",
-            **arguments(wanted),
+            **arguments(bucket_settings),
         )
-    return ExistingBucket(name=wanted.name, key_arn=wanted.key_arn)
+    return ExistingBucket(name=bucket_settings.name, key_arn=bucket_settings.key_arn)
 
 
 def _network(stack: FoundationStack, settings: Settings) -> Network:
-    wanted, nfs = settings.network, not isinstance(settings.openzfs, NoOpenZfs)
-    if isinstance(wanted, CreatedNetwork):
-        extra = [SubnetConfiguration(**arguments(subnet)) for subnet in wanted.extra_private_subnets]
+    network_settings, nfs = settings.network, not isinstance(settings.openzfs, NoOpenZfs)
+    if isinstance(network_settings, CreatedNetwork):
+        extra = [SubnetConfiguration(**arguments(subnet)) for subnet in network_settings.extra_private_subnets]
         return TrainingNetwork(
             stack,
             "network",
             name=settings.name,
             nfs=nfs,
             extra_private_subnets=extra,
-            **arguments(wanted, "extra_private_subnets", "flow_logs"),
+            **arguments(network_settings, "extra_private_subnets", "flow_logs"),
         )
-    if isinstance(wanted, CreatedSubnet):
-        return PrivateNetwork(stack, "network", name=settings.name, nfs=nfs, **arguments(wanted))
-    return ExistingNetwork(**arguments(wanted))
+    if isinstance(network_settings, CreatedSubnet):
+        return PrivateNetwork(stack, "network", name=settings.name, nfs=nfs, **arguments(network_settings))
+    return ExistingNetwork(**arguments(network_settings))
 
 
 def _flow_logs(stack: FoundationStack, settings: Settings, network: Network, bucket: Bucket, key: Key | None) -> None:
-    wanted = settings.network
-    if not isinstance(wanted, CreatedNetwork):
+    network_settings = settings.network
+    if not isinstance(network_settings, CreatedNetwork):
         return
-    if wanted.flow_logs == "bucket":
+    if network_settings.flow_logs == "bucket":
         BucketFlowLogs(stack, "flow_logs", name=settings.name, vpc_id=network.vpc_id, bucket=bucket)
-    elif wanted.flow_logs == "cloudwatch":
+    elif network_settings.flow_logs == "cloudwatch":
         role_name = names.flow_logs_role_name(settings.name, settings.region)
         CloudWatchFlowLogs(stack, "flow_logs", name=settings.name, vpc_id=network.vpc_id, role_name=role_name, key=key)
 
 
 def _lustre(stack: FoundationStack, settings: Settings, network: Network, key: Key | None) -> Lustre:
-    wanted = settings.lustre
-    if isinstance(wanted, CreatedLustre):
-        key = None if wanted.deployment_type == "SCRATCH_2" else key
-        return LustreFileSystem(stack, "lustre", wanted, network=network, key=key)
-    return ExistingLustre(**arguments(wanted))
+    lustre_settings = settings.lustre
+    if isinstance(lustre_settings, CreatedLustre):
+        key = None if lustre_settings.deployment_type == "SCRATCH_2" else key
+        return LustreFileSystem(stack, "lustre", lustre_settings, network=network, key=key)
+    return ExistingLustre(**arguments(lustre_settings))
 
 
 def _openzfs(stack: FoundationStack, settings: Settings, network: Network, key: Key | None) -> OpenZfs | None:
-    wanted = settings.openzfs
-    if isinstance(wanted, CreatedOpenZfs):
-        return OpenZfsFileSystem(stack, "openzfs", wanted, network=network, key=key)
-    return None if isinstance(wanted, NoOpenZfs) else ExistingOpenZfs(**arguments(wanted))
+    openzfs_settings = settings.openzfs
+    if isinstance(openzfs_settings, CreatedOpenZfs):
+        return OpenZfsFileSystem(stack, "openzfs", openzfs_settings, network=network, key=key)
+    return None if isinstance(openzfs_settings, NoOpenZfs) else ExistingOpenZfs(**arguments(openzfs_settings))
 
 
 def _accounting(
     stack: FoundationStack, settings: Settings, network: Network, key_arn: str | None
 ) -> AccountingDatabase | None:
-    wanted = settings.accounting
-    if isinstance(wanted, CreatedAccounting):
+    accounting_settings = settings.accounting
+    if isinstance(accounting_settings, CreatedAccounting):
         return AccountingMariaDb(
             stack,
             "accounting",
@@ -152,19 +152,19 @@ def _accounting(
             region=settings.region,
             key_arn=key_arn,
             require_tls=settings.cluster.slurm.source == "lifecycle",
-            **arguments(wanted),
+            **arguments(accounting_settings),
         )
-    if isinstance(wanted, ExistingAccounting):
-        return ExistingAccountingDatabase(**arguments(wanted))
+    if isinstance(accounting_settings, ExistingAccounting):
+        return ExistingAccountingDatabase(**arguments(accounting_settings))
     return None
 
 
 def _prometheus(stack: FoundationStack, settings: Settings, key_arn: str | None) -> Prometheus | None:
-    wanted = settings.prometheus
-    if isinstance(wanted, CreatedPrometheus):
+    prometheus_settings = settings.prometheus
+    if isinstance(prometheus_settings, CreatedPrometheus):
         return PrometheusWorkspace(stack, "prometheus", name=names.operations_name(settings.name), key_arn=key_arn)
-    if isinstance(wanted, ExistingPrometheusSettings):
-        return ExistingPrometheus(**arguments(wanted))
+    if isinstance(prometheus_settings, ExistingPrometheusSettings):
+        return ExistingPrometheus(**arguments(prometheus_settings))
     return None
 
 
@@ -173,11 +173,11 @@ def _roles(stack: FoundationStack, settings: Settings) -> dict[str, Role]:
 
     A role that went with its last group would go before the group's nodes, which the other stack has.
     """
-    wanted = settings.role
-    if not isinstance(wanted, CreatedRole):
-        arns = wanted.arns()
+    role_settings = settings.role
+    if not isinstance(role_settings, CreatedRole):
+        arns = role_settings.arns()
         keys = {"controller": "controller_arn", "login": "login_arn", "compute": "arn"}
-        return {kind: ExistingRole(arn=arns.get(key, wanted.arn)) for kind, key in keys.items()}
+        return {kind: ExistingRole(arn=arns.get(key, role_settings.arn)) for kind, key in keys.items()}
     ldap = settings.nodes.ldap
     # Users of other nodes may use the role there: controllers hand the directory's password on to root.
     secrets = [stack.accounting.secret_arn] if stack.accounting else []
@@ -188,7 +188,9 @@ def _roles(stack: FoundationStack, settings: Settings) -> dict[str, Role]:
         ("compute", "role", names.role_name, []),
     )
     return {
-        kind: _role(stack, settings, wanted, kind, id_=id_, name=name(settings.name, settings.region), secret_arns=arns)
+        kind: _role(
+            stack, settings, role_settings, kind, id_=id_, name=name(settings.name, settings.region), secret_arns=arns
+        )
         for kind, id_, name, arns in created
     }
 
@@ -196,7 +198,7 @@ def _roles(stack: FoundationStack, settings: Settings) -> dict[str, Role]:
 def _role(
     stack: FoundationStack,
     settings: Settings,
-    wanted: CreatedRole,
+    role_settings: CreatedRole,
     kind: str,
     *,
     id_: str,
@@ -220,10 +222,10 @@ def _role(
         override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
         override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
         prometheus_workspace_arn=stack.prometheus.arn if stack.prometheus else None,
-        permissions_boundary_arn=wanted.permissions_boundary_arn,
-        policy_arns=wanted.policy_arns,
+        permissions_boundary_arn=role_settings.permissions_boundary_arn,
+        policy_arns=role_settings.policy_arns,
     )
-    for statement in wanted.statements:
+    for statement in role_settings.statements:
         condition: list[DataIamPolicyDocumentStatementCondition] = [
             {"test": item.test, "variable": item.variable, "values": item.values} for item in statement.conditions
         ]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from podwright.cli import main
-from podwright.deploy.adopt import as_made
-from podwright.deploy.orphans import Orphan, import_id
+from podwright.operations.deployment.adopt import as_made
+from podwright.operations.deployment.orphans import Orphan, import_id
 
 MINIMAL = Path(__file__).parents[2] / "examples" / "minimal" / "cluster.yaml"
 EC2 = "arn:aws:ec2:us-west-2:123456789012:"

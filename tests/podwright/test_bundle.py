@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from podwright.cli import main
-from podwright.deploy import bundle
+from podwright.operations.deployment import offline_bundle
 from podwright.settings.root import Settings
 from podwright_bootstrap.software import downloads
 from podwright_rehearsal.aws import AwsStandIn
@@ -69,10 +69,10 @@ def release(folder: Path, name: str, port: int) -> dict[str, Any]:
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of the training program's locked requirements the smallest that depend on Python, system and processors."""
     wanted = ("annotated-doc==", "colorama==", "markupsafe==")
-    entries = bundle.LOCK.read_text().replace("\\\n", "\\ ").splitlines()
+    entries = offline_bundle.LOCK.read_text().replace("\\\n", "\\ ").splitlines()
     path = tmp_path / "requirements.lock"
     path.write_text("\n".join(entry for entry in entries if entry.startswith(wanted)).replace("\\ ", "\\\n") + "\n")
-    monkeypatch.setattr(bundle, "LOCK", path)
+    monkeypatch.setattr(offline_bundle, "LOCK", path)
     return path
 
 
@@ -124,8 +124,8 @@ def test_a_program_with_another_checksum_is_not_bundled(releases, settings_file,
 def test_a_wheel_with_another_checksum_is_not_bundled(lock, tmp_path):
     """A wheel with another checksum is refused in pip's words."""
     lock.write_text("annotated-doc==0.0.6 --hash=sha256:" + "0" * 64 + "\n")
-    with pytest.raises(bundle.BundleError, match=r"annotated.doc(.|\n)*" + "0" * 64):
-        bundle.wheels(lock, tmp_path / "wheels", python="3.10", machine="x86_64")
+    with pytest.raises(offline_bundle.BundleError, match=r"annotated.doc(.|\n)*" + "0" * 64):
+        offline_bundle.wheels(lock, tmp_path / "wheels", python="3.10", machine="x86_64")
 
 
 def test_markers_are_judged_for_the_node(lock):
@@ -135,16 +135,16 @@ def test_markers_are_judged_for_the_node(lock):
         "b==1 ; python_full_version < '3.11' and sys_platform == 'linux' --hash=sha256:2 --hash=sha256:3\n"
         "c==1 ; sys_platform == 'darwin' --hash=sha256:4\n"
     )
-    assert list(bundle.applicable(lock.read_text(), python="3.10", machine="x86_64")) == [
+    assert list(offline_bundle.applicable(lock.read_text(), python="3.10", machine="x86_64")) == [
         "b==1 --hash=sha256:2 --hash=sha256:3\n"
     ]
-    assert len(list(bundle.applicable(lock.read_text(), python="3.12", machine="aarch64"))) == 1
+    assert len(list(offline_bundle.applicable(lock.read_text(), python="3.12", machine="aarch64"))) == 1
 
 
 def test_a_cluster_without_features_needs_no_programs(settings_file, tmp_path, capsys):
     """Then the bundle is the wheels alone; without them it is empty, also as JSON."""
     content = yaml.safe_load(settings_file.read_text()) | {"nodes": {}, "training": {"source": "none"}}
-    bundle.run(Settings.model_validate(content), tmp_path / "bundle", python="3.10", upload=False)
+    offline_bundle.build(Settings.model_validate(content), tmp_path / "bundle", python="3.10", upload=False)
     assert json.loads((tmp_path / "bundle" / "index.json").read_text()) == {}
     settings_file.write_text(yaml.safe_dump(content))
     capsys.readouterr()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from podwright import cli
 from podwright.check.load import load
 from podwright.diagram import prices
-from podwright.diagram.command import FORMS
+from podwright.diagram.forms import FORMS
 from podwright.diagram.parts import Box, Diagram, Part, _Drawing
 from podwright.diagram.resources import Resource, decoded, read
 from podwright.diagram.svg import NARROW, WIDE, Measures

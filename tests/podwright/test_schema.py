@@ -25,8 +25,8 @@ from podwright.check.report import check_document
 from podwright.check.schema_errors import CODES
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.operations.first_file.documents import DOCUMENTS
-from podwright.operations.first_file.schema import COMMANDS, cluster_text, run_text
+from podwright.operations.json_documents.documents import DOCUMENTS
+from podwright.operations.settings_file.schema import COMMANDS, cluster_text, run_text
 from podwright_testing.documents import as_described
 from podwright_training.config.sources import load_file, preset_names
 from podwright_training.config.train_config import PRESETS

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from podwright.deploy import terraform
+from podwright.operations.deployment import terraform
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.provider import running_provider
 

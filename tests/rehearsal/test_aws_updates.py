@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from podwright.check.account import Account
-from podwright.deploy.align import align_stack, as_read
-from podwright.deploy.deployed import DeployedStack
-from podwright.deploy.terraform import TerraformError
+from podwright.operations.deployment.align import align_stack, as_read
+from podwright.operations.deployment.deployed_stacks import DeployedStack
+from podwright.operations.deployment.terraform import TerraformError
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.aws.list_order import reordered
 

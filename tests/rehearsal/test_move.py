@@ -22,7 +22,7 @@ import torch
 
 from podwright import checkout
 from podwright.check.load import load
-from podwright.deploy.terraform import terraform_environment
+from podwright.operations.deployment.terraform import terraform_environment
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for

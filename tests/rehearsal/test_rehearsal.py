@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from podwright import checkout
-from podwright.deploy.terraform import find_terraform
+from podwright.operations.deployment.terraform import find_terraform
 from podwright_rehearsal.run.hosting import Debian13Hosts
 from podwright_testing.programs import started
 from podwright_testing.unreachable import NODES

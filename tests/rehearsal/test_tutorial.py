@@ -22,7 +22,7 @@ import transformers
 
 from podwright import checkout
 from podwright.check.load import load
-from podwright.deploy.terraform import terraform_environment
+from podwright.operations.deployment.terraform import terraform_environment
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.command import kind_of_hosts
 from podwright_rehearsal.run.deployment import Deployment

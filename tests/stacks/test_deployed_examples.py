@@ -10,7 +10,7 @@ import pytest
 
 from podwright.check.load import load
 from podwright.cli import main
-from podwright.deploy.terraform import TerraformError
+from podwright.operations.deployment.terraform import TerraformError
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
 from podwright_testing.workspace import Workspace, wait_until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from podwright.deploy.terraform import TerraformError
+from podwright.operations.deployment.terraform import TerraformError
 from podwright.settings import names
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.workspace import ALL_AT_ONCE, Stack, Workspace, wait_until

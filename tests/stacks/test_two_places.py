@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from podwright import checkout
-from podwright.deploy.deployed import DeployedStack, stacks
-from podwright.deploy.state_lock import StateLockedError
-from podwright.deploy.terraform import TerraformError, terraform_environment
+from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.kit import Kit
+from podwright.operations.deployment.state_lock import StateLockedError
+from podwright.operations.deployment.terraform import TerraformError, terraform_environment
 from podwright.state_owner import StateOwnerError, state_file
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.provider import running_provider
@@ -153,7 +153,7 @@ def test_a_failed_init_is_repeated(project: Path, monkeypatch: pytest.MonkeyPatc
         patch.setenv("TF_CLI_CONFIG_FILE", str(empty))
         with pytest.raises(TerraformError, match="`terraform init` failed"):
             stack.terraform("show", "-json")
-    assert stack.is_there
+    assert stack.was_initialized
     assert "values" not in json.loads(stack.terraform("show", "-json"))
 
 

@@ -1,1 +1,1 @@
-"""Deploy and destroy with the kit and Terraform: the plan, the guard, the boots, the state, the deployer's rights."""
+"""Deploy and destroy with the CDK command and Terraform: plan, loss guard, boots, state, locks, adoption, IAM."""

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 from podwright.check.load import load
 from podwright.config_file import add_file
-from podwright.deploy.align import align_stack
-from podwright.deploy.deployed import DeployedStack, stacks
-from podwright.deploy.outputs import outputs
-from podwright.deploy.terraform import TerraformError
 from podwright.diagram.resources import read
 from podwright.operations.account.failures import cause_of_deployment
 from podwright.operations.account.session import Session
-from podwright.operations.deployment import changes
+from podwright.operations.deployment import planned_changes
+from podwright.operations.deployment.align import align_stack
 from podwright.operations.deployment.boots import followed
-from podwright.operations.deployment.changes import CREATE, REPLACE, UPDATE, Change
-from podwright.operations.deployment.guard import refuse_losses
+from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.kit import OUTPUT, Kit, find_program
+from podwright.operations.deployment.loss_guard import refuse_losses
+from podwright.operations.deployment.outputs import outputs
+from podwright.operations.deployment.planned_changes import CREATE, REPLACE, UPDATE, Change
+from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import OperationError
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import add_examples, add_profile
@@ -41,24 +41,26 @@ if TYPE_CHECKING:
 OK, FAILED = 0, 1
 SCHEMA = "podwright.deploy/1"
 PARTS = ("foundation", "cluster")
-AUTHORIZE = "podwright ssh-config --write --authorize ~/.ssh/id_ed25519.pub"  # without it, nodes refuse `submit`
+# Nodes refuse `submit` until they have the user's key.
+AUTHORIZE = "podwright ssh-config --write --authorize ~/.ssh/id_ed25519.pub"
 SKIP_SYNTH, APPROVED = "--skip-synth", "--auto-approve"
 ALONE = "--ignore-missing-stack-dependencies"
 
-OF_CLUSTERS = "Cloud Control"  # in each error of a cluster, which Cloud Control makes
-FRAMES = str.maketrans("│╷╵", "   ")  # which Terraform draws around an error
+CLOUD_CONTROL = "Cloud Control"  # The API that creates clusters: each error of a cluster names it.
+FRAMES = str.maketrans("│╷╵", "   ")  # Terraform draws frames around errors.
 # What cdktf prints of Terraform: ``STACK  aws_vpc.NAME: Creation complete after 2s [id=vpc-1]``.
 _DONE = re.compile(
     r"(?P<address>\w+\.\w+)(?: \(deposed object \w+\))?: "
     r"(?P<verb>Creation|Modifications|Destruction) complete after (?P<time>\w+)(?: \[id=(?P<id>.*)\])?"
 )
 _DENIED = re.compile(r"not authorized to perform: (?P<action>[\w-]+:\w+)")
-_EXISTS = re.compile(r"EntityAlreadyExists|AlreadyExistsException|BucketAlreadyOwnedByYou")  # but is in no state
+# AWS answers this for a resource that exists and that no state lists.
+_EXISTS = re.compile(r"EntityAlreadyExists|AlreadyExistsException|BucketAlreadyOwnedByYou")
 _WORDS = {"Creation": "created", "Modifications": "updated", "Destruction": "destroyed"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the file, the part, and how to ask."""
+    """Add FILE, --only, --profile, --yes, --json, --dry-run and --replace."""
     add_kit_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="show price and changes, without deploying")
     help_ = "allow replacing or destroying this resource, which ends jobs or loses data; may be repeated"
@@ -69,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_kit_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that ``deploy`` and ``destroy`` share."""
+    """Add FILE and the flags that ``deploy`` and ``destroy`` share."""
     add_file(parser)
     parser.add_argument("--only", choices=PARTS, help="work on one stack only. Default: both")
     add_profile(parser)
@@ -140,17 +142,17 @@ def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: 
 
 
 def _open_guard(preview: Preview) -> None:
-    """Let Terraform replace a cluster if that is planned: the next guard records the new cluster's arguments."""
+    """Let Terraform replace the cluster if that is planned; the next guard records the new cluster's arguments."""
     if any(change.kind == CLUSTER and change.verb == REPLACE for change in preview.changes.get("cluster") or ()):
         preview.stacks["cluster"].forget_guards()
 
 
 @contextmanager
 def explained(settings: Settings) -> Iterator[None]:
-    """Add to the kit's error the denied permission, or the likely cause of a known failure and its evidence.
+    """Add a denied permission, or the likely cause of a failure and where to look, to the error of the CDK command.
 
     Raises:
-        OperationError: the kit's, with that.
+        OperationError: The command's error, with the explanation.
     """
     try:
         yield
@@ -162,20 +164,20 @@ def explained(settings: Settings) -> Iterator[None]:
         if _EXISTS.search(plain):
             hint = "if an interrupted deployment made it: `podwright adopt` lists what no state has, --apply takes it"
             raise OperationError(str(error), hint) from error
-        found = cause_of_deployment(plain, name=settings.name, region=settings.region)
-        if found is None or OF_CLUSTERS not in plain:
+        likely_cause = cause_of_deployment(plain, name=settings.name, region=settings.region)
+        if likely_cause is None or CLOUD_CONTROL not in plain:
             raise
-        raise OperationError(f"{error}\nlikely: {found.cause}\nlook:   {found.command}") from error
+        raise OperationError(f"{error}\nlikely: {likely_cause.cause}\nlook:   {likely_cause.command}") from error
 
 
 @dataclass(frozen=True)
 class Preview:
-    """Changes and price of a deployment; the changes of a cluster without a plan yet are None."""
+    """Changes and price of a deployment, by stack; the changes of a cluster that cannot be planned yet are None."""
 
     settings: Settings
     stacks: dict[str, DeployedStack]
     changes: dict[str, list[Change] | None]
-    drawn: Diagram
+    cluster_diagram: Diagram
 
     @classmethod
     def of(cls, settings: Settings, kit: Kit, only: str | None) -> Preview:
@@ -199,12 +201,12 @@ class Preview:
 
     @property
     def changes_nothing(self) -> bool:
-        """True if every stack is as the settings say."""
+        """Return whether every stack is already as the settings describe it."""
         return all(change == [] for change in self.changes.values())
 
     @property
     def waits_for_foundation(self) -> bool:
-        """True if the cluster is deployed, but cannot be planned before the foundation's additions are deployed."""
+        """Return whether the cluster can be planned only after the foundation's additions are deployed."""
         return self.changes.get("cluster", ()) is None
 
     def with_cluster(self) -> Preview:
@@ -213,31 +215,33 @@ class Preview:
         Raises:
             TerraformError: Terraform cannot plan it.
         """
-        return replace(self, changes={**self.changes, "cluster": changes.planned(self.stacks["cluster"])})
+        return replace(self, changes={**self.changes, "cluster": planned_changes.planned(self.stacks["cluster"])})
 
     @property
     def creates(self) -> bool:
-        """True if something is created."""
-        return any(change.verb == CREATE for found in self.changes.values() for change in found or ())
+        """Return whether the deployment creates a resource."""
+        return any(change.verb == CREATE for stack_changes in self.changes.values() for change in stack_changes or ())
 
     @property
     def updates_cluster(self) -> bool:
-        """True if the cluster is changed in place; then its groups have to be in AWS's order in the state."""
+        """Return whether the cluster is updated in place, for which the state needs its groups in AWS's order."""
         return any(change.kind == CLUSTER and change.verb == UPDATE for change in self.changes.get("cluster") or ())
 
     @property
     def usd_per_hour(self) -> float:
-        """The price of everything."""
-        return self.drawn.usd_per_hour
+        """The price of all resources."""
+        return self.cluster_diagram.usd_per_hour
 
     @property
     def nodes_usd_per_hour(self) -> float:
         """The price of the nodes."""
-        return sum(part.usd_per_hour or 0.0 for part in self.drawn.parts if part.address.startswith(f"{CLUSTER}."))
+        return sum(
+            part.usd_per_hour or 0.0 for part in self.cluster_diagram.parts if part.address.startswith(f"{CLUSTER}.")
+        )
 
     @property
     def kept_usd_per_month(self) -> float:
-        """The price of a month of everything but the nodes."""
+        """The price of all resources but the nodes, for a month."""
         return (self.usd_per_hour - self.nodes_usd_per_hour) * MONTH_H
 
     def text(self) -> str:
@@ -247,37 +251,40 @@ class Preview:
 
         lines = [f"{self.settings.name} in {self.settings.region}"]
         lines += [line for part in self.changes for line in self.lines_of(part)]
-        kept = self.usd_per_hour - self.nodes_usd_per_hour
-        without = f"{kept:,.2f} USD/h of it without the nodes, at {BASE_REGION}'s prices"
+        usd_per_hour_without_nodes = self.usd_per_hour - self.nodes_usd_per_hour
+        without = f"{usd_per_hour_without_nodes:,.2f} USD/h of it without the nodes, at {BASE_REGION}'s prices"
         month = (
             f"{self.kept_usd_per_month:,.0f} USD a month, also when the cluster is destroyed and the foundation kept"
         )
-        return "\n".join([*lines, f"cost: {total(self.drawn)}", f"  {without}: {month}"])
+        return "\n".join([*lines, f"cost: {total(self.cluster_diagram)}", f"  {without}: {month}"])
 
     def lines_of(self, part: str) -> list[str]:
         """Return the changes of a part for a terminal."""
-        found = self.changes[part]
-        if found is None:
-            return [f"{part}: is planned, and refused if it ends jobs, when the foundation is as above"]
-        return [f"{part}: {changes.summary(found)}", *(f"  {change.line()}" for change in found)]
+        stack_changes = self.changes[part]
+        if stack_changes is None:
+            return [f"{part}: planned after the foundation is deployed, and refused if that plan ends jobs"]
+        return [
+            f"{part}: {planned_changes.summary(stack_changes)}",
+            *(f"  {change.line()}" for change in stack_changes),
+        ]
 
     def to_dict(self) -> dict[str, object]:
         """Return the preview for ``--json``."""
         return {
             "cluster": self.settings.name,
             "region": self.settings.region,
-            "changes": [change.to_dict() for found in self.changes.values() for change in found or ()],
+            "changes": [change.to_dict() for stack_changes in self.changes.values() for change in stack_changes or ()],
             "usd_per_hour": round(self.usd_per_hour, 4),
             "nodes_usd_per_hour": round(self.nodes_usd_per_hour, 4),
             "kept_usd_per_month": round(self.kept_usd_per_month, 2),
-            "unpriced": list(self.drawn.unpriced),
+            "unpriced": list(self.cluster_diagram.unpriced),
         }
 
 
 def _planned(stack: DeployedStack, *, is_first: bool) -> list[Change] | None:
     """Return a stack's changes; None for a deployed cluster if its foundation has to change first."""
     try:
-        return changes.planned(stack)
+        return planned_changes.planned(stack)
     except TerraformError:
         if is_first:
             raise
@@ -309,10 +316,12 @@ def resource_lines(deployed: Iterable[DeployedStack], say: Callable[[str], None]
 
 
 def _finish(preview: Preview, settings: Settings, kit: Kit, *, json: bool, seconds: float) -> None:
-    found = outputs(settings.name, folder=kit.folder) if preview.stacks.keys() == set(PARTS) else {}
+    stack_outputs = outputs(settings.name, folder=kit.folder) if preview.stacks.keys() == set(PARTS) else {}
     following = next_commands(settings)
     if json:
-        print_json(SCHEMA, {**preview.to_dict(), "seconds": round(seconds), "outputs": found, "next": following})
+        print_json(
+            SCHEMA, {**preview.to_dict(), "seconds": round(seconds), "outputs": stack_outputs, "next": following}
+        )
         return
     if seconds:
         print(f"deployed in {seconds / 60:.0f} min" if seconds > 90 else f"deployed in {seconds:.0f} s")  # noqa: PLR2004 -- below, minutes say little

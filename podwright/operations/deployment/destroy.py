@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podwright.check.load import load
-from podwright.deploy.deployed import DeployedStack, stacks
 from podwright.operations.account.bucket import Contents, empty
 from podwright.operations.account.inventory import inventory
 from podwright.operations.account.session import Session
@@ -24,6 +23,7 @@ from podwright.operations.deployment.deploy import (
     speaker,
     use_profile,
 )
+from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.teardown import print_inventory, to_dict
 from podwright.operations.errors import ArgumentError
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.destroy/1"
-WITH_BUCKET = ("bucket/", "key/")  # without its key a kept bucket could not be read
+BUCKET_CONSTRUCTS = ("bucket/", "key/")  # A kept bucket keeps its key, which reading its objects needs.
 FILE_SYSTEMS = ("lustre", "openzfs")
 DATA = {"aws_fsx_lustre_file_system": "storage_capacity", "aws_fsx_openzfs_file_system": "storage_capacity"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for the file, the part and the bucket."""
+    """Add FILE, --only, --profile, --yes, --json and --empty-bucket."""
     add_kit_arguments(parser)
     help_ = "also delete objects that podwright did not upload. Default: keep the bucket"
     parser.add_argument("--empty-bucket", action="store_true", help=help_)
@@ -67,45 +67,54 @@ def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session:
     kit.synthesize()
     for stack in stacks(settings.name, folder=kit.folder).values():
         stack.check_owner(account_id=session.account_id, region=settings.region)
-    going = Going.of(settings, kit, session, only=options.only, empty_bucket=options.empty_bucket)
+    destruction = Destruction.of(settings, kit, session, only=options.only, empty_bucket=options.empty_bucket)
     say = speaker(quiet=options.json)
-    say(going.text())
+    say(destruction.text())
     place = f"{settings.name} in {settings.region} of account {session.account_id}"
     if not confirm(f"Destroy {place}?", yes=options.yes):
         return FAILED
-    follow = resource_lines(going.stacks.values(), say)
-    if going.resources["cluster"]:
+    follow = resource_lines(destruction.stacks.values(), say)
+    if destruction.resources["cluster"]:
         kit.run("destroy", names.cluster_stack(settings.name), SKIP_SYNTH, APPROVED, on_line=follow)
-    if going.resources["foundation"]:
-        _settle_bucket(going, session)
+    if destruction.resources["foundation"]:
+        _settle_bucket(destruction, session)
         kit.run("destroy", names.foundation_stack(settings.name), SKIP_SYNTH, APPROVED, ALONE, on_line=follow)
-    found = inventory(session, settings.name)
+    remaining_resources = inventory(session, settings.name)
     if options.json:
-        print_json(SCHEMA, {**to_dict(found), "kept_bucket": going.kept_bucket})
+        print_json(SCHEMA, {**to_dict(remaining_resources), "kept_bucket": destruction.kept_bucket})
     else:
-        if going.kept_bucket:
+        if destruction.kept_bucket:
             print("`podwright adopt --apply` takes the bucket into a new deployment: run it before `podwright deploy`")
-        print_inventory(found)
+        print_inventory(remaining_resources)
     return OK
 
 
 @dataclass(frozen=True)
-class Going:
-    """The resources that a destruction deletes: all in the states, by part."""
+class Destruction:
+    """The resources to destroy, from the states of the stacks.
+
+    Args:
+        settings: The settings of the cluster.
+        stacks: The stacks, by ``foundation`` and ``cluster``.
+        resources: The resources to destroy, by stack and Terraform address.
+        bucket: The name of the foundation's bucket; empty if it has none.
+        foreign_objects: The objects that podwright did not upload; None if the bucket goes with all its objects.
+        empty_bucket: Whether to delete foreign objects too.
+    """
 
     settings: Settings
     stacks: Mapping[str, DeployedStack]
     resources: Mapping[str, Mapping[str, Mapping[str, Any]]]
     bucket: str
-    others: Contents | None
+    foreign_objects: Contents | None
     empty_bucket: bool
 
     @classmethod
-    def of(cls, settings: Settings, kit: Kit, session: Session, *, only: str | None, empty_bucket: bool) -> Going:
-        """Read the states.
+    def of(cls, settings: Settings, kit: Kit, session: Session, *, only: str | None, empty_bucket: bool) -> Destruction:
+        """Read the states, and choose the resources to destroy.
 
         Raises:
-            ArgumentError: the foundation alone cannot go, or something in it is retained.
+            ArgumentError: The cluster still uses the foundation, or the settings retain a resource of it.
         """
         deployed = stacks(settings.name, folder=kit.folder)
         state = {part: _state(stack) for part, stack in deployed.items()}
@@ -113,27 +122,33 @@ class Going:
             raise ArgumentError(
                 f"{settings.name}'s cluster still uses the foundation", "destroy both, or the cluster first"
             )
-        chosen = {part: found if only in {None, part} else {} for part, found in state.items()}
+        chosen = {part: stack_resources if only in {None, part} else {} for part, stack_resources in state.items()}
         accounting = settings.accounting
         if chosen["foundation"] and accounting.source == "create" and accounting.on_destroy == "retain":
             hint = "set accounting.on_destroy: destroy and deploy that first, or use --only cluster"
             raise ArgumentError(
-                "the accounting database is retained (accounting.on_destroy), and the network with it", hint
+                "cannot destroy the foundation: accounting.on_destroy is `retain`, and the database needs the network",
+                hint,
             )
-        if kept := [key for key in FILE_SYSTEMS if chosen["foundation"] and _is_retained(settings, key)]:
-            keys = " and ".join(f"{key}.on_destroy" for key in kept)
+        if retained_sections := [key for key in FILE_SYSTEMS if chosen["foundation"] and _is_retained(settings, key)]:
+            keys = " and ".join(f"{key}.on_destroy" for key in retained_sections)
             hint = f"set {keys} to backup or destroy in the settings file first, or use --only cluster"
-            raise ArgumentError(f"files are retained ({keys}), and the network with them", hint)
-        retained = settings.bucket.source == "create" and settings.bucket.on_destroy == "retain"
+            verb = (
+                "is `retain`, and the file system needs"
+                if len(retained_sections) == 1
+                else "are `retain`, and the file systems need"
+            )
+            raise ArgumentError(f"cannot destroy the foundation: {keys} {verb} the network", hint)
+        bucket_is_retained = settings.bucket.source == "create" and settings.bucket.on_destroy == "retain"
         bucket = next((item["bucket"] for item in chosen["foundation"].values() if item["type"] == "aws_s3_bucket"), "")
-        own = [f"{prefix}/" for prefix in names.readable_prefixes(settings.name)]
-        others = Contents(session, bucket, without=own) if bucket and retained else None
-        return cls(settings, deployed, chosen, bucket, others, empty_bucket)
+        own_prefixes = [f"{prefix}/" for prefix in names.readable_prefixes(settings.name)]
+        foreign_objects = Contents(session, bucket, without=own_prefixes) if bucket and bucket_is_retained else None
+        return cls(settings, deployed, chosen, bucket, foreign_objects, empty_bucket)
 
     @property
     def kept_bucket(self) -> str:
-        """The bucket that stays because it holds objects that podwright did not upload; else an empty string."""
-        return self.bucket if self.others and self.others.count and not self.empty_bucket else ""
+        """The bucket that stays, because it holds objects that podwright did not upload; empty if no bucket stays."""
+        return self.bucket if self.foreign_objects and self.foreign_objects.count and not self.empty_bucket else ""
 
     def text(self) -> str:
         """Return the resources that are deleted and those that stay."""
@@ -148,10 +163,10 @@ class Going:
                 yield f"  with all data: {item['id']} ({item[DATA[item['type']]]} GiB)"
         if self.kept_bucket:
             key = " and its key" if any(path.startswith("key/") for path in self._paths("foundation")) else ""
-            price = f"{self.others.usd_per_month if self.others else 0:,.2f} $/month"
-            yield f"  kept: bucket {self.bucket}{key}: {self.others}, {price}; --empty-bucket deletes them too"
-        elif self.others and self.others.count:
-            yield f"  with all objects: bucket {self.bucket}: {self.others}"
+            price = f"{self.foreign_objects.usd_per_month if self.foreign_objects else 0:,.2f} $/month"
+            yield f"  kept: bucket {self.bucket}{key}: {self.foreign_objects}, {price}; --empty-bucket deletes them too"
+        elif self.foreign_objects and self.foreign_objects.count:
+            yield f"  with all objects: bucket {self.bucket}: {self.foreign_objects}"
         if not any(self.resources.values()):
             yield "nothing is deployed from this folder"
 
@@ -161,21 +176,21 @@ class Going:
 
     def kept_addresses(self) -> list[str]:
         """Return the addresses of the kept bucket, its settings and its key."""
-        own, paths = self.resources["foundation"], self._paths("foundation").items()
-        return [address for path, address in paths if path.startswith(WITH_BUCKET) and address in own]
+        resources, paths = self.resources["foundation"], self._paths("foundation").items()
+        return [address for path, address in paths if path.startswith(BUCKET_CONSTRUCTS) and address in resources]
 
 
-def _settle_bucket(going: Going, session: Session) -> None:
+def _settle_bucket(destruction: Destruction, session: Session) -> None:
     """Remove a kept bucket from the state, or empty a bucket that is to be deleted.
 
     Objects are deleted only after Terraform had the state's lock and planned to destroy: what it refuses stays whole.
     """
-    if going.kept_bucket or going.others is not None:
-        going.stacks["foundation"].terraform("plan", "-destroy", "-refresh=false", "-input=false", "-no-color")
-    if going.kept_bucket:
-        going.stacks["foundation"].terraform("state", "rm", *going.kept_addresses())
-    elif going.others is not None:
-        empty(session, going.bucket)
+    if destruction.kept_bucket or destruction.foreign_objects is not None:
+        destruction.stacks["foundation"].terraform("plan", "-destroy", "-refresh=false", "-input=false", "-no-color")
+    if destruction.kept_bucket:
+        destruction.stacks["foundation"].terraform("state", "rm", *destruction.kept_addresses())
+    elif destruction.foreign_objects is not None:
+        empty(session, destruction.bucket)
 
 
 def _is_retained(settings: Settings, key: str) -> bool:

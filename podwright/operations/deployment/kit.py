@@ -19,11 +19,11 @@ from typing import Any
 
 from podwright import checkout
 from podwright.config_file import CONFIG_VARIABLE
-from podwright.deploy import state_lock
-from podwright.deploy.deployed import STACKS
-from podwright.deploy.folder_lock import FolderLock
-from podwright.deploy.supervised import supervised
-from podwright.deploy.terraform import find_terraform
+from podwright.operations.deployment import state_lock
+from podwright.operations.deployment.deployed_stacks import STACKS
+from podwright.operations.deployment.folder_lock import FolderLock
+from podwright.operations.deployment.supervised_process import supervised
+from podwright.operations.deployment.terraform import find_terraform
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright_constructs import kit_choice
 
@@ -91,8 +91,8 @@ class Kit:
             raise ArgumentError(f"{self.folder / PROJECT_FILE} names no app", hint)
         local = [module for module in project.get("terraformModules", []) if _source(module).startswith(("./", "../"))]
         context = json.loads(os.environ.get(CONTEXT_VARIABLE, "{}")) | {"cdktfRelativeModules": local}
-        own = {CONTEXT_VARIABLE: json.dumps(context), "CDKTF_OUTDIR": OUTPUT}
-        self._run("synth", ["/bin/sh", "-c", app], name=app, own=own)
+        variables = {CONTEXT_VARIABLE: json.dumps(context), "CDKTF_OUTDIR": OUTPUT}
+        self._run("synth", ["/bin/sh", "-c", app], name=app, variables=variables)
         self._remove_former_stacks()
 
     def _project(self) -> dict[str, Any]:
@@ -124,40 +124,40 @@ class Kit:
         command: list[str],
         *,
         name: str,
-        own: Mapping[str, str] = MappingProxyType({}),
+        variables: Mapping[str, str] = MappingProxyType({}),
         on_line: Callable[[str], None] = lambda _: None,
     ) -> None:
         log = self.log(verb)
         log.parent.mkdir(parents=True, exist_ok=True)
-        kept: list[str] = []
-        trouble: OSError | None = None
+        lines: list[str] = []
+        output_error: OSError | None = None
         with (
             self._lock.of(verb),
             log.open("w", encoding="utf-8") as file,
             supervised(
                 command,
                 folder=self.folder,
-                environment={**self._environment(), **own},
+                environment={**self._environment(), **variables},
                 keep_open=self._lock.descriptors,
             ) as process,
         ):
             for line in process.stdout or ():
                 plain = _COLOURS.sub("", line).rstrip()
-                kept.append(plain)
+                lines.append(plain)
                 try:
                     file.write(f"{plain}\n")
                     file.flush()
                     on_line(plain)
                 except OSError as error:  # a full disk, or a reader that went: Terraform's lines are read to the end,
-                    trouble = error  # because it dies where nobody takes them, and leaves what no state lists
+                    output_error = error  # because it dies where nobody takes them, and leaves what no state lists
             status = process.wait()
-        if trouble:
-            raise trouble
+        if output_error:
+            raise output_error
         if status:
             stacks, terraform = self.folder / STACKS, str(find_terraform())
-            if locked := state_lock.explain("\n".join(kept), stacks=stacks, terraform=terraform):
+            if locked := state_lock.explain("\n".join(lines), stacks=stacks, terraform=terraform):
                 raise locked
-            errors = [line for line in kept if _ERROR.search(line)] or kept
+            errors = [line for line in lines if _ERROR.search(line)] or lines
             raise OperationError("\n".join([f"`{name}` failed; its log is {log}:", *errors[-SHOWN_LINES:]]))
 
     def log(self, verb: str) -> Path:

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.policy/1"
-MAX_POLICY_LENGTH = 6144  # of a managed policy without white space
+MAX_POLICY_LENGTH = 6144  # IAM counts the characters of a managed policy without white space.
 LIMITS_PAGE = "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"
-ACTIONS_A_CALL = 100  # simulated at a time
+ACTIONS_A_CALL = 100  # The most that one call of simulate_principal_policy takes.
 CREATE = "aws iam create-policy --policy-name podwright-deployer --policy-document file://deployer.json"
 PASSED_TO = ("sagemaker.amazonaws.com", "scheduler.amazonaws.com", "vpc-flow-logs.amazonaws.com")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for the policy, the settings file, and the role to simulate it for."""
+    """Add POLICY, FILE, --simulate, --profile and --json."""
     parser.add_argument(
         "whose", metavar="POLICY", choices=["deployer"], help="deployer: policy for podwright deploy and destroy"
     )
@@ -76,8 +76,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(SCHEMA, {"policy": policy, "missing": missing})
     elif options.simulate:
-        wanted = sum(len(statement["Action"]) for statement in policy["Statement"])
-        print("\n".join([*missing, f"{options.simulate}: {len(missing)} of {wanted} actions missing"]))
+        action_count = sum(len(statement["Action"]) for statement in policy["Statement"])
+        print("\n".join([*missing, f"{options.simulate}: {len(missing)} of {action_count} actions missing"]))
     else:
         print(json.dumps(policy, indent=2))
         _warn_about_length(policy)
@@ -110,16 +110,16 @@ def _statements(settings: Settings, types: set[str], arn: str) -> Iterator[dict[
     roles = [f"{arn}:iam::*:role/{name(settings.name, settings.region)}" for name in created]
     buckets = _buckets(settings, arn)
     for service, members in groupby(actions(types), key=lambda action: action.partition(":")[0]):
-        wanted = list(members)
+        service_actions = list(members)
         if service == "iam":
-            linked = [action for action in wanted if "ServiceLinkedRole" in action]
-            yield _allow("Roles", [action for action in wanted if action not in linked], roles)
+            linked = [action for action in service_actions if "ServiceLinkedRole" in action]
+            yield _allow("Roles", [action for action in service_actions if action not in linked], roles)
             if linked:
                 yield _allow("ServiceLinkedRoles", linked, [f"{arn}:iam::*:role/aws-service-role/*"])
         elif service == "s3":
-            yield _allow("Buckets", wanted, buckets)
+            yield _allow("Buckets", service_actions, buckets)
         else:
-            yield _allow(service.capitalize(), wanted, ["*"])
+            yield _allow(service.capitalize(), service_actions, ["*"])
     existing = [] if settings.role.source == "create" else dict.fromkeys(settings.role.arns().values())
     passed = {"Condition": {"StringEquals": {"iam:PassedToService": list(PASSED_TO)}}}
     yield {**_allow("PassRoles", ["iam:PassRole"], [*roles, *existing]), **passed}
@@ -136,8 +136,8 @@ def _buckets(settings: Settings, arn: str) -> list[str]:
     return [f"{arn}:s3:::{name}", f"{arn}:s3:::{name}/*"]
 
 
-def _allow(sid: str, wanted: Sequence[str], resources: Sequence[str]) -> dict[str, Any]:
-    return {"Sid": sid, "Effect": "Allow", "Action": list(wanted), "Resource": list(resources)}
+def _allow(sid: str, allowed_actions: Sequence[str], resources: Sequence[str]) -> dict[str, Any]:
+    return {"Sid": sid, "Effect": "Allow", "Action": list(allowed_actions), "Resource": list(resources)}
 
 
 def _missing(session: Session, role: str, policy: Mapping[str, Any]) -> Iterator[str]:
@@ -146,22 +146,22 @@ def _missing(session: Session, role: str, policy: Mapping[str, Any]) -> Iterator
     context = {"ContextKeyName": "iam:PassedToService", "ContextKeyValues": [PASSED_TO[0]], "ContextKeyType": "string"}
     for statement in policy["Statement"]:
         resources = [_example(resource, account) for resource in statement["Resource"]]
-        wanted = statement["Action"]
+        statement_actions = statement["Action"]
         allowed = {
             result["EvalActionName"]
-            for start in range(0, len(wanted), ACTIONS_A_CALL)
+            for start in range(0, len(statement_actions), ACTIONS_A_CALL)
             for result in session.items(
                 "iam",
                 "simulate_principal_policy",
                 "EvaluationResults",
                 PolicySourceArn=role,
-                ActionNames=wanted[start : start + ACTIONS_A_CALL],
+                ActionNames=statement_actions[start : start + ACTIONS_A_CALL],
                 ResourceArns=resources,
                 ContextEntries=[context],
             )
             if result["EvalDecision"] == "allowed"
         }
-        yield from (action for action in wanted if action not in allowed)
+        yield from (action for action in statement_actions if action not in allowed)
 
 
 def _example(resource: str, account: str) -> str:

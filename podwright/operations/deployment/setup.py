@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from podwright import checkout
-from podwright.deploy import terraform_release
-from podwright.deploy.terraform import find_terraform
+from podwright.operations.deployment import terraform_release
 from podwright.operations.deployment.kit import find_program, kit_name, search_path
+from podwright.operations.deployment.terraform import find_terraform
 from podwright.operations.errors import OperationError
 from podwright.operations.output import print_json
 from podwright.operations.target import add_examples
@@ -25,27 +25,27 @@ from podwright.operations.target import add_examples
 OK = 0
 SCHEMA = "podwright.setup/1"
 PACKAGES = ("package.json", "package-lock.json")
-LOCK_KEY = "podwright.lock"  # in node_modules: the hash of the lock that it was installed from
+LOCK_KEY = "podwright.lock"  # The file in node_modules with the hash of the lock that it was installed from.
 NODE_MAJORS = {"cdktf": (20, 22, 24), "cdktn": (22, 24)}
 LIMIT_S = 900
 NPM_OPTIONS = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the form of the output."""
+    """Add --json."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_examples(parser, "podwright setup", "podwright setup --json")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print where each program is."""
-    found = programs()
+    """Print the path of each program."""
+    path_by_program = programs()
     if options.json:
-        print_json(SCHEMA, {name: str(path) for name, path in found.items()})
+        print_json(SCHEMA, {name: str(path) for name, path in path_by_program.items()})
         return OK
-    width = max(map(len, found))
-    print("\n".join(f"{name:{width}}  {path}" for name, path in found.items()))
-    if line := path_line(found.values(), os.environ.get("PATH", "")):
+    width = max(map(len, path_by_program))
+    print("\n".join(f"{name:{width}}  {path}" for name, path in path_by_program.items()))
+    if line := path_line(path_by_program.values(), os.environ.get("PATH", "")):
         print(f"\nPodwright finds them there. To run them yourself, paste this line:\n{line}")
     return OK
 
@@ -81,15 +81,15 @@ def _node() -> str:
     """
     path = search_path()
     majors = NODE_MAJORS[kit_name()]
-    wanted = f"Node.js {', '.join(map(str, majors[:-1]))} or {majors[-1]} with npm"
+    requirement = f"Node.js {', '.join(map(str, majors[:-1]))} or {majors[-1]} with npm"
     hint = "install your system's packages nodejs and npm, or `pip install 'podwright[node]'`"
     node = shutil.which("node", path=path)
     if node is None or shutil.which("npm", path=path) is None:
-        raise OperationError(f"{'no npm' if node else 'no Node.js'} on PATH, need {wanted}", hint)
+        raise OperationError(f"{'no npm' if node else 'no Node.js'} on PATH, need {requirement}", hint)
     version = _run([node, "--version"], cwd=Path.cwd()).strip()
-    found = re.match(r"v(\d+)\.", version)
-    if not found or int(found[1]) not in majors:
-        raise OperationError(f"{node} is {version}, need {wanted}", hint)
+    version_match = re.match(r"v(\d+)\.", version)
+    if not version_match or int(version_match[1]) not in majors:
+        raise OperationError(f"{node} is {version}, need {requirement}", hint)
     return node
 
 
@@ -111,8 +111,13 @@ def install_kit() -> None:
         for name in PACKAGES:
             shutil.copyfile(_packages() / name, work / name)
         npm = shutil.which("npm", path=search_path()) or "npm"
-        where = () if _registry_answers(npm, cwd=work) else ("--offline",)  # npm would try each package for minutes
-        _run([npm, "ci", *NPM_OPTIONS, *where], cwd=work, hint="is npm's registry reachable? `npm ping` tries it")
+        # Without a registry npm would try each package for minutes.
+        offline_options = () if _registry_answers(npm, cwd=work) else ("--offline",)
+        _run(
+            [npm, "ci", *NPM_OPTIONS, *offline_options],
+            cwd=work,
+            hint="is npm's registry reachable? `npm ping` tries it",
+        )
         (work / "node_modules" / LOCK_KEY).write_text(_lock_key(), encoding="utf-8")
         if target.exists():
             target.rename(work / "old")
@@ -156,8 +161,8 @@ def _run(command: list[str], *, cwd: Path, hint: str = "") -> str:
     except subprocess.TimeoutExpired as error:
         raise OperationError(f"`{name}` did not end within {LIMIT_S} s", "is npm's registry reachable?") from error
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
-        raise OperationError(f"`{name}` ended with exit code {done.returncode}:\n{said}", hint)
+        output_tail = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
+        raise OperationError(f"`{name}` ended with exit code {done.returncode}:\n{output_tail}", hint)
     return done.stdout
 
 

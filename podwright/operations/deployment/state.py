@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from podwright.check.load import load
 from podwright.config_file import add_file
-from podwright.deploy.deployed import BACKEND_CACHE, DeployedStack, stacks
 from podwright.operations.account.session import Session
+from podwright.operations.deployment.deployed_stacks import BACKEND_CACHE, DeployedStack, stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import ArgumentError, AwsError, OperationError
 from podwright.operations.output import confirm, print_json
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.state/1"
-LOCK = ".tflock"  # behind the key of a state that Terraform has locked
-MOVED = ".moved"  # behind the name of a local state that is in S3 now
-NO_CONSTRAINT = "us-east-1"  # the region whose name S3 refuses as a constraint
+LOCK = ".tflock"  # The suffix of a lock's key, after the key of the locked state.
+MOVED = ".moved"  # The suffix of a local state file whose state is in S3 now.
+NO_CONSTRAINT = "us-east-1"  # The region that S3 refuses as a LocationConstraint.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the settings file, and how to ask."""
+    """Add FILE, --profile, --yes and --json."""
     add_file(parser)
     add_profile(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -56,12 +56,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _move(options: argparse.Namespace, settings: Settings, state: S3State, folder: Path) -> int:
-    store = Store(state, Session(region=state.region or settings.region, profile=options.profile))
-    found = [
+    store = StateBucket(state, Session(region=state.region or settings.region, profile=options.profile))
+    state_files = [
         (stack, state_file(folder, stack.name, settings.region))
         for stack in stacks(settings.name, folder=folder).values()
     ]
-    local = {stack: file for stack, file in found if file.is_file()}
+    local = {stack: file for stack, file in state_files if file.is_file()}
     is_new = not store.exists()
     plan = [f"create the bucket {state.bucket} in {store.session.region}"] if is_new else []
     keys = {
@@ -91,7 +91,9 @@ def _move(options: argparse.Namespace, settings: Settings, state: S3State, folde
     return OK
 
 
-def _former(store: Store, settings: Settings, keys: Mapping[DeployedStack, str]) -> Iterator[tuple[DeployedStack, str]]:
+def _former(
+    store: StateBucket, settings: Settings, keys: Mapping[DeployedStack, str]
+) -> Iterator[tuple[DeployedStack, str]]:
     """Yield the stacks whose state is in the bucket under the key without a region, with that key.
 
     Raises:
@@ -116,8 +118,8 @@ def _former(store: Store, settings: Settings, keys: Mapping[DeployedStack, str])
 
 
 @dataclass(frozen=True)
-class Store:
-    """The bucket of the states."""
+class StateBucket:
+    """The S3 bucket of Terraform's states."""
 
     state: S3State
     session: Session
@@ -155,10 +157,10 @@ class Store:
             OperationError: it is another one.
         """
         content = file.read_bytes()
-        there = self.content(key)
-        if there is None:
+        existing = self.content(key)
+        if existing is None:
             self._call("put_object", Key=key, Body=content, IfNoneMatch="*")
-        elif there != content:
+        elif existing != content:
             raise OperationError(
                 f"s3://{self.state.bucket}/{key} is another state than {file}",
                 f"compare their serials and resources, and delete or rename {file.name} if S3 has the newer one",

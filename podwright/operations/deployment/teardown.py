@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the cluster, and whether leftovers fail the command."""
+    """Add --cluster, --region, --profile, --json and --check."""
     add_target_arguments(parser)
     parser.add_argument("--check", action="store_true", help="exit with 1 if any resource is left, for CI")
     add_examples(parser, "podwright teardown --check", "podwright teardown --cluster old --region us-east-1")
@@ -33,37 +33,41 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         OperationError: AWS does not answer.
     """
-    wanted = target(options)
-    found = inventory(wanted.session, wanted.name)
+    cluster_target = target(options)
+    remaining_resources = inventory(cluster_target.session, cluster_target.name)
     if options.json:
-        print_json(SCHEMA, to_dict(found))
+        print_json(SCHEMA, to_dict(remaining_resources))
     else:
-        print_inventory(found)
-    return FAILED if options.check and (found.leftovers or found.unanswered) else OK
+        print_inventory(remaining_resources)
+    return FAILED if options.check and (remaining_resources.leftovers or remaining_resources.unanswered) else OK
 
 
-def to_dict(found: Inventory) -> dict[str, object]:
+def to_dict(remaining_resources: Inventory) -> dict[str, object]:
     """Return an inventory for ``--json``."""
     return {
-        "cluster": found.cluster,
-        "left": [item.to_dict() for item in found.leftovers],
-        "usd_per_hour": round(found.usd_per_hour, 6),
-        "free": found.free,
-        "unanswered": found.unanswered,
+        "cluster": remaining_resources.cluster,
+        "left": [item.to_dict() for item in remaining_resources.leftovers],
+        "usd_per_hour": round(remaining_resources.usd_per_hour, 6),
+        "free": remaining_resources.free,
+        "unanswered": remaining_resources.unanswered,
     }
 
 
-def print_inventory(found: Inventory) -> None:
+def print_inventory(remaining_resources: Inventory) -> None:
     """Print the remaining resources, and the sum on the last line."""
-    if found.leftovers:
-        print_table(COLUMNS, [_row(item.to_dict()) for item in found.leftovers])
+    if remaining_resources.leftovers:
+        print_table(COLUMNS, [_row(item.to_dict()) for item in remaining_resources.leftovers])
         print("`podwright destroy` deletes resources in Terraform's state; the commands delete the rest, from the top.")
-    for refused in found.unanswered:
+    for refused in remaining_resources.unanswered:
         print(f"not listed: {refused}")
-    if found.free:
-        print(f"free, with the cluster's tag: {len(found.free)} (--json lists them)")
-    based = f" ({label(found.region, found.instance_types)})" if found.usd_per_hour else ""
-    print(f"{found.cluster}: {found.summary}{based}")
+    if remaining_resources.free:
+        print(f"free, with the cluster's tag: {len(remaining_resources.free)} (--json lists them)")
+    based = (
+        f" ({label(remaining_resources.region, remaining_resources.instance_types)})"
+        if remaining_resources.usd_per_hour
+        else ""
+    )
+    print(f"{remaining_resources.cluster}: {remaining_resources.summary}{based}")
 
 
 def _row(item: dict[str, object]) -> list[str]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from podwright.check.findings import Finding, KeyPath, Level
-from podwright.deploy.adopt import as_made
-from podwright.deploy.deployed import DeployedStack
 from podwright.operations.account.session import Session
+from podwright.operations.deployment.adopt import as_made
+from podwright.operations.deployment.deployed_stacks import DeployedStack
 from podwright.operations.errors import AwsError
 from podwright.resource_types import CLUSTER
 

@@ -11,11 +11,11 @@ from itertools import groupby
 from pathlib import Path
 
 from podwright.check.findings import Finding, KeyPath, Level, summary, write
-from podwright.deploy.deployed import stacks
-from podwright.deploy.terraform import TerraformError
 from podwright.operations.account.cluster import Cluster
 from podwright.operations.account.session import Session
+from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import install_command, kit_name, search_path
+from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.health.node_role import missing_actions
 from podwright.operations.health.overview import FAULTY_NODE, overview
@@ -112,7 +112,7 @@ def _tools() -> Iterator[Finding]:
 def _scripts(wanted: Target, cluster: Cluster) -> Iterator[Finding]:
     found = dict(changed_scripts(wanted.session, cluster))
     stack = stacks(wanted.name, folder=Path.cwd())["cluster"]
-    if wanted.file and stack.is_there:
+    if wanted.file and stack.was_initialized:
         found |= dict(changed_uploads(wanted.session, stack))
     hint = "nodes run it as root: find out who wrote it, delete it, and deploy the cluster stack again"
     for uri, reason in found.items():

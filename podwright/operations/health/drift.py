@@ -11,9 +11,9 @@ from podwright.check.document import Document
 from podwright.check.findings import Finding, Level, summary, write
 from podwright.check.load import load
 from podwright.config_file import add_file
-from podwright.deploy.deployed import stacks
 from podwright.operations.account.session import Session
 from podwright.operations.deployment.deploy import use_profile
+from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.health.differences import Plans, findings_of_cluster, findings_of_stack
 from podwright.operations.output import print_json

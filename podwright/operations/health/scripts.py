@@ -7,9 +7,9 @@ import json
 import re
 from collections.abc import Iterator
 
-from podwright.deploy.deployed import DeployedStack
 from podwright.operations.account.cluster import Cluster
 from podwright.operations.account.session import Session
+from podwright.operations.deployment.deployed_stacks import DeployedStack
 from podwright.operations.errors import AwsError
 from podwright_bootstrap.contract import API_PARAMETERS_NAME, PROVISIONING_PARAMETERS_NAME
 from podwright_constructs.lifecycle_archive import ARCHIVE

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from podwright.check.load import load
 from podwright.config_file import add_file
-from podwright.deploy.deployed import stacks
-from podwright.deploy.terraform import TerraformError
 from podwright.operations.account.session import Session
+from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
+from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import OperationError
 from podwright.operations.import_export.create_cluster import problems
 from podwright.operations.output import print_json

@@ -21,11 +21,11 @@ from typing import Any
 from podwright.check.errors import InvalidSettingsError
 from podwright.check.load import load
 from podwright.config_file import DEFAULT_CONFIG, config_path
-from podwright.deploy.adopt import as_made, enter
-from podwright.deploy.deployed import GUARD, DeployedStack, stacks
 from podwright.operations.account import cluster as clusters
 from podwright.operations.account.cluster import Cluster
 from podwright.operations.account.session import Session
+from podwright.operations.deployment.adopt import as_made, enter
+from podwright.operations.deployment.deployed_stacks import GUARD, DeployedStack, stacks
 from podwright.operations.deployment.kit import PROJECT_FILE, Kit
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.health.differences import unequal

@@ -11,9 +11,9 @@ from typing import Any
 
 from podwright.check.findings import KeyPath
 from podwright.check.load import load
-from podwright.deploy.deployed import stacks
 from podwright.operations.account.session import Session
 from podwright.operations.deployment import deploy
+from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import OperationError
 from podwright.operations.moving import objects

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from podwright.check.document import Document
 from podwright.check.errors import InvalidSettingsError
 from podwright.check.findings import has_errors
-from podwright.deploy.deployed import stacks
 from podwright.diagram import prices
 from podwright.operations.account.cluster import suggestion
-from podwright.operations.deployment.changes import Change, planned, summary
+from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
+from podwright.operations.deployment.planned_changes import Change, planned, summary
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.nodes.group_request import group_request
 from podwright.operations.output import confirm, print_json
@@ -139,7 +139,7 @@ def _write(settings: Settings, source: Document, text: str) -> list[Change] | No
     mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
     content, mode = mark + text.encode(), path.stat().st_mode & 0o777
     stack = stacks(settings.name, folder=Path.cwd())["cluster"]
-    if not stack.is_there:
+    if not stack.was_initialized:
         write_file(path, content, mode=mode)
         return None
     candidate = file.with_name(f".{file.name}.scale")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from podwright import checkout
-from podwright.deploy.terraform import terraform_environment
 from podwright.operations.deployment.kit import find_program, kit_name, search_path
+from podwright.operations.deployment.terraform import terraform_environment
 from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_bootstrap.contract import API_PARAMETERS_NAME, PROVISIONING_PARAMETERS_NAME

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from podwright.config_file import CONFIG_VARIABLE
-from podwright.deploy.terraform import TerraformError
+from podwright.operations.deployment.terraform import TerraformError
 from podwright.settings.root import Settings
 from podwright_bootstrap.contract import RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_rehearsal import processes

@@ -20,11 +20,11 @@ import pytest
 
 from podwright import checkout
 from podwright.cli import main
-from podwright.deploy.deployed import stacks
-from podwright.deploy.terraform import TerraformError, terraform_environment
 from podwright.operations.account.session import Session
 from podwright.operations.deployment.boots import BootLog
-from podwright.operations.deployment.changes import planned
+from podwright.operations.deployment.deployed_stacks import stacks
+from podwright.operations.deployment.planned_changes import planned
+from podwright.operations.deployment.terraform import TerraformError, terraform_environment
 from podwright.operations.import_export.create_cluster import problems
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.provider import running_provider
@@ -436,7 +436,7 @@ def test_destroy_refuses_to_lose_retained_files(project: Path) -> None:
     answer = podwright("destroy", "--yes")
     file.write_text(text, encoding="utf-8")
     assert answer.status == 2
-    assert "files are retained (lustre.on_destroy)" in answer.err
+    assert "cannot destroy the foundation: lustre.on_destroy is `retain`" in answer.err
 
 
 def test_destroy_keeps_a_bucket_with_runs(aws: AwsStandIn, project: Path) -> None:

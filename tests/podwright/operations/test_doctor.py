@@ -7,7 +7,7 @@ import json
 import pytest
 
 from podwright.cli import main
-from podwright.operations.first_file.documents import DOCUMENTS
+from podwright.operations.json_documents.documents import DOCUMENTS
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.hyperpod import BUCKET, ClusterMaker
 

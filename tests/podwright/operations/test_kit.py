@@ -14,8 +14,8 @@ import pytest
 
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.deploy.folder_lock import FolderBusyError
 from podwright.errors import PodwrightError
+from podwright.operations.deployment.folder_lock import FolderBusyError
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import ArgumentError, OperationError
 

@@ -11,10 +11,10 @@ import yaml
 
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.deploy.folder_lock import FolderLock
 from podwright.operations.account import cluster
 from podwright.operations.account.session import Session
-from podwright.operations.first_file.documents import DOCUMENTS
+from podwright.operations.deployment.folder_lock import FolderLock
+from podwright.operations.json_documents.documents import DOCUMENTS
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
 

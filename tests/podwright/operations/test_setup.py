@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from podwright import checkout, cli
-from podwright.deploy import terraform_release
-from podwright.deploy.terraform import TerraformError
-from podwright.operations.deployment import setup
+from podwright.operations.deployment import setup, terraform_release
+from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import OperationError
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.deploy.terraform import terraform_environment
+from podwright.operations.deployment.terraform import terraform_environment
 from podwright.settings import names
 from podwright_rehearsal.aws import AwsStandIn
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from podwright.operations.first_file.documents import DOCUMENTS, document_text
+from podwright.operations.json_documents.documents import DOCUMENTS, document_text
 
 OF_OTHERS = {"log-streams": "logs"}  # documents that have not the name of their command
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from podwright import checkout
 from podwright.check.load import load
-from podwright.deploy.terraform import TerraformError, terraform_environment
+from podwright.operations.deployment.terraform import TerraformError, terraform_environment
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.provider import VARIABLE, running_provider
 

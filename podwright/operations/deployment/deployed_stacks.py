@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podwright.deploy import state_lock
-from podwright.deploy.supervised import supervised
-from podwright.deploy.terraform import TerraformError, find_terraform
 from podwright.errors import PodwrightError
+from podwright.operations.deployment import state_lock
+from podwright.operations.deployment.supervised_process import supervised
+from podwright.operations.deployment.terraform import TerraformError, find_terraform
 from podwright.settings import names
 from podwright.state_owner import StateOwner
 from podwright_bootstrap.host.shell import write_file
 
 GUARD = "terraform_data"
-STATE_OWNER = "state_owner"  # construct of the record of account and region, which no plan may replace
+STATE_OWNER = "state_owner"  # The construct that records account and region; no plan may replace it.
 SYNTHESIZED = "cdk.tf.json"
-BACKEND_CACHE = Path(".terraform", "terraform.tfstate")  # in which Terraform remembers where the state was
-INITIALIZED = Path(".terraform", "podwright.initialized")  # for which requirements and backend an init succeeded
-STACKS = Path("cdktf.out", "stacks")  # where cdktf runs Terraform, below the folder of cdktf.json
+BACKEND_CACHE = Path(".terraform", "terraform.tfstate")  # Terraform notes the place of the state here.
+INITIALIZED = Path(".terraform", "podwright.initialized")  # Requirements and backend of the last complete init.
+STACKS = Path("cdktf.out", "stacks")  # cdktf runs Terraform here, below the folder of cdktf.json.
 
 
 class NotDeployedError(PodwrightError):
@@ -38,21 +38,21 @@ class DeployedStack:
 
     @property
     def name(self) -> str:
-        """The stack's."""
+        """The name of the stack."""
         return self.folder.name
 
     @property
-    def is_there(self) -> bool:
-        """True if Terraform was ever started in it."""
+    def was_initialized(self) -> bool:
+        """Return whether Terraform was ever started in the stack's folder."""
         return (self.folder / ".terraform").is_dir()
 
     def check(self) -> None:
         """Check that Terraform was started in the folder.
 
         Raises:
-            NotDeployedError: it is not.
+            NotDeployedError: Terraform was not started there.
         """
-        if not self.is_there:
+        if not self.was_initialized:
             raise NotDeployedError(
                 f"{self.folder}: nothing was deployed from here: run `podwright deploy`, or go to the folder that you "
                 "deployed from"
@@ -113,8 +113,9 @@ class DeployedStack:
 
     def _run(self, *arguments: str, text: str | None = None) -> str:
         program = str(find_terraform())
+        # Terraform writes into files: a pipe could break, and then Terraform ends before it has written its state.
         with (
-            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,  # not pipes, which could break
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
             tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
         ):
             with supervised(

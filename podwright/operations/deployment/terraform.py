@@ -45,16 +45,16 @@ def find_terraform() -> Path:
         TerraformError: there is none, or it is too old.
     """
     name = os.environ.get("TERRAFORM_BINARY_NAME", "terraform")
-    found = shutil.which(name) or shutil.which(name, path=str(checkout.BIN))
-    if found is None:
+    binary = shutil.which(name) or shutil.which(name, path=str(checkout.BIN))
+    if binary is None:
         raise TerraformError(
             f"no {name} on PATH or in {checkout.BIN}: run `podwright setup`, which downloads one, "
             f"install Terraform {OLDEST} or newer, or name a binary in TERRAFORM_BINARY_NAME"
         )
-    version = _version(found)
+    version = _version(binary)
     if version < tuple(map(int, OLDEST.split("."))):
-        raise TerraformError(f"{found} is version {'.'.join(map(str, version))}, need {OLDEST} or newer")
-    return Path(found)
+        raise TerraformError(f"{binary} is version {'.'.join(map(str, version))}, need {OLDEST} or newer")
+    return Path(binary)
 
 
 def terraform_environment(directory: Path) -> dict[str, str]:
@@ -72,7 +72,7 @@ def terraform_environment(directory: Path) -> dict[str, str]:
         "TF_IN_AUTOMATION": "1",
         "TF_INPUT": "0",
         "CHECKPOINT_DISABLE": "1",
-        "GOGC": "400",  # of Go: an eighth less CPU time for every command, for a tenth more memory
+        "GOGC": "400",  # Go collects garbage less often: an eighth less CPU time for a tenth more memory.
         "DISABLE_VERSION_CHECK": "1",  # cdktf's own
         "CDKTF_DISABLE_PLUGIN_CACHE_ENV": "1",  # cdktf's cache in the user's home would become a mirror of itself
         "TERRAFORM_BINARY_NAME": str(find_terraform()),
@@ -115,7 +115,7 @@ def _folders(root: Path, depth: int) -> Iterator[Path]:
         return
     try:
         children = sorted(child for child in root.iterdir() if child.is_dir() and not child.is_symlink())
-    except OSError:  # not there, or not ours to read: no mirror of ours either way
+    except OSError:  # A folder that is missing or unreadable holds no mirror.
         return
     for child in children:
         yield from _folders(child, depth - 1)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from podwright.operations.errors import ArgumentError
-from podwright.operations.first_file.text import Answers
+from podwright.operations.settings_file.text import Answers
 
 if TYPE_CHECKING:
     from podwright.planning.search import Offer
@@ -148,7 +148,7 @@ class Asker:
     def offers_within(self, deadline: str) -> list[Offer]:
         """Return the cheapest clusters for another deadline; each list is computed once."""
         if deadline not in self._offers:
-            from podwright.operations.first_file import planned
+            from podwright.operations.settings_file import planned
 
             self._offers[deadline] = planned.cheapest_clusters(
                 self.model,
@@ -161,7 +161,7 @@ class Asker:
 
     def proposal(self) -> Proposal:
         """Return the best of the offers, of which there must be at least one."""
-        from podwright.operations.first_file import planned
+        from podwright.operations.settings_file import planned
         from podwright.planning.search import proposed
 
         hardware = proposed(self.offers).hardware

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, RootModel
 
-from podwright.operations.first_file.document import Document, Finding
+from podwright.operations.json_documents.base_document import Document, Finding
 from podwright_training.validation.measurements import Measurements
 
 # ---- the folder and its programs ---------------------------------------------------------------
@@ -140,7 +140,7 @@ class Teardown(Document):
 
     kind: Literal["podwright.teardown/1"] = Field(alias="schema")
     cluster: str
-    left: list[_Leftover]
+    leftovers: list[_Leftover] = Field(alias="left")
     usd_per_hour: float
     free: list[str]
     """ARNs of resources that cost nothing alone."""
@@ -386,7 +386,7 @@ class _Job(Document):
     node_count: int
     run: str
     """Of podwright-train, empty for other jobs."""
-    where: str
+    nodes_or_reason: str = Field(alias="where")
     """Its nodes, or why it waits."""
 
 
@@ -418,7 +418,7 @@ class Status(Document):
     groups: list[_Group]
     nodes: list[_NodeWithZone]
     file_systems: list[_FileSystem]
-    others: list[_Other]
+    other_resources: list[_Other] = Field(alias="others")
     events: list[_Event]
     jobs: list[_Job] | None
     """null without `--jobs`."""

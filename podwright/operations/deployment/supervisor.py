@@ -19,7 +19,7 @@ from threading import Event, Thread
 
 STDOUT = 1
 CHUNK_BYTES = 1 << 16
-NAME_LENGTH = 15  # of a process, in the kernel
+NAME_LENGTH = 15  # The kernel cuts the names of processes.
 POLL_S = 0.2
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import IO
 
-from podwright.deploy import supervisor
+from podwright.operations.deployment import supervisor
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

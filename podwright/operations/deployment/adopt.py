@@ -1,7 +1,8 @@
-"""Adopt orphans: import resources of an interrupted Terraform run into its state. AWS is not changed."""
+"""``podwright adopt``: import resources of an interrupted Terraform run into its state, without a change in AWS."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import uuid
 from collections.abc import Iterator, Mapping
@@ -9,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from podwright.deploy.align import identifier
-from podwright.deploy.deployed import DeployedStack, stacks
-from podwright.deploy.orphans import Orphan, orphans
-from podwright.deploy.terraform import TerraformError
+from podwright.config_file import add_file
+from podwright.operations.deployment.align import identifier
+from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
+from podwright.operations.deployment.orphans import Orphan, orphans
+from podwright.operations.deployment.terraform import TerraformError
+from podwright.operations.output import print_json
+from podwright.parser import add_examples
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
 
@@ -20,8 +24,12 @@ if TYPE_CHECKING:
     from podwright.check.account import Account
     from podwright.settings.root import Settings
 
-STATE_VERSION = 4  # https://developer.hashicorp.com/terraform/internals/json-format says nothing of it; it is old
-NOT_THERE = "Cannot import non-existent remote object"  # the Tagging API lists deleted resources for a while
+OK, FAILED = 0, 1
+SCHEMA = "podwright.adopt/1"
+# Of the state file, since Terraform 0.12; https://developer.hashicorp.com/terraform/internals/json-format omits it.
+STATE_VERSION = 4
+# Terraform prints this for deleted resources, which the Tagging API lists for a while.
+NOT_FOUND = "Cannot import non-existent remote object"
 
 
 @dataclass(frozen=True)
@@ -30,9 +38,9 @@ class Outcome:
 
     Args:
         outcome: adopted, adoptable (without ``apply``), gone (deleted meanwhile), or left to the user.
-        arn: its ARN, or its id where it has none.
-        address: its address in Terraform; None if no plan has it.
-        text: the line for the terminal; it says why an orphan is left, and the command that deletes it.
+        arn: The orphan's ARN, or its id where it has no ARN.
+        address: The address in Terraform; None if no plan has it.
+        text: The line for the terminal; for an orphan left to the user, with the reason and the command to delete it.
     """
 
     outcome: Literal["adopted", "adoptable", "gone", "left"]
@@ -41,13 +49,38 @@ class Outcome:
     text: str
 
     @property
-    def is_left(self) -> bool:
-        """Return whether Terraform's state still lacks it."""
+    def is_unadopted(self) -> bool:
+        """Return whether Terraform's state still lacks the resource."""
         return self.outcome in {"adoptable", "left"}
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add FILE, --apply and --json."""
+    add_file(parser)
+    parser.add_argument("--apply", action="store_true", help="change Terraform's state. Default: only list")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_examples(parser, "podwright adopt", "podwright adopt --apply")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the result for each orphan; return 1 if Terraform's state still lacks one."""
+    from podwright.check.load import load
+
+    outcomes = []
+    for outcome in adopt(load(options.file), folder=Path.cwd(), apply=options.apply):
+        outcomes.append(outcome)
+        if not options.json:
+            print(outcome.text, flush=True)
+    remaining = sum(outcome.is_unadopted for outcome in outcomes)
+    if options.json:
+        print_json(SCHEMA, {"applied": options.apply, "orphans": [vars(outcome) for outcome in outcomes]})
+    elif remaining and not options.apply:
+        print(f"{remaining} in AWS that no state lists: adopt with --apply, which does not change AWS")
+    return FAILED if remaining else OK
+
+
 def adopt(settings: Settings, *, folder: Path, apply: bool) -> Iterator[Outcome]:
-    """Find orphans and, with ``apply``, import them; yield each.
+    """Find the orphans of a cluster's stacks, import them with ``apply``, and yield the outcome of each.
 
     Args:
         settings: The settings of the cluster.
@@ -61,18 +94,18 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> Iterator[Outcome]
     """
     parts = stacks(settings.name, folder=folder)
     parts["foundation"].check()
-    from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes 0.2 s to import
+    from podwright.check.account import Account
 
     account = Account(region=settings.region)
     for stack in parts.values():
-        if stack.is_there:
+        if stack.was_initialized:
             stack.check_owner(account_id=account.account_id(), region=settings.region)
     tagged = account.tagged(names.CLUSTER_TAG, settings.name)
     for stack in parts.values():
-        if not stack.is_there:
+        if not stack.was_initialized:
             continue
         try:
-            yield from _rounds(stack, tagged, account) if apply else _look(stack, tagged, account)
+            yield from _adopt_in_rounds(stack, tagged, account) if apply else _list_orphans(stack, tagged, account)
         except TerraformError:
             if stack is parts["foundation"] or _is_whole(parts["foundation"]):
                 raise
@@ -80,38 +113,40 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> Iterator[Outcome]
 
 
 def _is_whole(stack: DeployedStack) -> bool:
-    """True if every resource of the stack exists."""
+    """Return whether every resource of the stack exists."""
     return not any("create" in item["change"]["actions"] for item in stack.plan().get("resource_changes", ()))
 
 
 def _unplanned(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]]) -> Iterator[Outcome]:
     """Yield orphans of a stack without a plan, because its foundation is incomplete."""
-    found = [arn for arn, tags in tagged.items() if names.construct_path(tags).startswith(f"{stack.name}/")]
-    for arn in found:
+    orphan_arns = [arn for arn, tags in tagged.items() if names.construct_path(tags).startswith(f"{stack.name}/")]
+    for arn in orphan_arns:
         yield Outcome("left", arn, None, f"left {arn}: deploy its foundation first, then run adopt again")
 
 
-def _look(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[Outcome]:
+def _list_orphans(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[Outcome]:
     """Yield every orphan of the stack."""
     for orphan in orphans(stack, stack.plan(), tagged, account):
-        yield _outcome("adoptable", orphan, "would adopt") if orphan.is_adoptable else _left(orphan)
+        yield _outcome("adoptable", orphan, "would adopt") if orphan.is_adoptable else _unadopted(orphan)
 
 
-def _rounds(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[Outcome]:
+def _adopt_in_rounds(
+    stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account
+) -> Iterator[Outcome]:
     """Adopt until no further orphan is found: an untagged resource is found once its parent is in the state."""
     tried: set[str] = set()
     while True:
         plan = stack.plan()
-        found = [orphan for orphan in orphans(stack, plan, tagged, account) if orphan.arn not in tried]
-        for orphan in found:
-            yield _taken(stack, plan, orphan, account) if orphan.is_adoptable else _left(orphan)
-        tried |= {orphan.arn for orphan in found}
-        if not found:
+        new_orphans = [orphan for orphan in orphans(stack, plan, tagged, account) if orphan.arn not in tried]
+        for orphan in new_orphans:
+            yield _import(stack, plan, orphan, account) if orphan.is_adoptable else _unadopted(orphan)
+        tried |= {orphan.arn for orphan in new_orphans}
+        if not new_orphans:
             return
 
 
-def _taken(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, account: Account) -> Outcome:
-    """Import an orphan."""
+def _import(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, account: Account) -> Outcome:
+    """Import an orphan into the stack's state."""
     address = str(orphan.address)
     try:
         if address.startswith(f"{CLUSTER}."):
@@ -119,7 +154,7 @@ def _taken(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, accoun
         else:
             stack.terraform("import", "-input=false", "-no-color", address, orphan.import_id)
     except TerraformError as error:
-        if NOT_THERE not in str(error):
+        if NOT_FOUND not in str(error):
             raise
         return _outcome("gone", orphan, "gone")
     return _outcome("adopted", orphan, "adopted")
@@ -130,8 +165,8 @@ def _outcome(outcome: Literal["adopted", "adoptable", "gone"], orphan: Orphan, v
     return Outcome(outcome, orphan.arn, orphan.address, f"{verb} {orphan.address} {orphan.import_id}{wait}")
 
 
-def _left(orphan: Orphan) -> Outcome:
-    """Return an orphan with the reason why it is not adopted, and the command that deletes it."""
+def _unadopted(orphan: Orphan) -> Outcome:
+    """Return the outcome of an orphan that cannot be adopted: the reason, and the command that deletes it."""
     if orphan.address is None:
         reason = "the settings no longer describe it"
     elif orphan.duplicate_of:
@@ -143,7 +178,7 @@ def _left(orphan: Orphan) -> Outcome:
 
 
 def _enter_cluster(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, account: Account) -> None:
-    """Write the cluster into the state, as it was made."""
+    """Write the cluster into the state, with the properties that it was created with."""
     change = next(item for item in plan["resource_changes"] if item["address"] == orphan.address)
     planned = change["change"]["after"]
     properties = account.look(
@@ -153,9 +188,11 @@ def _enter_cluster(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan
         TypeName=planned["type_name"],
         Identifier=orphan.import_id,
     )
-    wanted = json.loads(planned["desired_state"])
-    made = as_made(wanted, json.loads(properties))
-    desired_state = planned["desired_state"] if made == wanted else json.dumps(made, sort_keys=True)
+    requested_state = json.loads(planned["desired_state"])
+    created_state = as_made(requested_state, json.loads(properties))
+    desired_state = (
+        planned["desired_state"] if created_state == requested_state else json.dumps(created_state, sort_keys=True)
+    )
     enter(stack, change, {"id": orphan.import_id, "properties": properties, "desired_state": desired_state})
 
 
@@ -163,21 +200,20 @@ def enter(stack: DeployedStack, change: Mapping[str, Any], attributes: Mapping[s
     """Write a planned resource into the state: the provider cannot import resources that Cloud Control created.
 
     Args:
-        stack: the stack that plans it.
-        change: its entry in the plan's ``resource_changes``.
-        attributes: what AWS knows of it, over what is planned.
+        stack: The stack that plans the resource.
+        change: The resource's entry in the plan's ``resource_changes``.
+        attributes: AWS's values, which override the planned ones.
 
     Raises:
-        TerraformError: Terraform does not take the state.
+        TerraformError: Terraform refuses the state.
     """
     planned = change["change"]
+    # A plan would update sensitive attributes that the state does not mark as such.
     sensitive = [name for name, value in planned["after_sensitive"].items() if value is True]
     instance = {
         "schema_version": 0,
         "attributes": {**planned["after"], **attributes},
-        "sensitive_attributes": [
-            [{"type": "get_attr", "value": name}] for name in sensitive
-        ],  # else a plan updates them
+        "sensitive_attributes": [[{"type": "get_attr", "value": name}] for name in sensitive],
     }
     entry = {
         "mode": "managed",
@@ -193,16 +229,16 @@ def enter(stack: DeployedStack, change: Mapping[str, Any], attributes: Mapping[s
     stack.terraform("state", "push", "-", text=json.dumps(state))
 
 
-def as_made(wanted: Any, made: Any) -> Any:
-    """Return the cluster as it was created, so that the next plan shows later changes of the settings.
+def as_made(requested: Any, created: Any) -> Any:
+    """Return the properties with which AWS created the cluster, so that the next plan shows later changes of settings.
 
-    AWS's answer has more than was asked for, and lists in an order of its own.
+    AWS returns more properties than were requested, and lists in another order.
     """
-    if isinstance(wanted, dict) and isinstance(made, dict):
-        return {key: as_made(value, made[key]) for key, value in wanted.items() if key in made}
-    if isinstance(wanted, list) and isinstance(made, list):
-        by_key = {identifier(item): item for item in wanted}
+    if isinstance(requested, dict) and isinstance(created, dict):
+        return {key: as_made(value, created[key]) for key, value in requested.items() if key in created}
+    if isinstance(requested, list) and isinstance(created, list):
+        by_key = {identifier(item): item for item in requested}
         order = {key: number for number, key in enumerate(by_key)}
-        ordered = sorted(made, key=lambda item: order.get(identifier(item), len(order)))
+        ordered = sorted(created, key=lambda item: order.get(identifier(item), len(order)))
         return [as_made(by_key.get(identifier(item), item), item) for item in ordered]
-    return made
+    return created

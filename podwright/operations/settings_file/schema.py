@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     if options.what == CLUSTER:
         text, described = cluster_text(), CLUSTER
     else:
-        from podwright.operations.first_file.documents import document_text
+        from podwright.operations.json_documents.documents import document_text
 
         text, described = document_text(options.what), f"`podwright {options.what} --json`"
     if options.output:

@@ -12,11 +12,11 @@ from podwright import checkout
 from podwright.config_file import DEFAULT_CONFIG, add_file, config_path
 from podwright.operations.deployment.kit import PROJECT_FILE
 from podwright.operations.errors import ArgumentError, OperationError
-from podwright.operations.first_file import schema
-from podwright.operations.first_file.asker import Asker
-from podwright.operations.first_file.questions import QUESTIONS, zone_note
-from podwright.operations.first_file.schema import EXAMPLES, with_header
 from podwright.operations.output import print_json
+from podwright.operations.settings_file import schema
+from podwright.operations.settings_file.asker import Asker
+from podwright.operations.settings_file.questions import QUESTIONS, zone_note
+from podwright.operations.settings_file.schema import EXAMPLES, with_header
 from podwright.operations.target import add_examples
 from podwright_bootstrap.host.shell import write_file
 
@@ -102,7 +102,7 @@ def _run_of(asker: Asker) -> tuple[str, str]:
     Raises:
         ArgumentError: the model does not fit the nodes, or they take longer than ``--deadline``.
     """
-    from podwright.operations.first_file import planned
+    from podwright.operations.settings_file import planned
     from podwright.planning.units import parse_duration
 
     kind, nodes, deadline = asker["instance_type"], asker["nodes"], asker["deadline"]

@@ -1,4 +1,4 @@
-"""Write the cluster as AWS lists it into Terraform's state, so that the next update changes the right groups.
+"""``podwright align``: write the cluster as AWS lists it into Terraform's state, before instance groups change.
 
 AWS returns instance groups in an order of its own. Terraform's provider compares the old desired state with the new
 one by index, and Cloud Control applies the difference to AWS's order: "remove one group, add one" then changes others.
@@ -7,19 +7,44 @@ https://github.com/hashicorp/terraform-provider-awscc/issues/3110 describes the 
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podwright.deploy.deployed import DeployedStack, stacks
+from podwright.config_file import add_file
+from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
+from podwright.operations.output import print_json
+from podwright.parser import add_examples
 from podwright.resource_types import CLUSTER
 
 if TYPE_CHECKING:
     from podwright.check.account import Account
     from podwright.settings.root import Settings
 
+OK = 0
+SCHEMA = "podwright.align/1"
 IDENTIFIERS = ("InstanceGroupName", "Key")  # the members that identify an item of a list
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add FILE and --json."""
+    add_file(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_examples(parser, "podwright align")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Align the state, and print whether it changed."""
+    from podwright.check.load import load
+
+    changed = align(load(options.file), folder=Path.cwd())
+    if options.json:
+        print_json(SCHEMA, {"changed": changed})
+    else:
+        print("the state lists the cluster as AWS does now" if changed else "the state lists the cluster as AWS does")
+    return OK
 
 
 def align(settings: Settings, *, folder: Path) -> bool:
@@ -36,7 +61,7 @@ def align(settings: Settings, *, folder: Path) -> bool:
     """
     stack = stacks(settings.name, folder=folder)["cluster"]
     stack.check()
-    from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes 0.2 s to import
+    from podwright.check.account import Account
 
     account = Account(region=settings.region)
     stack.check_owner(account_id=account.account_id(), region=settings.region)
@@ -48,17 +73,17 @@ def align_stack(stack: DeployedStack, account: Account) -> bool:
     state = json.loads(stack.terraform("state", "pull") or "{}")
     changed = False
     for attributes in _clusters(state):
-        found = account.look(
+        properties = account.look(
             "ResourceDescription.Properties",
             "cloudcontrol",
             "get_resource",
             TypeName=attributes["type_name"],
             Identifier=attributes["id"],
         )
-        if found is None:
+        if properties is None:
             continue  # deleted: Terraform's next plan creates it
         before = json.loads(attributes["desired_state"])
-        after = as_read(before, json.loads(found))
+        after = as_read(before, json.loads(properties))
         if after != before:
             attributes["desired_state"] = json.dumps(after, sort_keys=True)
             changed = True
@@ -68,14 +93,14 @@ def align_stack(stack: DeployedStack, account: Account) -> bool:
     return changed
 
 
-def as_read(asked: Any, found: Any) -> Any:
+def as_read(requested: Any, actual: Any) -> Any:
     """Return the request with AWS's values in AWS's order, without members that only AWS has."""
-    if isinstance(asked, dict) and isinstance(found, dict):
-        return {key: as_read(value, found[key]) for key, value in asked.items() if key in found}
-    if isinstance(asked, list) and isinstance(found, list):
-        by_name = {identifier(item): item for item in asked}
-        return [as_read(by_name.get(identifier(item), _members(asked)), item) for item in found]
-    return found
+    if isinstance(requested, dict) and isinstance(actual, dict):
+        return {key: as_read(value, actual[key]) for key, value in requested.items() if key in actual}
+    if isinstance(requested, list) and isinstance(actual, list):
+        requested_by_name = {identifier(item): item for item in requested}
+        return [as_read(requested_by_name.get(identifier(item), _members(requested)), item) for item in actual]
+    return actual
 
 
 def _members(items: list[Any]) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from podwright.errors import PodwrightError
 from podwright.settings import names
 
 REFUSAL = "Error acquiring the state lock"
-FRAMES = str.maketrans("│╷╵", "   ")  # which Terraform draws around an error
+FRAMES = str.maketrans("│╷╵", "   ")  # Terraform draws frames around errors.
 _FIELD = re.compile(r"\b(ID|Path|Operation|Who|Created):[ \t]+(\S[^\n]*?)[ \t]*$", re.MULTILINE)
 _FRACTION = re.compile(r"\.\d+ \+0000")
 
@@ -19,12 +19,12 @@ class StateLockedError(PodwrightError):
 
 
 def explain(printed: str, *, stacks: Path, terraform: str) -> StateLockedError | None:
-    """Return the error for what Terraform printed; None if it is about something else.
+    """Return the error for a locked state from Terraform's output; None if the output has another error.
 
     Args:
-        printed: by Terraform, or by the kit around it.
-        stacks: the folder with the stacks' folders.
-        terraform: the program.
+        printed: The output of Terraform, or of the CDK command that ran it.
+        stacks: The folder with the stacks' folders.
+        terraform: The path of Terraform.
     """
     plain = printed.translate(FRAMES)
     if REFUSAL not in plain:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from podwright.operations.deployment.changes import CREATE, DESTROY, REPLACE, Change
+from podwright.operations.deployment.planned_changes import CREATE, DESTROY, REPLACE, Change
 from podwright.operations.errors import ArgumentError
 from podwright.resource_types import CLUSTER, resource_type
 
@@ -32,7 +32,7 @@ def _losses(changes: Mapping[str, Sequence[Change] | None]) -> Iterator[tuple[st
     """Yield path and reason of each such change."""
     in_cluster = changes.get("cluster") or ()
     has_nodes = not any(change.kind == CLUSTER and change.verb == CREATE for change in in_cluster)
-    for change in (change for found in changes.values() for change in found or ()):
+    for change in (change for stack_changes in changes.values() for change in stack_changes or ()):
         if change.verb not in {REPLACE, DESTROY}:
             continue
         kind = resource_type(change.kind)

@@ -8,7 +8,7 @@ import zipfile
 from io import BytesIO
 from pathlib import Path
 
-from podwright.deploy.terraform import OLDEST, TerraformError, machine_name
+from podwright.operations.deployment.terraform import OLDEST, TerraformError, machine_name
 
 VERSION = "1.11.4"
 # https://releases.hashicorp.com/terraform/1.11.4/terraform_1.11.4_SHA256SUMS

@@ -20,8 +20,8 @@ from packaging.markers import Marker
 
 from podwright import checkout
 from podwright.aws_errors import ABSENT
-from podwright.deploy import outputs
 from podwright.errors import PodwrightError
+from podwright.operations.deployment import outputs
 from podwright.settings import names
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
@@ -36,29 +36,29 @@ DEFAULT_FOLDER = Path(".cache", "bundle")
 LOCK = checkout.REQUIREMENTS_LOCK
 INDEX = "index.json"
 ATTEMPTS = 4
-NEWEST_GLIBC_MINOR = 35  # of Ubuntu 22.04, HyperPod's; https://peps.python.org/pep-0600/
-CHECKSUM = "sha256"  # an object's metadata
+NEWEST_GLIBC_MINOR = 35  # HyperPod's Ubuntu 22.04 has glibc 2.35; https://peps.python.org/pep-0600/
+CHECKSUM = "sha256"  # The key of an object's metadata.
 
 
 class BundleError(PodwrightError):
     """Building or uploading the bundle failed; the message has the solution."""
 
 
-def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -> dict[str, Any]:
-    """Build the bundle and print its content; upload it to the cluster's bucket on request; return a summary.
+def build(settings: Settings, folder: Path | None, *, python: str, upload: bool) -> dict[str, Any]:
+    """Build the bundle, print its content, upload it to the cluster's bucket on request, and return a summary.
 
     Args:
-        settings: say which programs nodes need, and their processors.
-        folder: where to make it; what is there and right stays.
-        python: the nodes' version, X.Y.
-        upload: needs a deployed foundation, or a bucket of yours.
+        settings: The settings of the cluster; they decide the programs and the processors.
+        folder: The folder to write to; files with the right checksum stay. Default: ``.cache/bundle``.
+        python: The version of the nodes' Python, X.Y.
+        upload: Whether to upload the bundle, for which the foundation is deployed or the bucket is the user's.
 
     Raises:
         BundleError: a download failed or has another checksum, or S3 refuses.
         NotDeployedError, TerraformError: the created bucket's name is unknown.
     """
     folder = folder or DEFAULT_FOLDER
-    # Before gigabytes are fetched for a bucket that is not there.
+    # A missing bucket fails the command before gigabytes are downloaded.
     bucket = _bucket(settings) if upload else ""
     types = {name for group in settings.cluster.instance_groups for name in group.instance_types}
     machines = sorted({InstanceType.of(name).machine for name in types})
@@ -74,8 +74,8 @@ def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -
         sent = send(folder, index, client=client, bucket=bucket, prefix=prefix)
         print(f"uploaded {sent} of {len(index) + 1} objects to s3://{bucket}/{prefix}, the others were there")
         done["uploaded"] = {"to": f"s3://{bucket}/{prefix}", "objects": sent}
-    wanted = settings.nodes.downloads
-    done["nodes_look_there"] = wanted is not None and wanted.source == "bundle"
+    node_downloads = settings.nodes.downloads
+    done["nodes_look_there"] = node_downloads is not None and node_downloads.source == "bundle"
     if not done["nodes_look_there"]:
         print("nodes do not look there yet: set nodes.downloads to {source: bundle}, and deploy the cluster stack")
     return done
@@ -96,10 +96,12 @@ def fetch(file: Download, folder: Path) -> Path:
         except OSError as error:
             if attempt == ATTEMPTS:
                 raise BundleError(f"{file.url}: download failed: {error}") from error
-    found = sha256_of(part)
-    if found != file.sha256:
+    actual_sha256 = sha256_of(part)
+    if actual_sha256 != file.sha256:
         part.unlink()
-        raise BundleError(f"{file.url} has sha256 {found}, the manifest says {file.sha256}: the file was removed")
+        raise BundleError(
+            f"{file.url} has sha256 {actual_sha256}, the manifest says {file.sha256}: the file was removed"
+        )
     return part.replace(path)
 
 
@@ -124,10 +126,10 @@ def wheels(lock: Path, folder: Path, *, python: str, machine: str) -> list[Path]
     if answer.returncode:
         output = [line for line in answer.stderr.splitlines() if line.strip()][-12:]
         raise BundleError(f"pip could not get all wheels for Python {python} on {machine}:\n" + "\n".join(output))
-    found = sorted(folder.glob("*.whl"))
-    new = sum(path.name not in before for path in found)
-    print(f"wheels  {len(found)} for Python {python} on {machine}, {new} of them new")
-    return found
+    wheel_files = sorted(folder.glob("*.whl"))
+    new = sum(path.name not in before for path in wheel_files)
+    print(f"wheels  {len(wheel_files)} for Python {python} on {machine}, {new} of them new")
+    return wheel_files
 
 
 def applicable(lock: str, *, python: str, machine: str) -> Iterator[str]:

@@ -8,9 +8,9 @@ import pytest
 
 from podwright.check.load import load
 from podwright.checkout import ROOT
-from podwright.operations.deployment.changes import Change, _changes
 from podwright.operations.deployment.deploy import explained
-from podwright.operations.deployment.guard import refuse_losses
+from podwright.operations.deployment.loss_guard import refuse_losses
+from podwright.operations.deployment.planned_changes import Change, _changes
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.resource_types import CLUSTER
 

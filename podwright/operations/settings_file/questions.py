@@ -7,8 +7,8 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from podwright.diagram import prices
-from podwright.operations.first_file.asker import Asker, Question
-from podwright.operations.first_file.text import CREATE, EXISTING, EXISTING_VPC, NETWORKS
+from podwright.operations.settings_file.asker import Asker, Question
+from podwright.operations.settings_file.text import CREATE, EXISTING, EXISTING_VPC, NETWORKS
 from podwright.planning import units
 from podwright.planning.model import Model, UnknownModelError
 from podwright.settings.regions import HYPERPOD_REGIONS, zone_ids
@@ -67,7 +67,7 @@ def _deadline_problem(value: str, asker: Asker) -> str:
     problem = _quantity_problem("parse_duration", "--deadline")(value, asker)
     if problem or asker.options.nodes or _wrong_type(asker) or asker.offers_within(value):
         return problem
-    from podwright.operations.first_file import planned  # --help need not wait for the planner
+    from podwright.operations.settings_file import planned  # --help need not wait for the planner
     from podwright.planning.search import MOST_NODES
 
     instance_type = asker.options.instance_type
@@ -96,7 +96,7 @@ def _tokens_default(asker: Asker) -> str:
 def _offers_note(asker: Asker) -> str:
     if not (asker.model and asker.offers):
         return ""
-    from podwright.operations.first_file import planned
+    from podwright.operations.settings_file import planned
 
     return f"{planned.table(asker.offers)}\n{asker.proposal().reason}"
 

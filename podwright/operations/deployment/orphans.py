@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from podwright.deploy.deployed import DeployedStack
+from podwright.operations.deployment.deployed_stacks import DeployedStack
 from podwright.resource_types import CLUSTER, Values, resource_type
 from podwright.settings import names
 
@@ -67,15 +67,15 @@ def orphans(
         account: The account to ask.
     """
     tagged_orphans = list(_by_tag(stack, _state(plan), tagged, account))
-    taken = {orphan.address for orphan in tagged_orphans if orphan.is_adoptable}
-    return [*tagged_orphans, *(orphan for orphan in _by_name(plan, account) if orphan.address not in taken)]
+    claimed_addresses = {orphan.address for orphan in tagged_orphans if orphan.is_adoptable}
+    return [*tagged_orphans, *(orphan for orphan in _by_name(plan, account) if orphan.address not in claimed_addresses)]
 
 
 def _by_tag(
     stack: DeployedStack, state: Mapping[str, Values], tagged: Mapping[str, Mapping[str, str]], account: Account
 ) -> Iterator[Orphan]:
     addresses = stack.addresses()
-    taken = {address: str(values["id"]) for address, values in state.items() if values.get("id")}
+    id_by_address = {address: str(values["id"]) for address, values in state.items() if values.get("id")}
     for arn, tags in sorted(tagged.items()):
         path = names.construct_path(tags)
         if not path.startswith(f"{stack.name}/") or COPIES.search(arn):
@@ -89,9 +89,9 @@ def _by_tag(
         status = status_of(account, name) or "deleted" if status_of else None
         if status in GONE:
             continue
-        orphan = Orphan(arn, address, name, status, duplicate_of=taken.get(address or ""))
+        orphan = Orphan(arn, address, name, status, duplicate_of=id_by_address.get(address or ""))
         if address and orphan.is_adoptable:
-            taken[address] = name
+            id_by_address[address] = name
         yield orphan
 
 
@@ -128,5 +128,6 @@ def import_id(kind: str, arn: str) -> str:
     """Return the id for ``terraform import``: ``vpc-1`` of ``arn:…:vpc/vpc-1``, or the whole ARN."""
     if kind in {CLUSTER, "aws_sns_topic"}:
         return arn
-    name = re.split("[:/]", arn.split(":", 5)[5], maxsplit=1)[-1].removesuffix(":*")  # as log groups' ARNs may end
+    # ARNs of log groups may end with `:*`.
+    name = re.split("[:/]", arn.split(":", 5)[5], maxsplit=1)[-1].removesuffix(":*")
     return name.rpartition("/")[2] if kind == "aws_fsx_data_repository_association" else name

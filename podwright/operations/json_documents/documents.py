@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from podwright.operations.first_file import operation_documents as operations
-from podwright.operations.first_file.document import Document, Finding
+from podwright.operations.json_documents import operation_documents as operations
+from podwright.operations.json_documents.base_document import Document, Finding
 from podwright.planning.layout import Layout
 from podwright_training.failures import Failures
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from podwright.deploy.deployed import DeployedStack
+from podwright.operations.deployment.deployed_stacks import DeployedStack
 from podwright_constructs.cluster_properties import create_only
 
 CREATE, UPDATE, REPLACE, DESTROY = "create", "update", "replace", "destroy"

@@ -1,1 +1,0 @@
-"""Commands around ``cdktf deploy``: bundle, adopt, outputs."""

@@ -1,1 +1,0 @@
-"""The parts of ``podwright init``: its questions, their answers, and the text of the file."""
