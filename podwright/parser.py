@@ -43,7 +43,9 @@ class Help(argparse.HelpFormatter):
     def add_argument(self, action: argparse.Action) -> None:
         """Leave room for the longest command too, whose indentation argparse forgets."""
         super().add_argument(action)
-        lengths = (len(self._format_action_invocation(each)) for each in self._iter_indented_subactions(action))
+        lengths = (
+            len(self._format_action_invocation(subaction)) for subaction in self._iter_indented_subactions(action)
+        )
         longest = max(lengths, default=0) + self._current_indent + self._indent_increment
         self._action_max_length = max(self._action_max_length, longest)
 
@@ -71,8 +73,8 @@ def _named(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     return parser
 
 
-def _meant(word: str, known: Iterator[str]) -> str:
-    close = get_close_matches(word.partition("=")[0], list(known), n=1)
+def _meant(word: str, flag_names: Iterator[str]) -> str:
+    close = get_close_matches(word.partition("=")[0], list(flag_names), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -18,8 +18,8 @@ WRITTEN_AGAIN = "a setting of its parent: the next run writes it again"
 BY_NAME = "takes no tags, or the Tagging API does not list it: found by its planned name"
 
 
-class Account(Protocol):
-    """The questions that the table asks of an AWS account."""
+class AccountQueries(Protocol):
+    """The queries to an AWS account that the table needs."""
 
     def look(self, expression: str, service: str, operation: str, **arguments: Any) -> Any:
         """Return the part of an answer that a JMESPath expression selects; None if the resource does not exist."""
@@ -37,7 +37,7 @@ class ResourceType:
 
     Args:
         label: Its name in the diagram. Default: the words of the type.
-        drawn: Whether the diagram shows it, rather than only the resource that it is a part of.
+        in_diagram: Whether the diagram shows it, rather than only the resource that it is a part of.
         hourly: Whether it costs money by the hour, rather than by use. ``diagram/prices.py`` has the prices.
         untagged: Why it carries no construct path as a tag. Default: it carries one.
         find: Returns the id of an existing resource with the planned values, where it has no tag.
@@ -49,11 +49,11 @@ class ResourceType:
     """
 
     label: str = ""
-    drawn: bool = True
+    in_diagram: bool = True
     hourly: bool = False
     untagged: str = ""
-    find: Callable[[Account, Values], Any] | None = None
-    status: Callable[[Account, str], Any] | None = None
+    find: Callable[[AccountQueries, Values], Any] | None = None
+    status: Callable[[AccountQueries, str], Any] | None = None
     delete: str = ""
     loss: str = ""
     holds_nodes: bool = False
@@ -64,7 +64,7 @@ def resource_type(name: str) -> ResourceType:
     return RESOURCE_TYPES.get(name, ResourceType())
 
 
-def _untagged_bucket(account: Account, planned: Values) -> str | None:
+def _untagged_bucket(account: AccountQueries, planned: Values) -> str | None:
     """Find a bucket that was created and not yet tagged: its name is one that Terraform gives, and it has no tags."""
     generated = re.compile(re.escape(planned["bucket_prefix"]) + r"\d{26}")  # the provider's unique suffix
     for name in account.look("Buckets[].Name", "s3", "list_buckets") or ():
@@ -73,13 +73,13 @@ def _untagged_bucket(account: Account, planned: Values) -> str | None:
     return None
 
 
-def _filters(**wanted: str) -> list[dict[str, Any]]:
-    """Return filters in the form that EC2 takes."""
-    return [{"Name": name.replace("__", ".").replace("_", "-"), "Values": [value]} for name, value in wanted.items()]
+def _filters(**values: str) -> list[dict[str, Any]]:
+    """Return EC2's filters for values by name; ``__`` stands for a dot."""
+    return [{"Name": name.replace("__", ".").replace("_", "-"), "Values": [value]} for name, value in values.items()]
 
 
 RESOURCE_TYPES: dict[str, ResourceType] = {
-    "terraform_data": ResourceType(drawn=False, untagged="is in Terraform's state alone"),
+    "terraform_data": ResourceType(in_diagram=False, untagged="is in Terraform's state alone"),
     "aws_budgets_budget": ResourceType(
         label="Budget",
         untagged=BY_NAME,
@@ -92,7 +92,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         ),
     ),
     CLUSTER: ResourceType(
-        drawn=False,
+        in_diagram=False,
         untagged="the cluster's Tags are in its desired state",
         status=lambda account, name: account.look("ClusterStatus", "sagemaker", "describe_cluster", ClusterName=name),
         delete="sagemaker delete-cluster --cluster-name ",
@@ -100,7 +100,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
     ),
     "aws_cloudwatch_dashboard": ResourceType(label="Dashboard", untagged=WRITTEN_AGAIN),
     "aws_cloudwatch_event_rule": ResourceType(label="Event rule"),
-    "aws_cloudwatch_event_target": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
+    "aws_cloudwatch_event_target": ResourceType(in_diagram=False, untagged=WRITTEN_AGAIN),
     "aws_cloudwatch_log_group": ResourceType(label="Log group", loss="loses its logs"),
     "aws_cloudwatch_metric_alarm": ResourceType(label="Alarm", untagged=WRITTEN_AGAIN),
     "aws_db_instance": ResourceType(
@@ -111,11 +111,11 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
             "DBInstances[0].DBInstanceStatus", "rds", "describe_db_instances", DBInstanceIdentifier=name
         ),
     ),
-    "aws_db_parameter_group": ResourceType(drawn=False),
-    "aws_db_subnet_group": ResourceType(drawn=False),
-    "aws_default_security_group": ResourceType(drawn=False, untagged=WITH_ITS_PARENT),
-    "aws_eip": ResourceType(drawn=False, delete="ec2 release-address --allocation-id "),
-    "aws_flow_log": ResourceType(drawn=False, delete="ec2 delete-flow-logs --flow-log-ids "),
+    "aws_db_parameter_group": ResourceType(in_diagram=False),
+    "aws_db_subnet_group": ResourceType(in_diagram=False),
+    "aws_default_security_group": ResourceType(in_diagram=False, untagged=WITH_ITS_PARENT),
+    "aws_eip": ResourceType(in_diagram=False, delete="ec2 release-address --allocation-id "),
+    "aws_flow_log": ResourceType(in_diagram=False, delete="ec2 delete-flow-logs --flow-log-ids "),
     "aws_fsx_data_repository_association": ResourceType(label="Data repository"),
     "aws_fsx_lustre_file_system": ResourceType(
         label="Lustre",
@@ -141,11 +141,11 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
             RoleName=planned["name"],
         ),
     ),
-    "aws_iam_role_policy": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
-    "aws_iam_role_policy_attachment": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
+    "aws_iam_role_policy": ResourceType(in_diagram=False, untagged=WRITTEN_AGAIN),
+    "aws_iam_role_policy_attachment": ResourceType(in_diagram=False, untagged=WRITTEN_AGAIN),
     "aws_internet_gateway": ResourceType(delete="ec2 delete-internet-gateway --internet-gateway-id "),
     "aws_kms_alias": ResourceType(
-        drawn=False,
+        in_diagram=False,
         untagged=BY_NAME,
         find=lambda account, planned: account.look(
             f"KeyMetadata.KeyId && '{planned['name']}'", "kms", "describe_key", KeyId=planned["name"]
@@ -168,7 +168,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
     ),
     "aws_prometheus_workspace": ResourceType(delete="amp delete-workspace --workspace-id ", loss="loses its metrics"),
     "aws_route": ResourceType(
-        drawn=False,
+        in_diagram=False,
         untagged=BY_NAME,
         find=lambda account, planned: account.look(
             f"RouteTables[0] && '{planned['route_table_id']}_{planned['destination_cidr_block']}'",
@@ -180,9 +180,9 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
             ),
         ),
     ),
-    "aws_route_table": ResourceType(drawn=False, delete="ec2 delete-route-table --route-table-id "),
+    "aws_route_table": ResourceType(in_diagram=False, delete="ec2 delete-route-table --route-table-id "),
     "aws_route_table_association": ResourceType(
-        drawn=False,
+        in_diagram=False,
         untagged=BY_NAME,
         find=lambda account, planned: account.look(
             f"RouteTables[0] && '{planned['subnet_id']}/{planned['route_table_id']}'",
@@ -194,13 +194,15 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
     "aws_s3_bucket": ResourceType(
         label="Bucket", find=_untagged_bucket, delete="s3 rb --force s3://", loss="loses its objects"
     ),
-    "aws_s3_bucket_lifecycle_configuration": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
-    "aws_s3_bucket_logging": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
-    "aws_s3_bucket_policy": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
-    "aws_s3_bucket_public_access_block": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
-    "aws_s3_bucket_server_side_encryption_configuration": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
-    "aws_s3_bucket_versioning": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
-    "aws_s3_object": ResourceType(drawn=False, untagged="objects have at most ten tags: the next run writes it again"),
+    "aws_s3_bucket_lifecycle_configuration": ResourceType(in_diagram=False, untagged=WRITTEN_AGAIN),
+    "aws_s3_bucket_logging": ResourceType(in_diagram=False, untagged=WRITTEN_AGAIN),
+    "aws_s3_bucket_policy": ResourceType(in_diagram=False, untagged=WRITTEN_AGAIN),
+    "aws_s3_bucket_public_access_block": ResourceType(in_diagram=False, untagged=WRITTEN_AGAIN),
+    "aws_s3_bucket_server_side_encryption_configuration": ResourceType(in_diagram=False, untagged=WRITTEN_AGAIN),
+    "aws_s3_bucket_versioning": ResourceType(in_diagram=False, untagged=WRITTEN_AGAIN),
+    "aws_s3_object": ResourceType(
+        in_diagram=False, untagged="objects have at most ten tags: the next run writes it again"
+    ),
     "aws_scheduler_schedule": ResourceType(
         label="Schedule",
         untagged=BY_NAME,
@@ -210,14 +212,14 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
     ),
     "aws_security_group": ResourceType(delete="ec2 delete-security-group --group-id ", holds_nodes=True),
     "aws_sns_topic": ResourceType(label="SNS topic"),
-    "aws_sns_topic_policy": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
-    "aws_sns_topic_subscription": ResourceType(drawn=False, untagged="subscribing twice is one subscription"),
+    "aws_sns_topic_policy": ResourceType(in_diagram=False, untagged=WRITTEN_AGAIN),
+    "aws_sns_topic_subscription": ResourceType(in_diagram=False, untagged="subscribing twice is one subscription"),
     "aws_ssm_document": ResourceType(label="Session document"),
-    "aws_subnet": ResourceType(drawn=False, delete="ec2 delete-subnet --subnet-id ", holds_nodes=True),
-    "aws_vpc": ResourceType(drawn=False, delete="ec2 delete-vpc --vpc-id ", holds_nodes=True),
+    "aws_subnet": ResourceType(in_diagram=False, delete="ec2 delete-subnet --subnet-id ", holds_nodes=True),
+    "aws_vpc": ResourceType(in_diagram=False, delete="ec2 delete-vpc --vpc-id ", holds_nodes=True),
     "aws_vpc_endpoint": ResourceType(hourly=True, delete="ec2 delete-vpc-endpoints --vpc-endpoint-ids "),
     "aws_vpc_ipv4_cidr_block_association": ResourceType(
-        drawn=False,
+        in_diagram=False,
         untagged=BY_NAME,
         find=lambda account, planned: account.look(
             f"Vpcs[0].CidrBlockAssociationSet[?CidrBlock=='{planned['cidr_block']}'].AssociationId | [0]",
@@ -227,7 +229,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         ),
     ),
     "aws_vpc_security_group_egress_rule": ResourceType(
-        drawn=False,
+        in_diagram=False,
         find=lambda account, planned: account.look(
             f"SecurityGroupRules[?IsEgress && CidrIpv4=='{planned['cidr_ipv4']}'"
             f" && IpProtocol=='{planned['ip_protocol']}'].SecurityGroupRuleId | [0]",
@@ -236,5 +238,5 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
             Filters=_filters(group_id=planned["security_group_id"]),
         ),
     ),
-    "aws_vpc_security_group_ingress_rule": ResourceType(drawn=False),
+    "aws_vpc_security_group_ingress_rule": ResourceType(in_diagram=False),
 }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_COLUMNS = 80
 INDENT = 2  # columns by which a line's second part is moved in
 _WORD = re.compile(r"(\s*)(\S+)")
-_COLUMN = re.compile(r"\S {2,}(?=\S)")  # what follows two spaces is a column of its own
+_COLUMN = re.compile(r"\S {2,}(?=\S)")  # Text after two spaces is a column of its own.
 # Control characters (C0, C1), those that change a line's direction or end it, and halves of characters.
 _OBEYED = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 # Colours and weights of the text: https://man7.org/linux/man-pages/man4/console_codes.4.html. Others could hide it.
@@ -45,14 +45,14 @@ class Fitted(TextIOWrapper):
         self.keeps_lines = False
 
     def write(self, text: str) -> int:
-        """Write the lines that are complete; the rest waits for its end or ``flush``."""
+        """Write complete lines; keep an incomplete one until its end or ``flush``."""
         *lines, self._started = (self._started + text).split("\n")
         for line in lines:
             super().write(f"{self._fit(line)}\n")
         return len(text)
 
     def flush(self) -> None:
-        """Write the rest, such as a question that ends without a newline."""
+        """Write the incomplete line, such as a question that ends without a newline."""
         started, self._started = self._started, ""
         if started:
             spaces = started[len(started.rstrip(" ")) :]  # a question ends with one
@@ -89,7 +89,7 @@ class Canvas(TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Write the rest of a line."""
+        """Write the incomplete line."""
         if not self._stream.closed:
             self._stream.flush()
 
@@ -144,12 +144,12 @@ def drawing_console(stream: TextIO | None = None, **options: Any) -> Console:
     if not stream.isatty():
         return Console(file=stream, **options)
 
-    class Drawing(Console):
+    class PrintableConsole(Console):
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
-    return Drawing(file=Canvas(stream) if isinstance(stream, Fitted) else stream, **options)  # type: ignore[arg-type]
+    return PrintableConsole(file=Canvas(stream) if isinstance(stream, Fitted) else stream, **options)  # type: ignore[arg-type]
 
 
 def fit_terminals() -> None:
@@ -178,9 +178,9 @@ def whole_lines() -> Iterator[None]:
 def columns(stream: TextIO | None = None, *, at_most: int | None = None) -> int:
     """Return the width of a stream's terminal. Default: COLUMNS, else 80."""
     stream = stream or sys.stdout
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given):
-        width = int(given)
+    columns_text = os.environ.get("COLUMNS", "")
+    if columns_text.isdecimal() and int(columns_text):
+        width = int(columns_text)
     else:
         try:
             width = os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
@@ -219,4 +219,7 @@ def _room(text: str) -> int:
     plain = _NO_ROOM.sub("", text)
     if plain.isascii():
         return len(plain)
-    return sum(2 if unicodedata.east_asian_width(each) in "WF" else not unicodedata.combining(each) for each in plain)
+    return sum(
+        2 if unicodedata.east_asian_width(character) in "WF" else not unicodedata.combining(character)
+        for character in plain
+    )

@@ -42,7 +42,7 @@ class Resource(TerraformResource):
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object], meta: Meta) -> None:
         super().__init__(scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=_METADATA, **meta)
-        self._arguments: Mapping[str, Any] = given(arguments)
+        self._arguments: Mapping[str, Any] = without_none(arguments)
 
     def add_tag(self, key: str, value: str) -> None:
         """One more of the tags of a type that takes any."""
@@ -59,14 +59,14 @@ class DataSource(TerraformDataSource):
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object], meta: Meta) -> None:
         super().__init__(scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=_METADATA, **meta)
-        self._arguments: Mapping[str, Any] = given(arguments)
+        self._arguments: Mapping[str, Any] = without_none(arguments)
 
     def _synthesize_attributes(self) -> Mapping[str, Any]:
         return self._arguments
 
     def append(self, name: str, value: object) -> None:
         """Add one more item to an argument that is a list."""
-        self._arguments = {**self._arguments, name: [*self._arguments.get(name, ()), given(value)]}
+        self._arguments = {**self._arguments, name: [*self._arguments.get(name, ()), without_none(value)]}
 
 
 class Provider(TerraformProvider):
@@ -75,7 +75,7 @@ class Provider(TerraformProvider):
     TYPE: ClassVar[str]
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object]) -> None:
-        self._arguments: Mapping[str, Any] = given(arguments)  # cdktf may ask for the alias at once
+        self._arguments: Mapping[str, Any] = without_none(arguments)  # cdktf may ask for the alias at once
         super().__init__(
             scope,
             id_,
@@ -94,10 +94,10 @@ class Provider(TerraformProvider):
         return self._arguments
 
 
-def given(value: Any) -> Any:
-    """Leave out values that are None: cdktf's own clean-up does not look into lists."""
+def without_none(value: Any) -> Any:
+    """Remove values that are None: cdktf's own clean-up does not look into lists."""
     if isinstance(value, Mapping):
-        return {key: given(item) for key, item in value.items() if item is not None}
+        return {key: without_none(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [given(item) for item in value]
+        return [without_none(item) for item in value]
     return value

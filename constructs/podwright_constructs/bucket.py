@@ -55,7 +55,7 @@ class Bucket(Protocol):
         """The resources that an upload depends on: encryption, versioning, policy."""
 
 
-class Grantee(Protocol):
+class BucketGrantee(Protocol):
     """Receives access to a bucket: an ``ExecutionRole``."""
 
     def add_bucket_access(self, access: S3Access) -> None:
@@ -68,7 +68,7 @@ class Granting:
     name: str
     key_arn: str | None
 
-    def grant_read(self, role: Grantee, prefix: str = "") -> None:
+    def grant_read(self, role: BucketGrantee, prefix: str = "") -> None:
         """Let a role list and read the objects below a prefix, and use the bucket's key.
 
         Raises:
@@ -76,7 +76,7 @@ class Granting:
         """
         role.add_bucket_access(S3Access(bucket=self.name, prefix=prefix, key_arn=self.key_arn))
 
-    def grant_read_write(self, role: Grantee, prefix: str = "") -> None:
+    def grant_read_write(self, role: BucketGrantee, prefix: str = "") -> None:
         """Let a role list, read, write and delete the objects below a prefix, and use the bucket's key.
 
         Raises:
@@ -229,7 +229,7 @@ class TrainingBucket(Construct, Granting):
     def _delivery_of_logs(self, bucket: S3Bucket) -> list[DataIamPolicyDocumentStatement]:
         """https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-s3-permissions.html."""
         account = DataCallerIdentity(self, "caller").account_id
-        ours: DataIamPolicyDocumentStatementCondition = {
+        same_account: DataIamPolicyDocumentStatementCondition = {
             "test": "StringEquals",
             "variable": "aws:SourceAccount",
             "values": [account],
@@ -244,7 +244,7 @@ class TrainingBucket(Construct, Granting):
                 "principals": [delivery],
                 "actions": ["s3:GetBucketAcl", "s3:ListBucket"],
                 "resources": [bucket.arn],
-                "condition": [ours],
+                "condition": [same_account],
             },
             {
                 "sid": "DeliverLogs",
@@ -252,7 +252,7 @@ class TrainingBucket(Construct, Granting):
                 "actions": ["s3:PutObject"],
                 "resources": [f"{bucket.arn}/AWSLogs/{account}/*"],
                 "condition": [
-                    ours,
+                    same_account,
                     {"test": "StringEquals", "variable": "s3:x-amz-acl", "values": ["bucket-owner-full-control"]},
                 ],
             },
@@ -280,12 +280,15 @@ def upload(scope: Construct, files: Mapping[str, tuple[str, Path]], *, bucket: B
 
     Terraform deletes the old object last, when everything that refers to its key has changed.
     """
-    first = before(scope, bucket.ready)
-    return [_object(scope, id_, bucket=bucket, key=key, file=file, first=first) for id_, (key, file) in files.items()]
+    dependencies = before(scope, bucket.ready)
+    return [
+        _object(scope, id_, bucket=bucket, key=key, file=file, dependencies=dependencies)
+        for id_, (key, file) in files.items()
+    ]
 
 
 def _object(
-    scope: Construct, id_: str, *, bucket: Bucket, key: str, file: Path, first: list[ITerraformDependable]
+    scope: Construct, id_: str, *, bucket: Bucket, key: str, file: Path, dependencies: list[ITerraformDependable]
 ) -> S3Object:
     asset = TerraformAsset(
         scope, f"{id_}_file", path=str(file.resolve()), type=AssetType.FILE, asset_hash=sha256_of(file)
@@ -297,7 +300,7 @@ def _object(
         key=key,
         source=asset.path,
         override_provider=NO_DEFAULT_TAGS,
-        depends_on=first,
+        depends_on=dependencies,
         lifecycle=TerraformResourceLifecycle(create_before_destroy=True),
     )
 

@@ -11,7 +11,7 @@ from podwright_bootstrap.contract import CLUSTER_DIMENSION, METRICS_NAMESPACE, R
 from podwright_constructs import checks
 from podwright_constructs.arguments import passed
 from podwright_constructs.aws.cloudcontrolapi_resource import CloudcontrolapiResource
-from podwright_constructs.bindings import given
+from podwright_constructs.bindings import without_none
 from podwright_constructs.cluster_properties import create_only
 from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate, in_order
 from podwright_constructs.kit import Fn
@@ -26,7 +26,7 @@ from podwright_constructs.slurm import ApiSlurm
 
 __all__ = ["HyperPodCluster", "InstanceGroup", "ScheduledUpdate"]
 
-TIMEOUT = "720m"  # what AWS's own handlers may take
+TIMEOUT = "720m"  # AWS's own handlers may take as long.
 
 
 class HyperPodCluster(Construct):
@@ -98,15 +98,15 @@ class HyperPodCluster(Construct):
             "VpcConfig": {"SecurityGroupIds": [network.security_group_id], "Subnets": [network.subnet_ids[0]]},
         }
         scripts = [*(lifecycle.ready if lifecycle else ()), *(slurm.ready if slurm else ())]
-        permissions = [permission for each in roles.values() for permission in each.ready]
-        first = [*network.security_group_rules, *network.routes, *permissions, *scripts]
+        permissions = [permission for node_role in roles.values() for permission in node_role.ready]
+        dependencies = [*network.security_group_rules, *network.routes, *permissions, *scripts]
         cluster = CloudcontrolapiResource(
             self,
             "cluster",
             type_name="AWS::SageMaker::Cluster",
-            desired_state=Fn.jsonencode(given(desired_state)),
+            desired_state=Fn.jsonencode(without_none(desired_state)),
             timeouts={"create": TIMEOUT, "update": TIMEOUT, "delete": TIMEOUT},
-            depends_on=before(self, first),
+            depends_on=before(self, dependencies),
         )
         ReplacementGuard(
             self,
@@ -136,8 +136,10 @@ def _mode(
     node_provisioning: str | None,
 ) -> Iterator[Problem]:
     if (lifecycle is None) == (slurm is None):
-        given = "neither" if slurm is None else "both"
-        yield Problem("conflict", ("slurm",), given, "lifecycle or slurm", "They are two ways of setting Slurm up.")
+        passed_arguments = "neither" if slurm is None else "both"
+        yield Problem(
+            "conflict", ("slurm",), passed_arguments, "lifecycle or slurm", "They are two ways of setting Slurm up."
+        )
     elif slurm:
         yield from _script_mode("slurm", slurm.init_script, by_api=True)
         yield from checks.api_slurm(
@@ -153,8 +155,8 @@ def _mode(
 def _script_mode(argument: str, scripts: object, *, by_api: bool) -> Iterator[Problem]:
     if isinstance(scripts, LifecycleBundle) and scripts.by_api != by_api:
         hint = "A bundle is made for one of the two ways of setting Slurm up."
-        given, need = (f"a LifecycleBundle with by_api={value}" for value in (scripts.by_api, by_api))
-        yield Problem("conflict", (argument,), given, need, hint)
+        passed_bundle, needed_bundle = (f"a LifecycleBundle with by_api={value}" for value in (scripts.by_api, by_api))
+        yield Problem("conflict", (argument,), passed_bundle, needed_bundle, hint)
 
 
 def _instance_group(group: InstanceGroup, network: Network, role: Role) -> dict[str, Any]:
@@ -205,11 +207,11 @@ def _scheduled_update(update: ScheduledUpdate) -> dict[str, Any]:
         "RollbackMaximumBatchSize": _batch(update.rollback_max_percent, update.rollback_max_count),
     }
     deployment = {
-        "RollingUpdatePolicy": given(policy) or None,
+        "RollingUpdatePolicy": without_none(policy) or None,
         "WaitIntervalInSeconds": update.wait_s or None,
         "AutoRollbackConfiguration": [{"AlarmName": name} for name in update.rollback_alarms] or None,
     }
-    return {**passed(update), "DeploymentConfig": given(deployment) or None}
+    return {**passed(update), "DeploymentConfig": without_none(deployment) or None}
 
 
 def _batch(percent: int | None, count: int | None) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from podwright_constructs.aws.cloudwatch_dashboard import CloudwatchDashboard
 from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.kit import Fn
 
-WIDTH = 24  # of CloudWatch's grid
+WIDTH = 24  # CloudWatch's grid has 24 columns.
 HEIGHT = 6
 LOG_LINES = 50
 LOG_HEIGHT = 9

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple, get_args
 class PortRange(NamedTuple):
     """An inclusive range of TCP ports."""
 
-    first: int
-    last: int
+    from_port: int
+    to_port: int
 
 
 # Between Lustre clients and servers. AWS's newer text says 1021-1023; older clients use the rest of the range.
@@ -64,9 +64,9 @@ RESERVED_PARTITIONS = ("default", "dev")
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
 MIN_INSTANCE_COUNT = 0
 MAX_INSTANCE_COUNT = 6758
-MAX_INSTANCE_TYPES = (
-    20  # of one group: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceRequirements.html
-)
+# Instance types of one group:
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceRequirements.html
+MAX_INSTANCE_TYPES = 20
 MIN_THREADS_PER_CORE = 1
 
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterEbsVolumeConfig.html
@@ -145,8 +145,9 @@ LUSTRE_THROUGHPUTS = {
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystem.html (StorageCapacity)
 MIN_LUSTRE_CAPACITY_GIB = 1200
 LUSTRE_CAPACITY_STEP_GIB = 2400
-LUSTRE_HDD_CAPACITY_STEPS_GIB = {12: 6000, 40: 1800}  # by throughput
-# By throughput. https://docs.aws.amazon.com/fsx/latest/LustreGuide/increase-storage-capacity.html
+# The keys of both are the throughput per TiB.
+LUSTRE_HDD_CAPACITY_STEPS_GIB = {12: 6000, 40: 1800}
+# https://docs.aws.amazon.com/fsx/latest/LustreGuide/increase-storage-capacity.html
 LUSTRE_EFA_CAPACITY_STEPS_GIB = {125: 38_400, 250: 19_200, 500: 9600, 1000: 4800}
 LUSTRE_TIERING_THROUGHPUT_STEP_MBPS = 4000
 MAX_LUSTRE_TIERING_THROUGHPUT_MBPS = 2_000_000

@@ -193,9 +193,9 @@ def _hook_objects(prefix: str, hooks: Mapping[str, Path]) -> dict[str, tuple[str
     return {f"hook_{sha256[:16]}": (f"{prefix}/{sha256}", file) for sha256, file in files.items()}
 
 
-def _set_up_by_api(**given: object) -> list[Problem]:
+def _set_up_by_api(**arguments: object) -> list[Problem]:
     hint = "HyperPod sets it up: pass it to ApiSlurm, or leave it out."
-    wrong = [name for name, value in given.items() if value is not None]
+    wrong = [name for name, value in arguments.items() if value is not None]
     return [Problem("conflict", (name,), "a value", "no value with by_api", hint) for name in wrong]
 
 

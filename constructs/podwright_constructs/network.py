@@ -178,8 +178,8 @@ class TrainingNetwork(Construct):
         self._make_vpc(cidr, secondary_cidrs)
         has_nat = internet == "nat"
         public, nat_gateway_id = self._way_out(availability_zone_id, public_subnet_cidr) if has_nat else (None, None)
-        first = SubnetConfiguration(availability_zone_id=availability_zone_id, cidr=private_subnet_cidr)
-        subnets = [first, *extra_private_subnets]
+        private_subnet = SubnetConfiguration(availability_zone_id=availability_zone_id, cidr=private_subnet_cidr)
+        subnets = [private_subnet, *extra_private_subnets]
         private = [self._private_subnet(number, subnet, nat_gateway_id) for number, subnet in enumerate(subnets)]
         group = ClusterSecurityGroup(self, "security_group", name=name, vpc_id=self.vpc_id, nfs=nfs)
         self.subnet_ids: Sequence[str] = [subnet.id for subnet in private]

@@ -22,7 +22,7 @@ class Problem:
     Args:
         code: The kind of problem.
         path: The argument, and below it the index or key of an item.
-        given: The value, or a few words for it, such as ``2 controllers``.
+        value: The refused value, or a few words for it, such as ``2 controllers``.
         need: What AWS accepts; completes the sentence "got …, need …".
         hint: The reason, or what to do, where that is not obvious.
         is_default: Whether the value is the argument's default; the message then says so.
@@ -30,7 +30,7 @@ class Problem:
 
     code: Code
     path: Path
-    given: object
+    value: object
     need: str
     hint: str = ""
     is_default: bool = False
@@ -39,7 +39,7 @@ class Problem:
     def message(self) -> str:
         """One sentence that stands alone: ``subnet_ids[1]: got net-1, need an id like subnet-…``."""
         default = " (the default)" if self.is_default else ""
-        return f"{dotted(self.path)}: got {_text(self.given)}{default}, need {self.need}"
+        return f"{dotted(self.path)}: got {_text(self.value)}{default}, need {self.need}"
 
     def below(self, *parents: str | int) -> Problem:
         """Return the problem of the same argument of a nested item."""
@@ -76,7 +76,7 @@ def dotted(path: Path) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
 
 
-def _text(given: object) -> str:
-    if isinstance(given, bool):
-        return str(given).lower()
-    return str(given) or "an empty text"
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) or "an empty text"

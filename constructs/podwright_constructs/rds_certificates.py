@@ -29,4 +29,4 @@ def of_region(region: str) -> str:
 @cache
 def _certificates() -> dict[str, str]:
     text = resources.files("podwright_constructs").joinpath("rds_certificates.pem").read_text(encoding="ascii")
-    return {found["region"]: found["pem"] for found in _CERTIFICATE.finditer(text)}
+    return {match["region"]: match["pem"] for match in _CERTIFICATE.finditer(text)}

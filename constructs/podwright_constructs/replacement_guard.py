@@ -8,7 +8,7 @@ from typing import Any
 
 from constructs import Construct
 
-from podwright_constructs.bindings import given
+from podwright_constructs.bindings import without_none
 from podwright_constructs.kit import (
     Fn,
     ITerraformDependable,
@@ -45,7 +45,7 @@ class ReplacementGuard(TerraformResource):
         properties: Mapping[str, Any],
         consequence: str,
     ) -> None:
-        now = TerraformLocal(scope, f"{id_}_values", Fn.jsonencode(given(properties)))
+        now = TerraformLocal(scope, f"{id_}_values", Fn.jsonencode(without_none(properties)))
         # An older version of the construct may have recorded more properties than are compared today.
         unchanged = (
             f"[for name in {json.dumps(list(properties))} : jsonencode(try(jsondecode(self.output)[name], null)) "

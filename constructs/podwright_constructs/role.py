@@ -265,12 +265,12 @@ class ExecutionRole(Construct):
             },
         ]
 
-    def _mounts(self, wanted: Sequence[S3Access]) -> Iterator[DataIamPolicyDocumentStatement]:
+    def _mounts(self, accesses: Sequence[S3Access]) -> Iterator[DataIamPolicyDocumentStatement]:
         """Return the permissions that Mountpoint needs on each bucket.
 
         https://github.com/awslabs/mountpoint-s3/blob/main/doc/CONFIGURATION.md#iam-permissions
         """
-        for number, access in enumerate(wanted):
+        for number, access in enumerate(accesses):
             yield from self._access(access, f"ListMount{number}", f"UseMount{number}")
 
     def _access(self, access: S3Access, list_sid: str, use_sid: str) -> Iterator[DataIamPolicyDocumentStatement]:
@@ -363,7 +363,7 @@ class ExecutionRole(Construct):
         foreign = f"arn:{self._partition}:ec2:{self._region}:*"
         subnets = [f"{foreign}:subnet/{subnet_id}" for subnet_id in dict.fromkeys(subnet_ids)]
         groups = [f"{foreign}:security-group/{group_id}" for group_id in dict.fromkeys(security_group_ids)]
-        there: DataIamPolicyDocumentStatementCondition = {
+        in_subnets: DataIamPolicyDocumentStatementCondition = {
             "test": "ArnLike",
             "variable": "ec2:Subnet",
             "values": subnets,
@@ -390,7 +390,7 @@ class ExecutionRole(Construct):
                     "ec2:DetachNetworkInterface",
                 ],
                 "resources": [interfaces],
-                "condition": [there],
+                "condition": [in_subnets],
             },
             {
                 "sid": "DetachFromInstances",
@@ -405,7 +405,7 @@ class ExecutionRole(Construct):
                     "ec2:DescribeSecurityGroups",
                     "ec2:DescribeSubnets",
                     "ec2:DescribeVpcs",
-                    "fsx:DescribeFileSystems",  # of EFA-enabled Lustre
+                    "fsx:DescribeFileSystems",  # Only EFA-enabled Lustre needs it.
                 ],
                 "resources": ["*"],  # these actions know no resource
             },

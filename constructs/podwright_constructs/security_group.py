@@ -53,12 +53,12 @@ class ClusterSecurityGroup(Construct):
         """FSx looks for the ports by number, whatever the rule for all traffic says."""
         return VpcSecurityGroupIngressRule(
             self,
-            f"ingress_{service}_{ports.first}",
+            f"ingress_{service}_{ports.from_port}",
             security_group_id=self.id,
             referenced_security_group_id=self.id,
             ip_protocol="tcp",
-            from_port=ports.first,
-            to_port=ports.last,
+            from_port=ports.from_port,
+            to_port=ports.to_port,
             description=f"{name} between members",
         )
 

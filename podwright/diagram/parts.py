@@ -110,7 +110,7 @@ class _Drawing:
 
     def finished(self) -> Diagram:
         for resource in self._resources:
-            if resource_type(resource.type).drawn and not _is_interface(resource):
+            if resource_type(resource.type).in_diagram and not _is_interface(resource):
                 self._box_of(resource).parts.append(_part(resource))
         self._network.parts.extend(self._interface_endpoints())
         self._nodes_box().parts[:0] = self._groups()

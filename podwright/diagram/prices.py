@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from podwright.planning.on_demand import on_demand, source_of
-from podwright.prices import (
+from podwright.list_prices import (
     ADDRESS_USD_PER_HOUR,
     DATABASE_USD_PER_GIB_MONTH,
     DATABASE_USD_PER_HOUR,
@@ -26,6 +25,7 @@ from podwright.prices import (
     OPENZFS_USD_PER_IOPS_MONTH,
     OPENZFS_USD_PER_MB_S_MONTH,
 )
+from podwright.planning.on_demand import on_demand, source_of
 from podwright.resource_types import resource_type
 
 

@@ -22,7 +22,7 @@ FILES = ("FILE", "PATH", "DIR")  # in a metavar; other values are no files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the shell."""
+    """Add SHELL."""
     parser.add_argument(
         "shell", metavar="SHELL", choices=SHELLS, help=f"shell to print the completion script for: {', '.join(SHELLS)}"
     )
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the script that lets a shell ask."""
+    """Print the script that makes a shell complete podwright's commands."""
     print(shellcode(PROGRAMS, shell=options.shell))
     return 0
 
@@ -65,10 +65,10 @@ def _offer(action: argparse.Action, completer: Callable[..., list[str]]) -> None
 class _Files(BaseCompleter):
     """Offers files where a value can name one."""
 
-    def __call__(self, *, prefix: str, action: argparse.Action, **others: Any) -> list[str]:
+    def __call__(self, *, prefix: str, action: argparse.Action, **arguments: Any) -> list[str]:
         metavar = str(action.metavar or "")
         takes_files = action.type is Path or "." in metavar or any(word in metavar for word in FILES)
-        return list(FilesCompleter()(prefix, action=action, **others)) if takes_files else []
+        return list(FilesCompleter()(prefix, action=action, **arguments)) if takes_files else []
 
 
 def groups() -> Iterator[tuple[str, int]]:

@@ -10,7 +10,7 @@ from podwright.errors import PodwrightError
 
 
 class OperationError(PodwrightError):
-    """The operation did not do all that was asked for."""
+    """An operation failed, or did only a part of its work."""
 
 
 class ArgumentError(OperationError):

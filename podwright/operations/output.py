@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-PIPE_WIDTH = 10_000  # a pipe gets every column whole
+PIPE_WIDTH = 10_000  # Columns in a pipe are not cut off.
 YES = {"y", "yes"}
 
 # Colours of AWS's and Slurm's states.
@@ -74,15 +74,15 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: in
 
     shown = [n for n, column in enumerate(columns) if not column.rank or any(row[n] for row in rows)]
     while True:
-        made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        layout = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for n in shown:
-            made.add_column(columns[n].heading, justify="right" if columns[n].right else "left", overflow="fold")
+            layout.add_column(columns[n].heading, justify="right" if columns[n].right else "left", overflow="fold")
         for row in rows:
-            made.add_row(*(state(row[n]) for n in shown))
+            layout.add_row(*(state(row[n]) for n in shown))
         optional = [n for n in shown if columns[n].rank]
         measuring = Console(width=PIPE_WIDTH)
-        if not optional or Measurement.get(measuring, measuring.options, made).maximum <= width:
-            return made
+        if not optional or Measurement.get(measuring, measuring.options, layout).maximum <= width:
+            return layout
         shown.remove(max(optional, key=lambda n: columns[n].rank))
 
 
@@ -102,7 +102,7 @@ def print_json(kind: str, document: Mapping[str, Any]) -> None:
 
 
 def to_json(document: Mapping[str, Any]) -> str:
-    """Return a document as it is printed."""
+    """Return a document as JSON text."""
     return json.dumps(document, indent=2, default=_plain)
 
 
@@ -126,9 +126,9 @@ def age(since: datetime | None, *, now: datetime | None = None) -> str:
         return ""
     seconds = max(0, int(((now or datetime.now(timezone.utc)) - since).total_seconds()))
     units = {"d": seconds // 86400, "h": seconds // 3600 % 24, "m": seconds // 60 % 60, "s": seconds % 60}
-    given = [f"{value}{unit}" for unit, value in units.items()]
-    first = next((n for n, value in enumerate(units.values()) if value), len(given) - 1)
-    return " ".join(given[first : first + (1 if len(given[first]) > len("9d") else 2)])
+    parts = [f"{value}{unit}" for unit, value in units.items()]
+    start = next((n for n, value in enumerate(units.values()) if value), len(parts) - 1)
+    return " ".join(parts[start : start + (1 if len(parts[start]) > len("9d") else 2)])
 
 
 def _plain(value: object) -> object:
@@ -138,7 +138,7 @@ def _plain(value: object) -> object:
         return {
             field.name: getattr(value, field.name)
             for field in dataclasses.fields(value)
-            if field.repr  # the document leaves out the API's own answer
+            if field.repr  # `repr=False` marks AWS's own description, which is not printed.
         }
     if isinstance(value, Path):
         return str(value)

@@ -32,27 +32,27 @@ class Target:
     file: Path | None
 
     def cluster(self) -> Cluster:
-        """Describe it.
+        """Return AWS's description of the cluster.
 
         Raises:
-            ArgumentError: there is no such cluster.
+            ArgumentError: AWS has no cluster of this name.
             AwsError: AWS refuses or does not answer.
         """
         return cluster.find(self.session, self.name)
 
-    def nodes(self, found: Cluster, wanted: Iterable[str] | None = None) -> tuple[Node, ...]:
-        """List its nodes, or those that the arguments name.
+    def nodes(self, described: Cluster, words: Iterable[str] | None = None) -> tuple[Node, ...]:
+        """Return the cluster's nodes, or those that the arguments name.
 
         Raises:
             ArgumentError: a word names no node.
             AwsError: AWS refuses or does not answer.
         """
-        existing = cluster.nodes(self.session, found)
-        return existing if wanted is None else cluster.select(found, existing, wanted)
+        existing = cluster.nodes(self.session, described)
+        return existing if words is None else cluster.select(described, existing, words)
 
 
 def add_target_arguments(parser: argparse.ArgumentParser, *, has_json: bool = True) -> None:
-    """Take ``--cluster``, ``--region``, ``--profile`` and, unless the command is a session, ``--json``."""
+    """Add ``--cluster``, ``--region``, ``--profile`` and, unless the command is a session, ``--json``."""
     group = parser.add_argument_group("cluster")
     group.add_argument("--cluster", metavar="NAME", help=f"Default: the name in ${CONFIG_VARIABLE}, else cluster.yaml")
     group.add_argument("--region", help="Default: cluster.yaml's for its own cluster, else AWS_REGION")
@@ -62,7 +62,7 @@ def add_target_arguments(parser: argparse.ArgumentParser, *, has_json: bool = Tr
 
 
 def add_profile(parser: argparse._ActionsContainer) -> None:
-    """Take ``--profile``."""
+    """Add ``--profile``."""
     parser.add_argument("--profile", help="name in your AWS configuration. Default: AWS_PROFILE")
 
 
@@ -80,10 +80,10 @@ def target(options: argparse.Namespace) -> Target:
     file_of_it = file if name and is_named and is_there else None
     default = region if is_named else _from_environment(options.profile) or region
     session = Session(region=options.region or default, profile=options.profile)
-    wanted = options.cluster or name
-    if not wanted:
+    cluster_name = options.cluster or name
+    if not cluster_name:
         raise ArgumentError(f"no --cluster, and no name in {file}", f"name one: {_existing(session)}")
-    return Target(wanted, session, file_of_it)
+    return Target(cluster_name, session, file_of_it)
 
 
 def _settings(file: Path, *, is_named: bool) -> tuple[str, str]:
@@ -97,8 +97,8 @@ def _settings(file: Path, *, is_named: bool) -> tuple[str, str]:
     from podwright.check.document import Document  # a named cluster needs no YAML
 
     source = Document.read(file)
-    given = source.data if isinstance(source.data, dict) else {}
-    name, region = (value if isinstance(value := given.get(key), str) else "" for key in ("name", "region"))
+    content = source.data if isinstance(source.data, dict) else {}
+    name, region = (value if isinstance(value := content.get(key), str) else "" for key in ("name", "region"))
     if not source.parsed or not (is_named or (name and region)):
         _refuse(source)
     return name, region
@@ -106,7 +106,7 @@ def _settings(file: Path, *, is_named: bool) -> tuple[str, str]:
 
 def _refuse(source: Document) -> None:
     """Raise the findings of a settings file, as ``podwright check`` prints them."""
-    from podwright.check.errors import InvalidSettingsError  # as above
+    from podwright.check.errors import InvalidSettingsError  # a named cluster needs no YAML
     from podwright.check.findings import has_errors
     from podwright.check.report import check_document
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from podwright import prices
+from podwright import list_prices
 from podwright.planning.hardware import Hardware
 from podwright.planning.on_demand import on_demand, source_of
 from podwright.planning.units import HOUR_S
@@ -67,8 +67,11 @@ def cost(
         usd = {
             "accelerated machines": machines * hours,
             "controller": (controller.usd_per_hour if controller else 0.0) * hours,
-            "Lustre": LUSTRE_GIB * prices.LUSTRE_USD_PER_GIB_MONTH[LUSTRE_MB_S_PER_TIB] * hours / prices.MONTH_H,
-            "NAT gateway": prices.NAT_USD_PER_HOUR * hours + prices.NAT_USD_PER_GB * dataset_gb,
+            "Lustre": LUSTRE_GIB
+            * list_prices.LUSTRE_USD_PER_GIB_MONTH[LUSTRE_MB_S_PER_TIB]
+            * hours
+            / list_prices.MONTH_H,
+            "NAT gateway": list_prices.NAT_USD_PER_HOUR * hours + list_prices.NAT_USD_PER_GB * dataset_gb,
         }
     watts = hardware.gpus * hardware.accelerator.watts * AVERAGE_ACCELERATOR_LOAD * MACHINE_POWER_FACTOR
     return Cost(hours=hours, failures=stops, usd=usd, kwh=watts * hours / 1000, price_note=note)

@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from podwright.settings.cluster import InstanceGroup
+from podwright.settings.cluster import InstanceGroupSection
 from podwright.settings.section import Section, UnknownValueError
 from podwright_constructs.arguments.instance_group import InstanceGroup as GroupArguments
 from podwright_constructs.arguments.instance_group import ScheduledUpdate
@@ -29,12 +29,12 @@ def _argument(section: Section, name: str, field: FieldInfo) -> Any:
             return 1 if field.is_required() else field.default
         if get_args(field.annotation) == (str, ...):  # tuple[str, ...]
             return (UNKNOWN_TEXT,) if field.is_required() else field.default
-        if field.default is None:  # as if it were not given
+        if field.default is None:  # The section then has its default value too.
             return None
         raise
 
 
-def group_arguments(group: InstanceGroup) -> GroupArguments:
+def group_arguments(group: InstanceGroupSection) -> GroupArguments:
     """Return a group as the construct takes it."""
     update = group.scheduled_update
     return GroupArguments(

@@ -13,7 +13,7 @@ class ScheduledUpdate(Section, instance_group.ScheduledUpdate):
     """The time at which SageMaker installs a new image on every node of a group."""
 
 
-class InstanceGroup(Section, instance_group.InstanceGroup):
+class InstanceGroupSection(Section, instance_group.InstanceGroup):
     """Nodes of one type and one role."""
 
     partition: str | None = Field(
@@ -62,7 +62,7 @@ class ApiSlurm(Section):
 class ClusterSection(Section):
     """The SageMaker HyperPod cluster."""
 
-    instance_groups: tuple[InstanceGroup, ...] = Field(
+    instance_groups: tuple[InstanceGroupSection, ...] = Field(
         description=f"Groups of nodes, at most {facts.MAX_INSTANCE_GROUPS}; exactly one is the controller."
     )
     slurm: Annotated[LifecycleSlurm | ExistingScripts | ApiSlurm, Field(discriminator="source")] = Field(

@@ -12,10 +12,10 @@ if TYPE_CHECKING:  # commands that need names alone do not wait for pydantic
     from podwright.settings.root import Settings
 
 OPERATIONS_PREFIX = "podwright-"
-TAG_PREFIX = "podwright:"  # of podwright's own tags
+TAG_PREFIX = "podwright:"  # Only podwright's own tags have it.
 CLUSTER_TAG = f"{TAG_PREFIX}cluster"
 CONSTRUCT_PATH_TAG = f"{TAG_PREFIX}construct-path"
-FORMER_CONSTRUCT_PATH_TAG = f"{TAG_PREFIX}place"  # of what was deployed before the tag was renamed
+FORMER_CONSTRUCT_PATH_TAG = f"{TAG_PREFIX}place"  # Older deployments have this name of the tag.
 
 
 def foundation_stack(name: str) -> str:

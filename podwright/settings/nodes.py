@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from podwright_bootstrap.features import NodeFeatures
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 5, 300  # a series whose values are five minutes apart is stale between them
-MAX_CHECK_MINUTES, MAX_OUT_PERCENT, MAX_ACTS_PER_HOUR = 60, 50, 100  # of remediation
+MAX_CHECK_MINUTES, MAX_OUT_PERCENT, MAX_ACTS_PER_HOUR = 60, 50, 100  # Limits of remediation.
 MAX_HOOK_MINUTES = 120  # all scripts of one moment have two hours
-MIN_ID, MAX_ID = 1001, 60000  # for users: https://systemd.io/UIDS-GIDS, and 1000 is the image's own user
+MIN_ID, MAX_ID = 1001, 60000  # Ids of users, without the image's own user 1000: https://systemd.io/UIDS-GIDS
 
 
 class Group(Section):
@@ -260,7 +260,7 @@ class Qos(Section):
     )
 
 
-class Account(Section):
+class SlurmAccount(Section):
     """An account of Slurm: users that share a part of the cluster; each user's first account is the default."""
 
     name: str = Field(description="Name: lower-case letters, digits, - and _.")
@@ -296,7 +296,7 @@ class PartitionLimits(Section):
 class SlurmPolicy(Section):
     """Accounts, qualities of service and limits, which each boot of the controller applies; needs a database."""
 
-    accounts: tuple[Account, ...] = Field(default=(), description="Accounts and their users.")
+    accounts: tuple[SlurmAccount, ...] = Field(default=(), description="Accounts and their users.")
     qos: tuple[Qos, ...] = Field(default=(), description="Qualities of service.")
     partitions: tuple[PartitionLimits, ...] = Field(default=(), description="Limits of partitions.")
     settings: dict[str, str] = Field(
@@ -344,7 +344,7 @@ class Hook(Section):
     )
 
 
-class Nodes(Section):
+class NodesSection(Section):
     """Settings of the nodes, beyond Slurm and file systems; lifecycle scripts apply them."""
 
     skip: tuple[str, ...] = Field(

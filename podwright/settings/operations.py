@@ -65,7 +65,7 @@ class ExistingPrometheus(Section):
     remote_write_url: str = Field(description="URL that nodes send metrics to.")
 
 
-class Logs(Section):
+class LogsSection(Section):
     """The cluster's log group, which HyperPod makes."""
 
     retention_days: int = Field(description="Days that CloudWatch keeps the nodes' logs, such as 30 or 365.")
@@ -89,7 +89,7 @@ class Budget(Section):
     email: str = Field(description="Address of the emails.")
 
 
-class Session(Section):
+class SessionSection(Section):
     """A Session Manager document: a shell of ubuntu, not of root."""
 
     idle_minutes: int = Field(

@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr
 from podwright.settings.access import CreatedKey, CreatedRole, ExistingKey, ExistingRole, NoKey
 from podwright.settings.cluster import ApiSlurm, ClusterSection, LifecycleSlurm, Training
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
-from podwright.settings.nodes import Nodes
+from podwright.settings.nodes import NodesSection
 from podwright.settings.operations import (
     Budget,
     CreatedAccounting,
@@ -23,12 +23,12 @@ from podwright.settings.operations import (
     ExistingPrometheus,
     LocalAccounting,
     LocalState,
-    Logs,
+    LogsSection,
     NoAccounting,
     NoPrometheus,
     Notices,
     S3State,
-    Session,
+    SessionSection,
 )
 from podwright.settings.section import Section
 from podwright.settings.storage import (
@@ -79,20 +79,22 @@ class Settings(Section):
         LocalAccounting(source="local"),
         description="Database of Slurm's job accounting; several controllers need create or existing.",
     )
-    logs: Logs | None = Field(None, description="Retention of the cluster's logs. Default: for ever.")
+    logs: LogsSection | None = Field(None, description="Retention of the cluster's logs. Default: for ever.")
     notices: Notices | None = Field(None, description="Email when something fails. Default: no email.")
     budget: Budget | None = Field(None, description="Email when costs approach a monthly budget. Default: no email.")
     dashboard: Dashboard = Field(Dashboard(source="none"), description="Dashboard in CloudWatch.")
     prometheus: Annotated[NoPrometheus | CreatedPrometheus | ExistingPrometheus, Field(discriminator="source")] = Field(
         NoPrometheus(source="none"), description="Workspace that nodes send metrics to."
     )
-    session: Session | None = Field(
+    session: SessionSection | None = Field(
         None, description="Session Manager document for shells on nodes. Default: no document."
     )
     state: Annotated[LocalState | S3State, Field(discriminator="source")] = Field(
         LocalState(source="local"), description="Location of Terraform's state."
     )
-    nodes: Nodes = Field(Nodes(), description="Users, mounts, health checks and other software of the nodes.")
+    nodes: NodesSection = Field(
+        NodesSection(), description="Users, mounts, health checks and other software of the nodes."
+    )
     training: Training = Field(Training(source="bundled"), description="Training program for jobs.")
 
     _folder: Path = PrivateAttr(default=Path())
@@ -104,7 +106,7 @@ class Settings(Section):
         if not isinstance(slurm, ApiSlurm):
             return isinstance(slurm, LifecycleSlurm)
         publishes = self.notices is not None and self.notices.idle_hours is not None
-        needed = self.training.source == "bundled" or publishes or self.nodes != Nodes()
+        needed = self.training.source == "bundled" or publishes or self.nodes != NodesSection()
         return needed and slurm.init_script is None
 
     def in_folder(self, folder: Path) -> "Settings":

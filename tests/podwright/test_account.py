@@ -73,7 +73,7 @@ class Things:
         group: str = self.ec2.create_security_group(VpcId=vpc_id, GroupName=name, Description="x")["GroupId"]
         itself = {"UserIdGroupPairs": [{"GroupId": group}]}
         everything = [{"IpProtocol": facts.ALL_PROTOCOLS, **itself}] if members else []
-        named = [(item.first, item.last) for item in facts.LUSTRE_PORTS] + [(facts.NFS_PORT, facts.NFS_PORT)]
+        named = [(item.from_port, item.to_port) for item in facts.LUSTRE_PORTS] + [(facts.NFS_PORT, facts.NFS_PORT)]
         numbers = [{"IpProtocol": "tcp", "FromPort": first, "ToPort": last, **itself} for first, last in named]
         if ingress := everything + numbers * ports:
             self.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=ingress)

@@ -73,14 +73,14 @@ def test_everything_is_in_the_diagram(drawn: Mapping[str, Drawn], example: str):
                 assert resource.arguments["cidr_block"] in text
             elif resource.arguments.get("vpc_endpoint_type") == "Interface":
                 assert resource.arguments["service_name"].partition("}.")[2] in text
-            elif resource_type(resource.type).drawn:
+            elif resource_type(resource.type).in_diagram:
                 (part,) = [part for part in diagram.parts if part.address == resource.address]
                 assert part.name in text
     references = re.compile(r"aws_\w+\.[\w-]+")
     for resource in resources:
         shown_otherwise = {"aws_vpc", "aws_subnet", "aws_s3_object", "aws_cloudcontrolapi_resource"}
         is_hidden = resource.path == owner.ID  # a record in Terraform's state, of no resource
-        if not (resource_type(resource.type).drawn or resource.type in shown_otherwise or is_hidden):
+        if not (resource_type(resource.type).in_diagram or resource.type in shown_otherwise or is_hidden):
             around, known = {resource.address}, {item.address: item for item in resources}
             for _ in range(3):  # an association refers to a table, the table to its VPC
                 around |= {

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from podwright.operations.access.remote import quoted
-from podwright.operations.jobs.submit import unpacking
+from podwright.operations.jobs.upload import unpacking
 
 TRAINER = Path(sys.executable).with_name("podwright-train")
 SBATCH = "#!/bin/sh\ntouch {folder}/asked\nsleep 2\necho submitted >> {folder}/jobs\nwc -l < {folder}/jobs\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from podwright.operations.jobs import slurm
+from podwright.operations.jobs import slurm_jobs
 from podwright.operations.moving.controller import packed
 from podwright_bootstrap.contract import ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import (
@@ -127,7 +127,7 @@ def attacked(cluster: NamespacedCluster, scripts: Path, *, host: str) -> str:
     cluster.run("systemctl start podwright-remediation", host=CONTROLLER, user="root")
     assert cluster.node_states()[WORKER] in IN_SERVICE
     # A job of Mallory's has the name of her run.
-    assert cluster.run(slurm.of_run("of-ada"), host=LOGIN, user="ada").stdout == ""
+    assert cluster.run(slurm_jobs.of_run("of-ada"), host=LOGIN, user="ada").stdout == ""
     trained(cluster)
     moved(cluster)
     cluster.run("scancel --user=mallory", user="root")

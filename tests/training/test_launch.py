@@ -18,7 +18,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwright.operations.jobs.slurm import OF_RUN
+from podwright.operations.jobs.slurm_jobs import RUN_COMMENT_PREFIX
 from podwright.planning import command as plan_command
 from podwright.planning.arguments import add_arguments as add_plan_arguments
 from podwright_bootstrap import contract
@@ -86,7 +86,7 @@ def test_scripts_are_sound(tmp_path):
 def test_jobs_say_whose_run_they_are_of():
     """The comment is what `podwright cancel RUN` and `logs RUN` look for."""
     for changes in RENDERINGS.values():
-        assert f"#SBATCH --comment={OF_RUN}tiny\n" in render(job(**changes))
+        assert f"#SBATCH --comment={RUN_COMMENT_PREFIX}tiny\n" in render(job(**changes))
 
 
 def test_every_preset_has_its_script(tmp_path):

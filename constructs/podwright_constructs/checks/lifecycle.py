@@ -29,7 +29,7 @@ def _source(source_s3_uri: str) -> list[Problem]:
     match = _FOLDER.fullmatch(source_s3_uri)
     if match is None:
         return matches("source_s3_uri", source_s3_uri, _FOLDER, need)
-    return [replace(problem, given=source_s3_uri) for problem in bucket_name_problems("source_s3_uri", match[1], need)]
+    return [replace(problem, value=source_s3_uri) for problem in bucket_name_problems("source_s3_uri", match[1], need)]
 
 
 def _script(argument: str, name: str) -> list[Problem]:

@@ -234,7 +234,7 @@ def _s3_uri(path: Path, uri: str, need: str) -> list[Problem]:
     match = facts.DATA_REPOSITORY_PATTERN.fullmatch(uri)
     if match is None:
         return matches(path, uri, facts.DATA_REPOSITORY_PATTERN, need)
-    return [replace(problem, given=uri) for problem in bucket_name_problems(path, match["bucket"], need)]
+    return [replace(problem, value=uri) for problem in bucket_name_problems(path, match["bucket"], need)]
 
 
 def _overlap(folder: str, other_folder: str) -> bool:

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 
 from podwright.check.findings import Finding, error, warning
 from podwright.settings.arguments import arguments
-from podwright.settings.cluster import InstanceGroup
+from podwright.settings.cluster import InstanceGroupSection
 from podwright.settings.network import CreatedNetwork, CreatedSubnet
 from podwright.settings.root import Settings
 from podwright.settings.section import Section
@@ -70,6 +70,6 @@ def interfaces_of(instance_type: str) -> int:
         return 1
 
 
-def _addresses_per_node(group: InstanceGroup) -> int:
+def _addresses_per_node(group: InstanceGroupSection) -> int:
     """Count the network interfaces that have an address."""
     return 1 if group.network_interface == "efa-only" else interfaces_of(group.instance_type)

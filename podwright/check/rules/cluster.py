@@ -40,7 +40,7 @@ def tag_limits(settings: Settings) -> Iterator[Finding]:
             yield error(("tags", key), f"tags: RDS keeps {facts.RDS_TAG_PREFIX} for itself", hint)
     for problem in checks.cluster_tags(names.cluster_tags(settings)):
         if problem.path == ("tags",) or problem.path[-1] in settings.tags:  # the others have the cluster's name
-            yield replace(finding_of(problem.path, problem), at_key=problem.given == problem.path[-1])
+            yield replace(finding_of(problem.path, problem), at_key=problem.value == problem.path[-1])
 
 
 def provisioning(settings: Settings) -> Iterator[Finding]:

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from podwright.check.findings import Finding, KeyPath, error, finding_of, findings_of, warning
 from podwright.check.rules.rule import GROUPS, for_each_group, scripts_in_place_of_ours
 from podwright.settings.arguments import arguments, group_arguments
-from podwright.settings.cluster import ApiSlurm, ExistingScripts, InstanceGroup, LifecycleSlurm
+from podwright.settings.cluster import ApiSlurm, ExistingScripts, InstanceGroupSection, LifecycleSlurm
 from podwright.settings.operations import DatabaseAccounting
 from podwright.settings.root import Settings
 from podwright_constructs import checks
 
 
 @for_each_group
-def instance_group(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
+def instance_group(group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
     """SageMaker refuses an instance group's name, type, count, partition or volume."""
     problems = checks.instance_group(group_arguments(group))
     if not group.knows("count"):
@@ -23,7 +23,7 @@ def instance_group(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
 
 
 @for_each_group
-def compute_partition(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
+def compute_partition(group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
     """A compute group has no Slurm partition; jobs are submitted to partitions."""
     if group.role == "compute" and group.partition is None:
         yield error(path, f"compute group {group.name} has no partition", "add `partition: NAME`, such as gpu")
@@ -90,7 +90,7 @@ def training_without_scripts(settings: Settings) -> Iterator[Finding]:
 
 
 @for_each_group
-def spot_head(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
+def spot_head(group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
     """AWS can reclaim a controller or login node on spot capacity, and with it the queue or users' work."""
     if group.role != "compute" and group.capacity == "spot":
         yield warning(

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from podwright.check.findings import Finding, error, findings_of, warning
 from podwright.check.rules.rule import GROUPS, compute_types
-from podwright.settings.cluster import InstanceGroup
+from podwright.settings.cluster import InstanceGroupSection
 from podwright.settings.root import Settings
 from podwright_constructs import checks, facts
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
@@ -78,7 +78,7 @@ def trainium_nodes(settings: Settings) -> Iterator[Finding]:
             yield warning(type_path, message, "add `nodes: {containers: {}}` and train in AWS's container")
 
 
-def _neuron_type(group: InstanceGroup) -> InstanceType | None:
+def _neuron_type(group: InstanceGroupSection) -> InstanceType | None:
     """Return a compute group's instance type if it has Neuron devices."""
     if group.role != "compute":
         return None

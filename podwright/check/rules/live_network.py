@@ -78,7 +78,7 @@ def security_group_rules(settings: Settings, account: Account) -> Iterator[Findi
         rules = [rule for rule in inwards if peers.admitted(rule)]
         if any(rule["IpProtocol"] == "tcp" and _within(ports, rule) for rule in rules):
             continue
-        numbers = f"{ports.first}" if ports.first == ports.last else f"{ports.first}-{ports.last}"
+        numbers = f"{ports.from_port}" if ports.from_port == ports.to_port else f"{ports.from_port}-{ports.to_port}"
         hint = f"add an inbound rule: TCP {numbers} from {peers.group_id} itself"
         if any(rule["IpProtocol"] == facts.ALL_PROTOCOLS for rule in rules):
             yield warning(
@@ -207,7 +207,7 @@ def _ports(settings: Settings) -> Iterator[tuple[str, PortRange]]:
 
 
 def _within(ports: PortRange, rule: Mapping[str, Any]) -> bool:
-    return bool(rule["FromPort"] <= ports.first and ports.last <= rule["ToPort"])
+    return bool(rule["FromPort"] <= ports.from_port and ports.to_port <= rule["ToPort"])
 
 
 def _blocks(subnets: Iterable[Mapping[str, Any]]) -> list[IPv4Network]:

@@ -11,7 +11,13 @@ from podwright.check.rules.rule import scripts_in_place_of_ours
 from podwright.check.secrets import find
 from podwright.settings import names
 from podwright.settings.cluster import ApiSlurm
-from podwright.settings.nodes import MAX_ACTS_PER_HOUR, MAX_CHECK_MINUTES, MAX_HOOK_MINUTES, MAX_OUT_PERCENT, Nodes
+from podwright.settings.nodes import (
+    MAX_ACTS_PER_HOUR,
+    MAX_CHECK_MINUTES,
+    MAX_HOOK_MINUTES,
+    MAX_OUT_PERCENT,
+    NodesSection,
+)
 from podwright.settings.root import Settings
 from podwright_constructs import checks
 from podwright_constructs.hooks import hook_problems
@@ -26,7 +32,7 @@ def nodes_without_scripts(settings: Settings) -> Iterator[Finding]:
     if settings.has_own_scripts:
         return
     scripts, instead = scripts_in_place_of_ours(settings)
-    for name, field in Nodes.model_fields.items():
+    for name, field in NodesSection.model_fields.items():
         if getattr(settings.nodes, name) != field.default:
             hint = f"delete it, or {instead}: `nodes.hooks` runs scripts of yours beside podwright's"
             yield error(("nodes", name), f"{name} has no effect: nodes run the scripts of {scripts}", hint)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import wraps
 
 from podwright.check.findings import Finding, KeyPath
-from podwright.settings.cluster import ExistingScripts, InstanceGroup
+from podwright.settings.cluster import ExistingScripts, InstanceGroupSection
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
@@ -32,7 +32,7 @@ def until_unknown_value(findings: Iterator[Finding]) -> Iterator[Finding]:
         yield from findings
 
 
-def for_each_group(check: Callable[[InstanceGroup, KeyPath], Iterator[Finding]]) -> Rule:
+def for_each_group(check: Callable[[InstanceGroupSection, KeyPath], Iterator[Finding]]) -> Rule:
     """Make a rule of a check of one instance group; a wrong value in one group does not hide findings in others."""
 
     @wraps(check)
@@ -43,7 +43,7 @@ def for_each_group(check: Callable[[InstanceGroup, KeyPath], Iterator[Finding]])
     return rule
 
 
-def nodes_by_type(groups: Iterable[InstanceGroup]) -> Counter[str]:
+def nodes_by_type(groups: Iterable[InstanceGroupSection]) -> Counter[str]:
     """Count nodes by instance type."""
     nodes: Counter[str] = Counter()
     for group in groups:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from podwright.check.findings import Finding, KeyPath, error, remark, warning
 from podwright.check.rules.rule import GROUPS
-from podwright.settings.cluster import InstanceGroup
+from podwright.settings.cluster import InstanceGroupSection
 from podwright.settings.root import Settings
 from podwright_constructs.catalog import InstanceType, cluster_instance_types
 
@@ -46,7 +46,7 @@ def run_fits(settings: Settings, run: Run) -> Iterator[Finding]:
             yield error((*path, "instance_type"), need, neuron.LEGACY)
 
 
-def _natively(run: TrainConfig, region: str, group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
+def _natively(run: TrainConfig, region: str, group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
     from podwright.planning.hardware import Hardware  # noqa: PLC0415 — only `--run` needs it
     from podwright.planning.trainer_run import plan_run  # noqa: PLC0415 — only `--run` needs it
     from podwright_training.config import parallel_dims  # noqa: PLC0415 — only `--run` needs it
@@ -69,7 +69,7 @@ def _natively(run: TrainConfig, region: str, group: InstanceGroup, path: KeyPath
         yield warning((*path, "instance_type"), plan.tight(), plan.remedy())
 
 
-def _with_nxdt(run: TrainConfig, group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
+def _with_nxdt(run: TrainConfig, group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
     from podwright.planning import nxdt  # noqa: PLC0415 — only `--run` needs it
 
     problems = nxdt.problems(nxdt.plan_of(run, group.instance_type, group.count))
@@ -108,13 +108,13 @@ def job_costs(settings: Settings, run: Run) -> Iterator[Finding]:
 
 def _partitions(
     settings: Settings, run: Run, partition: str | None = None
-) -> Iterator[tuple[list[Finding], KeyPath, InstanceGroup]]:
+) -> Iterator[tuple[list[Finding], KeyPath, InstanceGroupSection]]:
     """Yield the resources that each partition, or the named one, lacks for a job, with its largest group."""
     from podwright_training.jobs.spec import JobSpec  # noqa: PLC0415 — only `--run` needs it
 
     if not isinstance(run, JobSpec):
         return
-    partitions: dict[str, list[tuple[KeyPath, InstanceGroup]]] = defaultdict(list)
+    partitions: dict[str, list[tuple[KeyPath, InstanceGroupSection]]] = defaultdict(list)
     for index, group in enumerate(settings.cluster.instance_groups):
         is_known = group.instance_type in cluster_instance_types()
         if is_known and group.role == "compute" and group.count and partition in (None, group.partition):
@@ -124,7 +124,7 @@ def _partitions(
         yield list(_of_partition(run, name, groups)), path, largest
 
 
-def _of_partition(job: JobSpec, name: str, groups: Sequence[tuple[KeyPath, InstanceGroup]]) -> Iterator[Finding]:
+def _of_partition(job: JobSpec, name: str, groups: Sequence[tuple[KeyPath, InstanceGroupSection]]) -> Iterator[Finding]:
     """Yield a finding for each resource that a partition lacks for a job: nodes, ranks, accelerator."""
     from podwright_training.neuron import ranks_per_device  # noqa: PLC0415 — only `--run` needs it
 

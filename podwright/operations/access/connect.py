@@ -10,11 +10,11 @@ from podwright.operations.target import NODE_HELP, Target, add_examples, add_tar
 from podwright.settings import names
 from podwright_bootstrap.contract import JOB_USER
 
-ROOT = "root"  # whom HyperPod's nodes give sessions of the default document
+ROOT = "root"  # The user of sessions with the default document on HyperPod's nodes.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the node and the user."""
+    """Add NODE, --user, --document and the cluster."""
     parser.add_argument("node", nargs="?", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else controller")
     parser.add_argument(
         "--user", type=user_name, help=f"user to log in as. Default: the section session's, else {JOB_USER}"
@@ -28,22 +28,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Open the shell; this process becomes the session."""
-    wanted = target(options)
-    cluster = wanted.cluster()
-    node = pick(wanted, cluster, options.node)
+    cluster_target = target(options)
+    cluster = cluster_target.cluster()
+    node = pick(cluster_target, cluster, options.node)
     goal = cluster.session_target(node)
-    document = options.document or (None if options.user else _own_document(wanted))
+    document = options.document or (None if options.user else _settings_document(cluster_target))
     if document or options.user == ROOT:
-        session_plugin.replace_process(wanted.session, goal, document or "")
+        session_plugin.replace_process(cluster_target.session, goal, document or "")
     command = f"sudo su --login {options.user or JOB_USER}"
-    session_plugin.replace_process(wanted.session, goal, session_plugin.INTERACTIVE, command=command)
+    session_plugin.replace_process(cluster_target.session, goal, session_plugin.INTERACTIVE, command=command)
 
 
-def _own_document(wanted: Target) -> str | None:
+def _settings_document(cluster_target: Target) -> str | None:
     """Return the document of the section ``session`` of cluster.yaml, if there is one."""
-    if wanted.file is None:
+    if cluster_target.file is None:
         return None
     from podwright.check.load import load  # pydantic takes 0.1 s to import
 
-    settings = load(wanted.file)
+    settings = load(cluster_target.file)
     return names.operations_name(settings.name) if settings.session else None

@@ -9,9 +9,9 @@ import os
 from threading import Thread
 from typing import IO
 
-KEPT_BYTES = 1 << 20
+TAIL_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 16
-CLOSE_LIMIT_S = 10  # a program in the background may have inherited the pipe, and keeps it open
+CLOSE_LIMIT_S = 10  # A background program may have inherited the pipe and keep it open.
 
 
 class Drain(Thread):
@@ -27,7 +27,7 @@ class Drain(Thread):
         """Read until every program has closed the pipe."""
         while chunk := os.read(self._descriptor, CHUNK_BYTES):
             self._tail += chunk
-            del self._tail[:-KEPT_BYTES]
+            del self._tail[:-TAIL_BYTES]
         os.close(self._descriptor)
 
     def text(self) -> str:

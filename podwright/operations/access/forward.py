@@ -16,7 +16,7 @@ LAST_PORT = 65535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the ports and the node."""
+    """Add PORT, NODE, --local-port and the cluster."""
     parser.add_argument("port", type=port, metavar="PORT", help="port on the node that a program serves on 127.0.0.1")
     parser.add_argument("node", nargs="?", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else controller")
     parser.add_argument("--local-port", type=port, metavar="PORT", help="port on this machine. Default: the same")
@@ -28,12 +28,12 @@ def run(options: argparse.Namespace) -> int:
     """Forward until Ctrl-C; this process becomes the session."""
     local = options.local_port or options.port
     _check_free(local)
-    wanted = target(options)
-    cluster = wanted.cluster()
-    node = pick(wanted, cluster, options.node)
+    cluster_target = target(options)
+    cluster = cluster_target.cluster()
+    node = pick(cluster_target, cluster, options.node)
     print(f"http://{HOST}:{local} is port {options.port} of {node.name}; Ctrl-C ends it", file=sys.stderr, flush=True)
     session_plugin.replace_process(
-        wanted.session,
+        cluster_target.session,
         cluster.session_target(node),
         session_plugin.FORWARD,
         portNumber=str(options.port),

@@ -24,12 +24,12 @@ from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.target import NODE_HELP, Target
 from podwright_bootstrap.contract import CONTROLLER, JOB_USER, LOGIN, SLURM_ROOT
 
-CONNECT_LIMIT_S = 60  # until sshd has answered through the session; a node may hang
+CONNECT_LIMIT_S = 60  # A node may hang before its sshd answers through the session.
 CHUNK_BYTES = 1 << 16
-SSH_FAILED = 255  # ssh's own exit status; others are the command's
+SSH_FAILED = 255  # This status is ssh's own; any other is that of the command.
 RUNNING = "Running"
-USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]*\$?")  # useradd's
-SLURM_PATH = f"PATH={SLURM_ROOT}/bin:{SLURM_ROOT}/sbin:$PATH"  # no login shell runs, which would set it
+USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]*\$?")  # useradd accepts no other names.
+SLURM_PATH = f"PATH={SLURM_ROOT}/bin:{SLURM_ROOT}/sbin:$PATH"  # Only a login shell would set it.
 _ACCESS = (
     "put your public key into nodes.users of cluster.yaml, or run `podwright ssh-config --authorize KEY.pub`; "
     "load a key with a passphrase by `ssh-add`"
@@ -62,7 +62,7 @@ class Remote:
         """Run a line of shell and return its output.
 
         Raises:
-            RemoteError: the node is unreachable, or the line failed; the message ends with what it said.
+            RemoteError: the node is unreachable, or the line failed; the message ends with its last line on stderr.
         """
         return self.output(line, stdin=stdin).decode(errors="replace")
 
@@ -126,23 +126,23 @@ class Remote:
 
     def _not_run(self, printed: bytes) -> RemoteError:
         """Return the error for a node that ran something else, such as a command that sshd forces."""
-        last = printed.decode(errors="replace").strip().rpartition("\n")[2]
-        return RemoteError(f"{self.node.name} did not run the command: it printed {last or 'nothing'}", status=0)
+        last_line = printed.decode(errors="replace").strip().rpartition("\n")[2]
+        return RemoteError(f"{self.node.name} did not run the command: it printed {last_line or 'nothing'}", status=0)
 
     def failure(self, status: int, errors: str) -> RemoteError:
         """Return the error for a line that ended with this status and wrote these lines to stderr."""
-        last = next((line for line in reversed(errors.splitlines()) if line.strip()), "no output").strip()
+        last_line = next((line for line in reversed(errors.splitlines()) if line.strip()), "no output").strip()
         if status != SSH_FAILED:
-            return RemoteError(f"{self.node.name}: {last}", status=status)
+            return RemoteError(f"{self.node.name}: {last_line}", status=status)
         if "Permission denied" in errors:
-            return RemoteError(f"{self.node.name} refused every SSH key: {last}", _ACCESS, status=status)
-        ours = next((line for line in errors.splitlines() if line.startswith("podwright: ")), None)
-        reason = ours.removeprefix("podwright: ") if ours else last
+            return RemoteError(f"{self.node.name} refused every SSH key: {last_line}", _ACCESS, status=status)
+        own_message = next((line for line in errors.splitlines() if line.startswith("podwright: ")), None)
+        reason = own_message.removeprefix("podwright: ") if own_message else last_line
         return RemoteError(f"no ssh to {self.node.name} ({self.node.instance_id}): {reason}", status=status)
 
     def _words(self, line: str, mark: bytes) -> list[str]:
         begin = f"printf %s {quoted(mark.decode())}; " if mark else ""
-        # Whatever shell the user has.
+        # The user's own shell may have another syntax.
         script = f"{begin}{SLURM_PATH}; export PATH; {line}"
         return [*self.command, self.node.name, quoted("exec", "/bin/sh", "-c", script)]
 
@@ -161,7 +161,7 @@ def _read_to(mark: bytes, output: IO[bytes]) -> bytes:
 
 
 def _print_as_it_comes(output: IO[bytes]) -> None:
-    """Print text to stdout, which leaves out what a terminal would obey."""
+    """Print text to stdout as it arrives; stdout removes control sequences."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while chunk := os.read(output.fileno(), CHUNK_BYTES):
         sys.stdout.write(decoder.decode(chunk))
@@ -191,43 +191,43 @@ def user_name(text: str) -> str:
     return text
 
 
-def remote(wanted: Target, options: argparse.Namespace) -> Remote:
+def remote(cluster_target: Target, options: argparse.Namespace) -> Remote:
     """Return the node that ``add_remote_arguments`` name.
 
     Raises:
         OperationError: there is no such node, it is not Running, or ssh or the plugin is missing.
     """
-    cluster = wanted.cluster()
-    return connection(wanted, cluster, pick(wanted, cluster, options.node), options)
+    cluster = cluster_target.cluster()
+    return connection(cluster_target, cluster, pick(cluster_target, cluster, options.node), options)
 
 
-def connection(wanted: Target, cluster: Cluster, node: Node, options: argparse.Namespace) -> Remote:
-    """Return a node as ``remote`` does."""
+def connection(cluster_target: Target, cluster: Cluster, node: Node, options: argparse.Namespace) -> Remote:
+    """Return a node to run commands on; errors are those of ``remote``."""
     if shutil.which("ssh") is None:
         raise OperationError("ssh is not on PATH", "install OpenSSH's client")
     session_plugin.require()
-    given = ssh.options(wanted.session, cluster, node, user=options.user, identity=options.identity)
+    ssh_options = ssh.options(cluster_target.session, cluster, node, user=options.user, identity=options.identity)
     ssh.make_folder()
-    flags = [f"-o{keyword}={value}" for keyword, value in given.items()]
+    flags = [f"-o{keyword}={value}" for keyword, value in ssh_options.items()]
     # Nobody answers a prompt; messages about new host keys are no output of the command.
     quiet = ("-oBatchMode=yes", "-oLogLevel=ERROR", f"-oConnectTimeout={CONNECT_LIMIT_S}")
     return Remote(cluster, node, ("ssh", *flags, *quiet, "-T"))
 
 
-def pick(wanted: Target, cluster: Cluster, word: str | None) -> Node:
+def pick(cluster_target: Target, cluster: Cluster, word: str | None) -> Node:
     """Return the running node that an argument names. Default: a login node, else the controller.
 
     Raises:
         OperationError: there is none, or it is not Running.
     """
     if word is None:
-        return front(cluster, wanted.nodes(cluster))
-    (node,) = wanted.nodes(cluster, [word])
+        return front(cluster, cluster_target.nodes(cluster))
+    (node,) = cluster_target.nodes(cluster, [word])
     return running(node)
 
 
 def front(cluster: Cluster, existing: tuple[Node, ...]) -> Node:
-    """Return where people work: a running login node, or else the controller.
+    """Return the node for people: a running login node, or else the controller.
 
     Raises:
         OperationError: neither is known, or the controller is not Running.

@@ -22,7 +22,7 @@ INSTALL_PAGE = (
 )
 # The plugin reads the answer of StartSession, with its token, from this variable: arguments are public.
 VARIABLE = "AWS_SSM_START_SESSION_RESPONSE"
-LAST_VERSION_WITHOUT_VARIABLE = (1, 2, 497, 0)  # as the AWS CLI has it
+LAST_VERSION_WITHOUT_VARIABLE = (1, 2, 497, 0)  # The AWS CLI has the same limit.
 
 SSH = "AWS-StartSSHSession"
 FORWARD = "AWS-StartPortForwardingSession"
@@ -37,7 +37,7 @@ def replace_process(session: Session, target: str, document: str = "", **paramet
         session: the account and region.
         target: ``Cluster.session_target`` of a node.
         document: the session document. Default: the account's own, which opens a shell.
-        parameters: of the document.
+        parameters: the document's parameters, by name.
 
     Raises:
         OperationError: the plugin is missing or too old, or SSM does not start the session.
@@ -106,5 +106,5 @@ def require() -> None:
     version = tuple(map(int, output.split("."))) if re.fullmatch(r"\d+(\.\d+){1,3}", output) else ()
     if version <= LAST_VERSION_WITHOUT_VARIABLE:
         needed = ".".join(map(str, LAST_VERSION_WITHOUT_VARIABLE))
-        said = output or "of an unknown version"
-        raise OperationError(f"{PLUGIN} {said} is too old", f"install a version after {needed}: {INSTALL_PAGE}")
+        version_text = output or "of an unknown version"
+        raise OperationError(f"{PLUGIN} {version_text} is too old", f"install a version after {needed}: {INSTALL_PAGE}")

@@ -16,7 +16,7 @@ from podwright.operations.target import NODE_HELP, Target, add_examples, add_tar
 from podwright.output_file import place_of
 from podwright_bootstrap.host.regular_file import read_text
 
-INCLUDE = "Include podwright/*.config"  # relative to ~/.ssh
+INCLUDE = "Include podwright/*.config"  # ssh resolves the path in ~/.ssh.
 PUBLIC_KEY = re.compile(r"(ssh-|ecdsa-|sk-)\S+ [A-Za-z0-9+/]+=*( .*)?")
 KEY_LIMIT_BYTES = 1 << 16
 AUTHORIZED = "podwright: authorized"
@@ -29,7 +29,7 @@ AUTHORIZE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the nodes, the login and where to write."""
+    """Add NODE, --write, --authorize, and flags for the login and the cluster."""
     parser.add_argument("nodes", nargs="*", metavar="NODE", help=f"{NODE_HELP}. Default: all")
     parser.add_argument("--write", action="store_true", help="write ~/.ssh/podwright/CLUSTER.config and include it")
     parser.add_argument(
@@ -49,21 +49,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print or write a Host block for each node."""
-    wanted = target(options)
-    cluster = wanted.cluster()
-    nodes = wanted.nodes(cluster, options.nodes or None)
+    cluster_target = target(options)
+    cluster = cluster_target.cluster()
+    nodes = cluster_target.nodes(cluster, options.nodes or None)
     if options.authorize:
         key = public_key(options.authorize)
         for node in map(running, nodes if options.nodes else [front(cluster, nodes)]):
-            authorize(wanted, cluster, node, user=options.user, key=key)
+            authorize(cluster_target, cluster, node, user=options.user, key=key)
     running_nodes = [node for node in nodes if node.status == RUNNING]
-    first = front(cluster, nodes) if not options.nodes else None
+    front_node = front(cluster, nodes) if not options.nodes else None
     hosts = [
-        (aliases(cluster, node, is_front=node == first), _options(wanted, cluster, node, options))
+        (aliases(cluster, node, is_front=node == front_node), _options(cluster_target, cluster, node, options))
         for node in running_nodes
     ]
     if options.json:
-        document = {"cluster": cluster.name, "hosts": [{"aliases": names, "options": given} for names, given in hosts]}
+        document = {
+            "cluster": cluster.name,
+            "hosts": [{"aliases": names, "options": ssh_options} for names, ssh_options in hosts],
+        }
         print_json("podwright.ssh-config/1", document)
     if options.write:
         path = write(cluster, text(hosts))
@@ -87,8 +90,8 @@ def aliases(cluster: Cluster, node: Node, *, is_front: bool) -> list[str]:
 def text(hosts: list[tuple[list[str], dict[str, str]]]) -> str:
     """Return the blocks as ssh_config has them."""
     blocks = (
-        "\n".join([f"Host {' '.join(names)}", *(f"    {keyword} {value}" for keyword, value in given.items())])
-        for names, given in hosts
+        "\n".join([f"Host {' '.join(names)}", *(f"    {keyword} {value}" for keyword, value in ssh_options.items())])
+        for names, ssh_options in hosts
     )
     return "".join(f"{block}\n\n" for block in blocks)
 
@@ -97,14 +100,14 @@ def write(cluster: Cluster, blocks: str) -> Path:
     """Write the blocks into podwright's folder, include it from ~/.ssh/config, and return their file."""
     path = ssh.make_folder() / f"{cluster.name}.config"
     _replace(path, f"# Written by `podwright ssh-config --write`; the next run replaces it.\n\n{blocks}")
-    own = Path.home() / ".ssh" / "config"
-    lines = own.read_text(encoding="utf-8") if own.exists() else ""
+    user_config = Path.home() / ".ssh" / "config"
+    lines = user_config.read_text(encoding="utf-8") if user_config.exists() else ""
     if INCLUDE not in (line.strip() for line in lines.splitlines()):
-        _replace(own, f"{INCLUDE}\n\n{lines}")  # at the top: a Host block would swallow it
+        _replace(user_config, f"{INCLUDE}\n\n{lines}")  # A Host block above the line would contain it.
     return path
 
 
-def authorize(wanted: Target, cluster: Cluster, node: Node, *, user: str, key: str) -> None:
+def authorize(cluster_target: Target, cluster: Cluster, node: Node, *, user: str, key: str) -> None:
     """Authorize a key for a user of a node, through Session Manager; existing keys stay.
 
     Raises:
@@ -113,11 +116,11 @@ def authorize(wanted: Target, cluster: Cluster, node: Node, *, user: str, key: s
     line = AUTHORIZE.format(key=quoted(key), done=quoted(AUTHORIZED))
     command = f"sudo su --login {user} --shell /bin/sh --command {quoted(line)}"
     output = session_plugin.run_command(
-        wanted.session, cluster.session_target(node), session_plugin.COMMAND, command=command
+        cluster_target.session, cluster.session_target(node), session_plugin.COMMAND, command=command
     )
     if AUTHORIZED not in output.splitlines():
-        said = " ".join(line for line in output.split("\n") if line and "session with" not in line.lower()).strip()
-        raise OperationError(f"{node.name} did not accept the key of {user}: {said or 'no output'}")
+        message = " ".join(line for line in output.split("\n") if line and "session with" not in line.lower()).strip()
+        raise OperationError(f"{node.name} did not accept the key of {user}: {message or 'no output'}")
 
 
 def public_key(path: Path) -> str:
@@ -135,8 +138,8 @@ def public_key(path: Path) -> str:
     return content
 
 
-def _options(wanted: Target, cluster: Cluster, node: Node, options: argparse.Namespace) -> dict[str, str]:
-    return ssh.options(wanted.session, cluster, node, user=options.user, identity=options.identity)
+def _options(cluster_target: Target, cluster: Cluster, node: Node, options: argparse.Namespace) -> dict[str, str]:
+    return ssh.options(cluster_target.session, cluster, node, user=options.user, identity=options.identity)
 
 
 def _replace(path: Path, content: str) -> None:

@@ -10,7 +10,7 @@ from podwright.operations.target import add_examples, add_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the session's target and port."""
+    """Add TARGET, PORT, --region and --profile."""
     parser.add_argument("target", metavar="TARGET", help="node as sagemaker-cluster:CLUSTERID_GROUP-INSTANCEID")
     parser.add_argument("port", type=int, metavar="PORT", help="port of sshd on the node, 22")
     parser.add_argument("--region", help="region of the cluster. Default: AWS_REGION")

@@ -1,6 +1,6 @@
 """Find resources of a cluster that still cost money: by its tag, by its name, and by references to it.
 
-Every listing needs one read permission. Prices are those of ``podwright.prices``.
+Every listing needs one read permission. Prices are those of ``podwright.list_prices``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ from functools import partial
 from typing import Any
 
 from podwright.diagram import prices
-from podwright.operations.account.bucket import GIB, Contents
-from podwright.operations.account.file_systems import file_system_price
-from podwright.operations.account.session import Session
-from podwright.operations.errors import AwsError, OperationError
-from podwright.prices import (
+from podwright.list_prices import (
     ADDRESS_USD_PER_HOUR,
     BACKUP_USD_PER_GIB_MONTH,
     EBS_USD_PER_GIB_MONTH,
@@ -25,6 +21,10 @@ from podwright.prices import (
     SECRET_USD_PER_MONTH,
     SNAPSHOT_USD_PER_GIB_MONTH,
 )
+from podwright.operations.account.bucket import GIB, Contents
+from podwright.operations.account.file_systems import file_system_price
+from podwright.operations.account.session import Session
+from podwright.operations.errors import AwsError, OperationError
 from podwright.settings import names
 from podwright_constructs import facts
 

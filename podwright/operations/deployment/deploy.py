@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.diagram.resources import read
+from podwright.list_prices import MONTH_H
 from podwright.operations.account.failures import cause_of_deployment
 from podwright.operations.account.session import Session
 from podwright.operations.deployment import planned_changes
@@ -31,7 +32,6 @@ from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import OperationError
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import add_examples, add_profile
-from podwright.prices import MONTH_H
 from podwright.resource_types import CLUSTER
 
 if TYPE_CHECKING:

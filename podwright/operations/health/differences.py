@@ -26,7 +26,7 @@ PUT_BACK = "`podwright deploy` puts it back; to keep it, write it into the setti
 UNDO = "Terraform cannot see it: write it into the settings and deploy, or undo it: `aws sagemaker update-cluster`"
 MADE_AGAIN = "`podwright deploy` makes it again"
 DELETE_IT = "delete it, or write it into the settings"
-SAME = {"tags_all", "inline_policy", "managed_policy_arns"}  # Terraform's copies of what is reported elsewhere
+DUPLICATE_ARGUMENTS = {"tags_all", "inline_policy", "managed_policy_arns"}  # Other arguments report the same values.
 SHOWN = 60
 
 Values = Mapping[str, Any]
@@ -59,7 +59,7 @@ class Plans:
         return _state(self.by_settings)
 
     def place(self, address: str) -> KeyPath:
-        """Return where a finding about a resource is: the part and its construct's path."""
+        """Return the path of a finding about a resource: its stack, and the path of its construct."""
         return (self.part, self.paths.get(address, address))
 
 
@@ -84,7 +84,7 @@ def findings_of_cluster(settings: Settings, plans: Plans, session: Session) -> l
     Raises:
         OperationError: AWS does not answer.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for address, values in plans.state.items():
         if not _is(CLUSTER, address):
             continue
@@ -93,12 +93,15 @@ def findings_of_cluster(settings: Settings, plans: Plans, session: Session) -> l
         except AwsError as error:
             if not error.absent:
                 raise
-            found.append(_error("gone", ("cluster",), f"{settings.name} is gone from AWS", MADE_AGAIN))
+            findings.append(_error("gone", ("cluster",), f"{settings.name} is gone from AWS", MADE_AGAIN))
             continue
-        wanted, made = json.loads(values["desired_state"]), json.loads(answer["ResourceDescription"]["Properties"])
-        found += [_of_cluster(settings, path, was, now) for path, was, now in unequal(wanted, as_made(wanted, made))]
-        found += _software(settings, session)
-    return found
+        deployed, current = json.loads(values["desired_state"]), json.loads(answer["ResourceDescription"]["Properties"])
+        findings += [
+            _cluster_finding(settings, path, was, now)
+            for path, was, now in unequal(deployed, as_made(deployed, current))
+        ]
+        findings += _software(settings, session)
+    return findings
 
 
 def _pending(plans: Plans) -> Iterator[Finding]:
@@ -117,7 +120,7 @@ def _pending(plans: Plans) -> Iterator[Finding]:
 
 
 def _edited(plans: Plans) -> Iterator[Finding]:
-    """Yield resources that AWS has otherwise than the last deployment left them, or not at all."""
+    """Yield resources that were changed in AWS since the last deployment, or deleted."""
     now, changed = _state(plans.by_aws), {item["address"]: item for item in plans.by_aws.get("resource_changes", ())}
     for address, values in plans.state.items():
         item = changed.get(address)
@@ -131,20 +134,20 @@ def _edited(plans: Plans) -> Iterator[Finding]:
             yield _error("edited", (*plans.place(address), ".".join(path)), message, PUT_BACK)
 
 
-def _differing(wanted: Values | None, change: Values) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield path and both values where AWS's differ from wanted ones, in arguments that the change would set.
+def _differing(deployed: Values | None, change: Values) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield path, deployed value and AWS's value of each difference in arguments that the change would set.
 
     An argument that refers to another edited resource is unknown until the deployment, and may be edited itself.
     """
     before, after, unknown = (change.get(key) or {} for key in ("before", "after", "after_unknown"))
-    for key in sorted({*before, *after, *unknown} - SAME):
+    for key in sorted({*before, *after, *unknown} - DUPLICATE_ARGUMENTS):
         if unknown.get(key) or _plain(before.get(key)) != _plain(after.get(key)):
-            for path, was, now in unequal((wanted or {}).get(key), before.get(key)):
+            for path, was, now in unequal((deployed or {}).get(key), before.get(key)):
                 yield (key, *path), was, now
 
 
 def _overwritten(plans: Plans) -> Iterator[Finding]:
-    """Yield objects with another content: nodes run the scripts as root."""
+    """Yield uploaded objects whose content was changed: nodes run the scripts as root."""
     for item in plans.by_aws.get("resource_drift", ()):
         change = item["change"]
         if item["type"] == "aws_s3_object" and change["after"] and change["before"]["etag"] != change["after"]["etag"]:
@@ -155,42 +158,44 @@ def _overwritten(plans: Plans) -> Iterator[Finding]:
 
 def _added_rules(plans: Plans, session: Session) -> Iterator[Finding]:
     """Yield rules of created security groups that are in no state."""
-    known = {values.get("security_group_rule_id") for values in plans.state.values()}
+    rule_ids = {values.get("security_group_rule_id") for values in plans.state.values()}
     for address, values in plans.state.items():
         if not address.startswith("aws_security_group."):
             continue
-        wanted = [{"Name": "group-id", "Values": [values["id"]]}]
-        rules = session.items("ec2", "describe_security_group_rules", "SecurityGroupRules", Filters=wanted)
+        filters = [{"Name": "group-id", "Values": [values["id"]]}]
+        rules = session.items("ec2", "describe_security_group_rules", "SecurityGroupRules", Filters=filters)
         for rule in rules:
-            if rule["SecurityGroupRuleId"] not in known:
-                where = (*plans.place(address), rule["SecurityGroupRuleId"])
-                yield _error("added", where, f"AWS has one more rule: {_rule(rule)}", DELETE_IT)
+            if rule["SecurityGroupRuleId"] not in rule_ids:
+                path = (*plans.place(address), rule["SecurityGroupRuleId"])
+                yield _error("added", path, f"AWS has one more rule: {_rule(rule)}", DELETE_IT)
 
 
 def _rule(rule: Values) -> str:
     direction = "to" if rule["IsEgress"] else "from"
-    other = next((rule[key] for key in ("CidrIpv4", "CidrIpv6", "PrefixListId") if rule.get(key)), "")
-    other = other or rule.get("ReferencedGroupInfo", {}).get("GroupId", "anywhere")
+    peer = next((rule[key] for key in ("CidrIpv4", "CidrIpv6", "PrefixListId") if rule.get(key)), "")
+    peer = peer or rule.get("ReferencedGroupInfo", {}).get("GroupId", "anywhere")
     ports = "all" if rule["IpProtocol"] == "-1" else f"{rule['IpProtocol']} {rule['FromPort']}-{rule['ToPort']}"
-    return f"{ports} {direction} {other}"
+    return f"{ports} {direction} {peer}"
 
 
 def _added_policies(plans: Plans, session: Session) -> Iterator[Finding]:
     """Yield policies of created roles that are in no state."""
-    known = {(item["role"], item["name"]) for key, item in plans.state.items() if _is("aws_iam_role_policy", key)}
+    policy_names = {
+        (item["role"], item["name"]) for key, item in plans.state.items() if _is("aws_iam_role_policy", key)
+    }
     for address, values in plans.state.items():
         if not _is("aws_iam_role", address):
             continue
         role = values["name"]
         inline = session.items("iam", "list_role_policies", "PolicyNames", RoleName=role)
         attached = session.items("iam", "list_attached_role_policies", "AttachedPolicies", RoleName=role)
-        added = [name for name in inline if (role, name) not in known]
+        added = [name for name in inline if (role, name) not in policy_names]
         for name in [*added, *(item["PolicyArn"] for item in attached)]:
             yield _error("added", plans.place(address), f"role {role} has one more policy: {name}", DELETE_IT)
 
 
-def _of_cluster(settings: Settings, path: tuple[str, ...], was: Any, now: Any) -> Finding:
-    """Return a finding at the group's line of the file where there is one."""
+def _cluster_finding(settings: Settings, path: tuple[str, ...], was: Any, now: Any) -> Finding:
+    """Return a finding about the cluster, placed at the instance group in the settings file if it is about one."""
     names = [group.name for group in settings.cluster.instance_groups]
     message = f"{'.'.join(path)}: AWS has {_short(now)}, deployed was {_short(was)}"
     in_file: KeyPath = ("cluster",)
@@ -213,14 +218,14 @@ def _software(settings: Settings, session: Session) -> Iterator[Finding]:
             )
 
 
-def unequal(wanted: Any, made: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield path and both values where two values differ; items of lists go by their name."""
-    wanted, made = _by_name(_parsed(wanted)), _by_name(_parsed(made))
-    if isinstance(wanted, dict) and isinstance(made, dict):
-        for key in dict.fromkeys([*wanted, *made]):
-            yield from unequal(wanted.get(key), made.get(key), (*path, str(key)))
-    elif _plain(wanted) != _plain(made):
-        yield path, wanted, made
+def unequal(deployed: Any, current: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield path and both values of each difference; items of lists are matched by name."""
+    deployed, current = _by_name(_parsed(deployed)), _by_name(_parsed(current))
+    if isinstance(deployed, dict) and isinstance(current, dict):
+        for key in dict.fromkeys([*deployed, *current]):
+            yield from unequal(deployed.get(key), current.get(key), (*path, str(key)))
+    elif _plain(deployed) != _plain(current):
+        yield path, deployed, current
 
 
 def _by_name(value: Any) -> Any:
@@ -257,12 +262,12 @@ def _is(kind: str, address: str) -> bool:
     return address.partition(".")[0] == kind
 
 
-def _error(code: str, where: KeyPath, message: str, hint: str) -> Finding:
-    return Finding(Level.ERROR, code, where, message, hint)
+def _error(code: str, path: KeyPath, message: str, hint: str) -> Finding:
+    return Finding(Level.ERROR, code, path, message, hint)
 
 
 def _short(value: Any) -> str:
-    """Return a value in a few words."""
+    """Return a value as text, cut off after 60 characters."""
     if value is None:
         return "nothing"
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)

@@ -33,7 +33,7 @@ TOOLS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the cluster."""
+    """Add the cluster and --json."""
     add_target_arguments(parser)
     add_examples(parser, "podwright doctor", "podwright doctor --cluster research --region us-east-1 --json")
 
@@ -46,54 +46,55 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: no cluster is named, or AWS does not answer.
     """
-    wanted = target(options)
-    found = list(_here(wanted))
+    cluster_target = target(options)
+    findings = list(_on_this_machine(cluster_target))
     try:
-        account = str(wanted.session.call("sts", "get_caller_identity")["Account"])
+        account = str(cluster_target.session.call("sts", "get_caller_identity")["Account"])
     except OperationError:
         if not options.json:
-            _print(wanted, found)
+            _print(cluster_target, findings)
         raise
-    found += _in_aws(wanted, account)
+    findings += _in_aws(cluster_target, account)
     if options.json:
-        found_in = {"cluster": wanted.name, "account": account, "region": wanted.session.region}
-        print_json(SCHEMA, {**found_in, "findings": [finding.to_dict() for finding in found]})
+        account_fields = {"cluster": cluster_target.name, "account": account, "region": cluster_target.session.region}
+        print_json(SCHEMA, {**account_fields, "findings": [finding.to_dict() for finding in findings]})
     else:
-        _print(wanted, found)
-        print(f"{wanted.name} in {wanted.session.region}, account {account}: {summary(found) or 'no problems'}")
-    return FAILED if any(finding.level is Level.ERROR for finding in found) else OK
+        _print(cluster_target, findings)
+        place = f"{cluster_target.name} in {cluster_target.session.region}, account {account}"
+        print(f"{place}: {summary(findings) or 'no problems'}")
+    return FAILED if any(finding.level is Level.ERROR for finding in findings) else OK
 
 
-def _print(wanted: Target, found: Iterable[Finding]) -> None:
-    text = wanted.file.read_text(encoding="utf-8") if wanted.file else ""
-    write(found, file=wanted.file or Path(wanted.name), text=text, stream=sys.stdout)
+def _print(cluster_target: Target, findings: Iterable[Finding]) -> None:
+    text = cluster_target.file.read_text(encoding="utf-8") if cluster_target.file else ""
+    write(findings, file=cluster_target.file or Path(cluster_target.name), text=text, stream=sys.stdout)
 
 
-def _here(wanted: Target) -> Iterator[Finding]:
+def _on_this_machine(cluster_target: Target) -> Iterator[Finding]:
     """Yield problems of this machine: tools, and the settings file."""
     yield from _tools()
-    if wanted.file:
+    if cluster_target.file:
         from podwright.check.report import check  # --help need not wait for pydantic
 
-        yield from check(wanted.file).findings
+        yield from check(cluster_target.file).findings
 
 
-def _in_aws(wanted: Target, account: str) -> Iterator[Finding]:
-    """Yield the findings of all areas; an area that AWS does not answer for is a finding itself."""
-    if wanted.file:
-        from podwright.check.report import check, check_live  # as above
+def _in_aws(cluster_target: Target, account: str) -> Iterator[Finding]:
+    """Yield problems in AWS; if AWS does not answer for an area, such as the role, that is a finding itself."""
+    if cluster_target.file:
+        from podwright.check.report import check, check_live  # --help need not wait for pydantic
 
-        report = check(wanted.file)
+        report = check(cluster_target.file)
         yield from (finding for finding in check_live(report).findings if finding not in report.findings)
     try:
-        cluster = wanted.cluster()
+        cluster = cluster_target.cluster()
     except ArgumentError as error:
         yield _finding(Level.INFO, "no-cluster", (), str(error), error.hint)
         return
     areas: Iterable[Callable[[], Iterable[Finding]]] = (
-        partial(_scripts, wanted, cluster),
-        partial(_role, wanted.session, cluster, account),
-        partial(_failures, wanted.session, cluster),
+        partial(_scripts, cluster_target, cluster),
+        partial(_role, cluster_target.session, cluster, account),
+        partial(_failures, cluster_target.session, cluster),
     )
     for area in areas:
         try:
@@ -109,13 +110,13 @@ def _tools() -> Iterator[Finding]:
             yield _finding(Level.WARNING, "missing-tool", (), f"no {name} on PATH", f"it {use}")
 
 
-def _scripts(wanted: Target, cluster: Cluster) -> Iterator[Finding]:
-    found = dict(changed_scripts(wanted.session, cluster))
-    stack = stacks(wanted.name, folder=Path.cwd())["cluster"]
-    if wanted.file and stack.was_initialized:
-        found |= dict(changed_uploads(wanted.session, stack))
+def _scripts(cluster_target: Target, cluster: Cluster) -> Iterator[Finding]:
+    reason_by_uri = dict(changed_scripts(cluster_target.session, cluster))
+    stack = stacks(cluster_target.name, folder=Path.cwd())["cluster"]
+    if cluster_target.file and stack.was_initialized:
+        reason_by_uri |= dict(changed_uploads(cluster_target.session, stack))
     hint = "nodes run it as root: find out who wrote it, delete it, and deploy the cluster stack again"
-    for uri, reason in found.items():
+    for uri, reason in reason_by_uri.items():
         yield _finding(Level.ERROR, "changed-script", ("cluster",), f"{uri} {reason}", hint)
 
 

@@ -24,7 +24,7 @@ SCHEMA = "podwright.drift/1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the file."""
+    """Add FILE, --profile and --json."""
     add_file(parser)
     add_profile(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Report every difference; 1 if there is one.
+    """Report every difference; return 1 if there is one.
 
     Raises:
         PodwrightError: the file is wrong, nothing was deployed from this folder, or AWS does not answer.
@@ -41,21 +41,21 @@ def run(options: argparse.Namespace) -> int:
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
-    found: list[Finding] = []
+    findings: list[Finding] = []
     with kit.locked("drift"):
         kit.synthesize()
         for part, stack in stacks(settings.name, folder=kit.folder).items():
             stack.check_owner(account_id=session.account_id, region=settings.region)
             plans = Plans.of(part, stack)
-            found += [*findings_of_stack(plans, session), *findings_of_cluster(settings, plans, session)]
+            findings += [*findings_of_stack(plans, session), *findings_of_cluster(settings, plans, session)]
     document = Document.read(options.file)
-    found = [_located(finding, document) for finding in found]
+    findings = [_located(finding, document) for finding in findings]
     if options.json:
-        print_json(SCHEMA, {"cluster": settings.name, "findings": [finding.to_dict() for finding in found]})
+        print_json(SCHEMA, {"cluster": settings.name, "findings": [finding.to_dict() for finding in findings]})
     else:
-        write(found, file=options.file, text=document.shown, stream=sys.stdout)
-        print(f"{settings.name}: {summary(found) or 'AWS, the state and the settings agree'}")
-    return FAILED if any(finding.level is not Level.INFO for finding in found) else OK
+        write(findings, file=options.file, text=document.shown, stream=sys.stdout)
+        print(f"{settings.name}: {summary(findings) or 'AWS, the state and the settings agree'}")
+    return FAILED if any(finding.level is not Level.INFO for finding in findings) else OK
 
 
 def _located(finding: Finding, document: Document) -> Finding:

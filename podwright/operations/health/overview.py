@@ -17,7 +17,7 @@ from podwright.operations.account.failures import Cause, causes
 from podwright.operations.account.file_systems import FileSystem, file_systems
 from podwright.operations.account.session import Session
 from podwright.operations.errors import OperationError
-from podwright.operations.jobs.slurm import Job, queue
+from podwright.operations.jobs.slurm_jobs import Job, queue
 from podwright.operations.nodes.slurm_states import controller_shell
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class Event:
 
     time: datetime
     level: str
-    resource: str  # the instance, group or cluster
+    resource: str  # Instance id, group or cluster.
     description: str
 
 
 @dataclass(frozen=True)
 class GroupState:
-    """A group, its nodes by status, operations in progress, and its price; None where EC2 publishes none."""
+    """An instance group, its number of nodes by status, operations in progress, and its price, None if EC2 has none."""
 
     group: InstanceGroup
     statuses: dict[str, int]
@@ -51,23 +51,23 @@ class GroupState:
 
 @dataclass(frozen=True)
 class Overview:
-    """The state of a cluster. ``missing`` says which parts were not read and why."""
+    """The state of a cluster; ``missing`` names the parts that could not be read, with the reason."""
 
     cluster: Cluster
     groups: tuple[GroupState, ...]
     nodes: tuple[Node, ...]
-    zones: dict[str, str]  # by instance id
+    zones: dict[str, str]  # Availability zones by instance id.
     file_systems: tuple[FileSystem, ...]
-    others: tuple[Leftover, ...]  # database, endpoints and NAT gateways that were created with the cluster
+    other_resources: tuple[Leftover, ...]  # Database, endpoints and NAT gateways of the cluster.
     events: tuple[Event, ...]
-    jobs: tuple[Job, ...] | None  # None where they were not asked for, or the controller did not answer
+    jobs: tuple[Job, ...] | None  # None without --jobs, or if the controller did not answer.
     causes: tuple[Cause, ...]
-    drift: tuple[str, ...]  # groups that the settings file has otherwise
+    drift: tuple[str, ...]  # Groups that differ from the settings file, each with both counts.
     missing: tuple[str, ...]
 
     @property
     def usd_per_hour(self) -> float:
-        """The known prices of everything shown, EC2 on-demand based; training plans are paid in advance."""
+        """The sum of all prices that are published, on demand; training plans are paid in advance."""
         nodes = sum(item.usd_per_hour or 0 for item in self.groups)
         return nodes + sum(item.usd_per_hour or 0 for item in self._parts)
 
@@ -79,7 +79,7 @@ class Overview:
 
     @property
     def _parts(self) -> tuple[FileSystem | Leftover, ...]:
-        return (*self.file_systems, *self.others)
+        return (*self.file_systems, *self.other_resources)
 
     @property
     def is_healthy(self) -> bool:
@@ -139,7 +139,7 @@ def overview(session: Session, name: str, *, jobs: bool = False, file: Path | No
         nodes=nodes,
         zones=dict(optional("zones", lambda: _zones(session, cluster, nodes)) or ()),
         file_systems=tuple(optional("file systems", lambda: tuple(file_systems(session, cluster))) or ()),
-        others=tuple(optional("other costs", other_costs) or ()),
+        other_resources=tuple(optional("other costs", other_costs) or ()),
         events=events,
         jobs=optional("jobs", queued) if jobs else None,
         causes=tuple(causes(cluster, messages)),
@@ -160,10 +160,10 @@ def _is_current(event: Event, cluster: Cluster, nodes: Sequence[Node]) -> bool:
 
 
 def _drift(cluster: Cluster, file: Path | None) -> Iterator[str]:
-    """Yield the groups that a settings file describes otherwise than AWS.
+    """Yield the groups whose number of nodes differs between a settings file and AWS.
 
     Raises:
-        OperationError: the file has errors; what AWS runs is shown without it.
+        OperationError: the file has errors.
     """
     if file is None:
         return
@@ -172,14 +172,14 @@ def _drift(cluster: Cluster, file: Path | None) -> Iterator[str]:
 
     report = check(file)
     if report.settings is None or has_errors(report.findings):
-        reason = f"{file} has {summary(report.findings)}, which `podwright check` shows; all else is what AWS runs"
+        reason = f"{file} has {summary(report.findings)}, which `podwright check` shows; the rest is AWS's state"
         raise OperationError(reason)
     settings = report.settings
-    wanted = {group.name: group.count for group in settings.cluster.instance_groups}
-    existing = {group.name: group.target_count for group in cluster.groups}
-    for name in dict.fromkeys([*wanted, *existing]):
-        if wanted.get(name) != existing.get(name):
-            yield f"{name}: AWS has {_nodes(existing.get(name))}, {file.name} says {_nodes(wanted.get(name))}"
+    configured = {group.name: group.count for group in settings.cluster.instance_groups}
+    running = {group.name: group.target_count for group in cluster.groups}
+    for name in dict.fromkeys([*configured, *running]):
+        if configured.get(name) != running.get(name):
+            yield f"{name}: AWS has {_nodes(running.get(name))}, {file.name} says {_nodes(configured.get(name))}"
 
 
 def _nodes(count: int | None) -> str:
@@ -203,8 +203,8 @@ def _zones(session: Session, cluster: Cluster, nodes: Iterable[Node]) -> list[tu
     subnet_ids = sorted({*cluster.subnet_ids, *(subnet for group in cluster.groups for subnet in group.subnet_ids)})
     if not subnet_ids:
         return []
-    found = session.items("ec2", "describe_subnets", "Subnets", SubnetIds=subnet_ids)
-    with_ipv4 = (item for item in found if item.get("CidrBlock"))
+    described = session.items("ec2", "describe_subnets", "Subnets", SubnetIds=subnet_ids)
+    with_ipv4 = (item for item in described if item.get("CidrBlock"))
     subnets = [(ipaddress.ip_network(item["CidrBlock"]), item["AvailabilityZone"]) for item in with_ipv4]
     placed = [(node, ipaddress.ip_address(node.private_ip)) for node in nodes if node.private_ip]
     return [(node.instance_id, zone) for node, address in placed for block, zone in subnets if address in block]

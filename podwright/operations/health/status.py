@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WATCH_S = 10
-NODES_SHOWN = 24  # of more, only those that do not run
+NODES_SHOWN = 24  # A larger cluster's table has only the nodes that do not run.
 GROUPS = (
     Column("GROUP"),
     Column("ROLE", rank=3),
@@ -56,7 +56,7 @@ EVENTS = (Column("EVENT", rank=2), Column("LEVEL"), Column("RESOURCE", rank=1), 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the cluster, and how often to look."""
+    """Add the cluster, --watch, --jobs and --wait."""
     add_target_arguments(parser)
     parser.add_argument(
         "--watch",
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"redraw every SECONDS ({WATCH_S} if left out) until q or Ctrl-C",
     )
-    parser.add_argument("--jobs", action="store_true", help="also Slurm's jobs, from the controller")
+    parser.add_argument("--jobs", action="store_true", help="also show Slurm's jobs, which the controller lists")
     parser.add_argument(
         "--wait", action="store_true", help="first wait until the cluster is InService with all its nodes, or Failed"
     )
@@ -75,157 +75,159 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the state; return 1 if the cluster or a node has failed."""
-    wanted = target(options)
+    cluster_target = target(options)
     if options.watch and (options.json or not sys.stdout.isatty()):
         raise ArgumentError("--watch draws on a terminal", "in a pipe, repeat `podwright status --json`")
     if options.watch:
-        return _watch(wanted, options.watch, jobs=options.jobs)
-    found = (_settled if options.wait else _look)(wanted, jobs=options.jobs)
+        return _watch(cluster_target, options.watch, jobs=options.jobs)
+    snapshot = (_read_settled if options.wait else _read)(cluster_target, jobs=options.jobs)
     if options.json:
-        print_json("podwright.status/1", to_document(found))
+        print_json("podwright.status/1", to_document(snapshot))
     else:
         to = console()
         with to.capture() as capture:
-            to.print(render(found, width=to.width))
+            to.print(render(snapshot, width=to.width))
         text = capture.get()
         to.file.write(text if to.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
-    return 0 if found.is_healthy else 1
+    return 0 if snapshot.is_healthy else 1
 
 
-def render(found: Overview, *, width: int) -> RenderableType:
+def render(snapshot: Overview, *, width: int) -> RenderableType:
     """Return the whole screen for a terminal of this width."""
     from rich.console import Group  # --help and --json need no rich
 
-    return Group(_heading(found), *_tables(found, width=width), *_causes(found))
+    return Group(_heading(snapshot), *_tables(snapshot, width=width), *_causes(snapshot))
 
 
-def _screen(found: Overview, looked: str, *, width: int) -> RenderableType:
+def _screen(snapshot: Overview, update_line: str, *, width: int) -> RenderableType:
     """Return the screen of ``--watch``: a terminal cuts the end off, so causes come before tables."""
     from rich.console import Group
     from rich.text import Text
 
-    return Group(_heading(found), Text(looked, style="dim"), *_causes(found), *_tables(found, width=width))
+    return Group(
+        _heading(snapshot), Text(update_line, style="dim"), *_causes(snapshot), *_tables(snapshot, width=width)
+    )
 
 
-def _causes(found: Overview) -> list[RenderableType]:
+def _causes(snapshot: Overview) -> list[RenderableType]:
     """Return likely causes of failures, differences from the settings file, and calls that failed."""
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for cause in found.causes:
+    for cause in snapshot.causes:
         parts += [Text(), Text(f"failed: {cause.message}", style="bold red")]
         parts += [Text(f"likely: {cause.cause}"), Text(f"look:   {cause.command}")]
-    if found.drift:
-        parts += [Text(), Text(f"drift: {'; '.join(found.drift)}: `podwright drift` shows all", style="yellow")]
-    return parts + [Text(f"not shown: {line}", style="yellow") for line in found.missing]
+    if snapshot.drift:
+        parts += [Text(), Text(f"drift: {'; '.join(snapshot.drift)}: `podwright drift` shows all", style="yellow")]
+    return parts + [Text(f"not shown: {line}", style="yellow") for line in snapshot.missing]
 
 
-def _tables(found: Overview, *, width: int) -> list[RenderableType]:
+def _tables(snapshot: Overview, *, width: int) -> list[RenderableType]:
     """Return groups, nodes, file systems, other costs, jobs and events, each with an empty line before it."""
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(), table(GROUPS, [_group_row(item) for item in found.groups], width=width)]
-    shown = _nodes_shown(found)
+    parts: list[RenderableType] = [Text(), table(GROUPS, [_group_row(item) for item in snapshot.groups], width=width)]
+    shown = _nodes_shown(snapshot)
     if shown:
         parts += [Text(), table(NODES, shown, width=width)]
-    if len(shown) < len(found.nodes):
-        others = f"{len(found.nodes) - len(shown)} {'other ' if shown else ''}nodes run"
-        parts.append(Text(f"{others}: `podwright nodes list` shows all"))
-    if found.file_systems:
-        parts += [Text(), table(FILE_SYSTEMS, list(_file_system_rows(found)), width=width)]
-    if found.others:
-        rows = [(item.id, item.kind, item.detail, _price(item.usd_per_hour)) for item in found.others]
+    if len(shown) < len(snapshot.nodes):
+        running_line = f"{len(snapshot.nodes) - len(shown)} {'other ' if shown else ''}nodes run"
+        parts.append(Text(f"{running_line}: `podwright nodes list` shows all"))
+    if snapshot.file_systems:
+        parts += [Text(), table(FILE_SYSTEMS, list(_file_system_rows(snapshot)), width=width)]
+    if snapshot.other_resources:
+        rows = [(item.id, item.kind, item.detail, _price(item.usd_per_hour)) for item in snapshot.other_resources]
         parts += [Text(), table(OTHERS, rows, width=width)]
-    if found.jobs:
-        parts += [Text(), table(job_table.COLUMNS, [job_table.row(job) for job in found.jobs], width=width)]
-    elif found.jobs is not None:
+    if snapshot.jobs:
+        parts += [Text(), table(job_table.COLUMNS, [job_table.row(job) for job in snapshot.jobs], width=width)]
+    elif snapshot.jobs is not None:
         parts += [Text(), Text("no jobs")]
-    if found.events:
-        rows = [(age(event.time) + " ago", event.level, event.resource, event.description) for event in found.events]
+    if snapshot.events:
+        rows = [(age(event.time) + " ago", event.level, event.resource, event.description) for event in snapshot.events]
         parts += [Text(), table(EVENTS, rows, width=width)]
     return parts
 
 
-def to_document(found: Overview) -> dict[str, object]:
+def to_document(snapshot: Overview) -> dict[str, object]:
     """Return the state as ``--json`` prints it."""
     return {
-        "cluster": found.cluster.name,
-        "arn": found.cluster.arn,
-        "region": found.cluster.region,
-        "status": found.cluster.status,
-        "healthy": found.is_healthy,
-        "failure_message": found.cluster.failure_message,
-        "created_at": found.cluster.created_at,
-        "usd_per_hour": round(found.usd_per_hour, 4),
-        "unpriced": found.unpriced,
-        "groups": [_group_document(item) for item in found.groups],
-        "nodes": [{**to_dict(node), "zone": found.zones.get(node.instance_id, "")} for node in found.nodes],
-        "file_systems": found.file_systems,
+        "cluster": snapshot.cluster.name,
+        "arn": snapshot.cluster.arn,
+        "region": snapshot.cluster.region,
+        "status": snapshot.cluster.status,
+        "healthy": snapshot.is_healthy,
+        "failure_message": snapshot.cluster.failure_message,
+        "created_at": snapshot.cluster.created_at,
+        "usd_per_hour": round(snapshot.usd_per_hour, 4),
+        "unpriced": snapshot.unpriced,
+        "groups": [_group_document(item) for item in snapshot.groups],
+        "nodes": [{**to_dict(node), "zone": snapshot.zones.get(node.instance_id, "")} for node in snapshot.nodes],
+        "file_systems": snapshot.file_systems,
         "others": [
             {"kind": item.kind, "id": item.id, "detail": item.detail, "usd_per_hour": item.usd_per_hour}
-            for item in found.others
+            for item in snapshot.other_resources
         ],
-        "events": found.events,
-        "jobs": found.jobs,
-        "drift": found.drift,
-        "causes": [cause._asdict() for cause in found.causes],
-        "missing": found.missing,
+        "events": snapshot.events,
+        "jobs": None if snapshot.jobs is None else [job.to_dict() for job in snapshot.jobs],
+        "drift": snapshot.drift,
+        "causes": [cause._asdict() for cause in snapshot.causes],
+        "missing": snapshot.missing,
     }
 
 
-def _look(wanted: Target, *, jobs: bool) -> Overview:
-    return overview(wanted.session, wanted.name, jobs=jobs, file=wanted.file)
+def _read(cluster_target: Target, *, jobs: bool) -> Overview:
+    return overview(cluster_target.session, cluster_target.name, jobs=jobs, file=cluster_target.file)
 
 
-def _watch(wanted: Target, seconds: float, *, jobs: bool) -> int:
-    """Draw until q or Ctrl-C. A call that fails leaves the last screen, with the reason above it."""
+def _watch(cluster_target: Target, seconds: float, *, jobs: bool) -> int:
+    """Redraw the screen until q or Ctrl-C; if a call fails, the last screen stays, with the reason above it."""
     from rich.live import Live
 
     to = console()
-    found = _look(wanted, jobs=jobs)
+    snapshot = _read(cluster_target, jobs=jobs)
     failure = ""
     with quit_key() as quit_pressed, Live(console=to, screen=True, auto_refresh=False) as live:
         while True:
-            looked = f"{time.strftime('%H:%M:%S')}, every {seconds:g} s; q ends. {failure}"
-            live.update(_screen(found, looked, width=to.width), refresh=True)
+            update_line = f"{time.strftime('%H:%M:%S')}, every {seconds:g} s; q ends. {failure}"
+            live.update(_screen(snapshot, update_line, width=to.width), refresh=True)
             if quit_pressed(seconds):
                 return 0
             try:
-                found, failure = _look(wanted, jobs=jobs), ""
+                snapshot, failure = _read(cluster_target, jobs=jobs), ""
             except AwsError as error:
-                failure = f"The last look failed: {error}"
+                failure = f"The last update failed: {error}"
 
 
-def _settled(wanted: Target, *, jobs: bool) -> Overview:
-    """Look until no change is in progress; progress goes to stderr, a line per change."""
-    last = ""
+def _read_settled(cluster_target: Target, *, jobs: bool) -> Overview:
+    """Poll until no change is in progress; each change is a line on stderr."""
+    last_line = ""
     while True:
-        found = _look(wanted, jobs=False)
-        counts = ", ".join(f"{item.group.name} {_count(item)}" for item in found.groups)
-        line = f"{found.cluster.name} is {found.cluster.status}: {counts}"
-        if line != last:
+        snapshot = _read(cluster_target, jobs=False)
+        counts = ", ".join(f"{item.group.name} {_node_count(item)}" for item in snapshot.groups)
+        line = f"{snapshot.cluster.name} is {snapshot.cluster.status}: {counts}"
+        if line != last_line:
             print(line, file=sys.stderr, flush=True)
-        if found.is_settled:
-            return _look(wanted, jobs=True) if jobs else found
-        last = line
+        if snapshot.is_settled:
+            return _read(cluster_target, jobs=True) if jobs else snapshot
+        last_line = line
         time.sleep(WATCH_S)
 
 
-def _heading(found: Overview) -> Text:
+def _heading(snapshot: Overview) -> Text:
     from rich.text import Text
 
-    unpriced = f", without {', '.join(found.unpriced)}" if found.unpriced else ""
-    based = prices.label(found.cluster.region, [group.instance_type for group in found.cluster.groups])
+    unpriced = f", without {', '.join(snapshot.unpriced)}" if snapshot.unpriced else ""
+    based = prices.label(snapshot.cluster.region, [group.instance_type for group in snapshot.cluster.groups])
     return Text.assemble(
-        (found.cluster.name, "bold"),
+        (snapshot.cluster.name, "bold"),
         "  ",
-        state(found.cluster.status),
-        f"  {found.cluster.region}  up {age(found.cluster.created_at)}\n"
-        f"{found.usd_per_hour:.2f} $/h ({based}{unpriced})",
+        state(snapshot.cluster.status),
+        f"  {snapshot.cluster.region}  up {age(snapshot.cluster.created_at)}\n"
+        f"{snapshot.usd_per_hour:.2f} $/h ({based}{unpriced})",
     )
 
 
-def _count(item: GroupState) -> str:
+def _node_count(item: GroupState) -> str:
     return f"{item.group.current_count}/{item.group.target_count}"
 
 
@@ -241,7 +243,7 @@ def _group_row(item: GroupState) -> tuple[str, ...]:
         group.name,
         group.role,
         group.instance_type,
-        _count(item),
+        _node_count(item),
         ", ".join(counts) or group.status,
         "plan" if group.training_plan_arn else _price(item.usd_per_hour),
         group.image_version,
@@ -269,27 +271,27 @@ def _group_document(item: GroupState) -> dict[str, object]:
     }
 
 
-def _nodes_shown(found: Overview) -> list[tuple[str, ...]]:
+def _nodes_shown(snapshot: Overview) -> list[tuple[str, ...]]:
     """Return the rows of all nodes; for large clusters, only of nodes that do not run."""
-    few = len(found.nodes) <= NODES_SHOWN
+    few = len(snapshot.nodes) <= NODES_SHOWN
     return [
         (
             node.name,
             f"{node.group}/{node.index}",
             node.status,
             node.instance_id,
-            found.zones.get(node.instance_id, ""),
+            snapshot.zones.get(node.instance_id, ""),
             age(node.launched_at),
             node.image_version,
             node.message,
         )
-        for node in found.nodes
+        for node in snapshot.nodes
         if few or node.status != "Running"
     ]
 
 
-def _file_system_rows(found: Overview) -> Iterator[tuple[str, ...]]:
-    for item in found.file_systems:
+def _file_system_rows(snapshot: Overview) -> Iterator[tuple[str, ...]]:
+    for item in snapshot.file_systems:
         used = "?" if item.used_percent is None else f"{item.used_percent:.0f} %"
         capacity = f"{item.capacity_gib:,} GiB"
         yield item.id, item.kind, item.status, capacity, used, _price(item.usd_per_hour)

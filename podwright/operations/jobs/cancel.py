@@ -6,13 +6,13 @@ import argparse
 
 from podwright.operations.access.remote import add_remote_arguments, remote
 from podwright.operations.errors import ArgumentError
-from podwright.operations.jobs import slurm
+from podwright.operations.jobs import slurm_jobs
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import add_examples, add_target_arguments, target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the jobs."""
+    """Add JOB and --yes."""
     parser.add_argument(
         "jobs", nargs="+", metavar="JOB", help="a job's number, or a run's name to cancel all jobs of your run"
     )
@@ -25,34 +25,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Cancel the jobs; a job that has a checkpoint to save gets Slurm's signal first."""
     node = remote(target(options), options)
-    found = _found(slurm.queue(node), options.jobs, node.cluster.name, user_id=int(node.run("id -u")))
-    listed = ", ".join(f"{job.job_id} ({job.name}, {job.user}, {job.state})" for job in found)
+    jobs = _named_jobs(slurm_jobs.queue(node), options.jobs, node.cluster.name, user_id=int(node.run("id -u")))
+    listed = ", ".join(f"{job.job_id} ({job.name}, {job.user}, {job.state})" for job in jobs)
     if not confirm(f"Cancel {listed}?", yes=options.yes):
         return 1
-    slurm.cancel(node, [job.job_id for job in found])
+    slurm_jobs.cancel(node, [job.job_id for job in jobs])
     if options.json:
-        print_json("podwright.cancel/1", {"cluster": node.cluster.name, "canceled": found})
+        print_json("podwright.cancel/1", {"cluster": node.cluster.name, "canceled": [job.to_dict() for job in jobs]})
     else:
         print(f"canceled {listed}")
     return 0
 
 
-def _found(existing: list[slurm.Job], words: list[str], cluster: str, *, user_id: int) -> list[slurm.Job]:
-    """Return the jobs that the words name, each once: any by its number, the user's by the name of job or run.
+def _named_jobs(
+    existing: list[slurm_jobs.Job], words: list[str], cluster: str, *, user_id: int
+) -> list[slurm_jobs.Job]:
+    """Return the jobs that the arguments name, each once: any job by its number, the user's by name or run.
 
     Raises:
-        ArgumentError: a word names none; the message has every such word.
+        ArgumentError: an argument names no job; the message has every such argument.
     """
     named = {word: [job for job in existing if _is_named(job, word, user_id)] for word in words}
     wrong = [word for word, jobs in named.items() if not jobs]
     if wrong:
-        there = ", ".join(f"{job.job_id} ({job.name}, {job.user})" for job in existing) or "none"
+        listed = ", ".join(f"{job.job_id} ({job.name}, {job.user})" for job in existing) or "none"
         raise ArgumentError(
             f"{cluster} has no job {' and '.join(wrong)}",
-            f"jobs that wait or run: {there}; name jobs of other users by their numbers",
+            f"jobs that wait or run: {listed}; name jobs of other users by their numbers",
         )
     return list({job.job_id: job for jobs in named.values() for job in jobs}.values())
 
 
-def _is_named(job: slurm.Job, word: str, user_id: int) -> bool:
+def _is_named(job: slurm_jobs.Job, word: str, user_id: int) -> bool:
     return job.has_number(word) or (job.user_id == user_id and job.has_name(word))

@@ -25,15 +25,15 @@ from podwright.output_file import place_of
 from podwright.planning.on_demand import on_demand
 from podwright_bootstrap.contract import COMPUTE
 
-# Of podwright-train and NxD Training; they stay on the cluster unless asked for.
+# Folders of podwright-train and NxD Training; only --checkpoints fetches them.
 LARGE = ("checkpoints", "hf-steps", "traces", "nxdt/results/checkpoints")
 SCRIPT_BYTES = 1 << 20
 MODEL = "hf"
-SCRIPTS = ("train.sbatch", "nxdt/train.sbatch")  # that trained: the newer one has the run's nodes
+SCRIPTS = ("train.sbatch", "nxdt/train.sbatch")  # The newer one has the run's number of nodes.
 REPORT = Path("report", "index.html")
-JOB = "job.json"  # in the folder of another trainer's run: its checkpoints are not ours to export
+JOB = "job.json"  # A run of another trainer has it; podwright cannot export its checkpoints.
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-_ASKED = re.compile(r"^#SBATCH --(nodes|partition|array)=(\S+)$", re.MULTILINE)
+_SBATCH_VALUES = re.compile(r"^#SBATCH --(nodes|partition|array)=(\S+)$", re.MULTILINE)
 _LIST = "cd {folder} && find . -type f {without} -printf '%s %T@ %P\\0'"
 # A log may grow while it is read: tar then pads or cuts it to the size it had, and ends with 1.
 _PACK = "cd {folder} && tar -c -f - --no-recursion --hard-dereference --null -T - || [ $? = 1 ]"
@@ -64,10 +64,10 @@ class RemoteFile:
     def is_at(self, folder: Path) -> bool:
         """Return True if a folder has this file with the same size and time."""
         try:
-            found = (folder / self.path).stat()
+            status = (folder / self.path).stat()
         except OSError:
             return False
-        return found.st_size == self.size_bytes and int(found.st_mtime) == int(self.modified_s)
+        return status.st_size == self.size_bytes and int(status.st_mtime) == int(self.modified_s)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,27 +101,27 @@ def run(options: argparse.Namespace) -> int:
     if options.usd_per_hour is not None and not options.export:
         raise ArgumentError("--usd-per-hour needs --export, which writes the report with the cost")
     node = remote(target(options), options)
-    found = runs.find(node, options.runs)
-    folder = found.path(name)
-    price = _export(node, found, folder, options.usd_per_hour) if options.export else None
+    run_folders = runs.find(node, options.runs)
+    folder = run_folders.path(name)
+    price = _export(node, run_folders, folder, options.usd_per_hour) if options.export else None
     existing = _list(node, folder, name, without=() if options.checkpoints else LARGE)
-    wanted = [file for file in existing if not file.is_at(to)]
-    _check_space(to, wanted)
+    outdated = [file for file in existing if not file.is_at(to)]
+    _check_space(to, outdated)
     count = 0
-    if wanted:
-        for _ in _bring(node, folder, wanted, to):
+    if outdated:
+        for _ in _bring(node, folder, outdated, to):
             count += 1
-    if count < len(wanted):
+    if count < len(outdated):
         raise OperationError(
-            f"{count} of {len(wanted)} files arrived in {to}: the others no longer exist in {folder}",
+            f"{count} of {len(outdated)} files arrived in {to}: the others no longer exist in {folder}",
             "run the command again, it continues where it stopped",
         )
     if options.json:
-        document = {"cluster": node.cluster.name, "run": name, "folder": to.absolute(), "fetched": wanted}
+        document = {"cluster": node.cluster.name, "run": name, "folder": to.absolute(), "fetched": outdated}
         document["usd_per_hour"] = price.usd_per_hour if price else None
-        print_json("podwright.fetch/1", {**document, "unchanged": len(existing) - len(wanted)})
+        print_json("podwright.fetch/1", {**document, "unchanged": len(existing) - len(outdated)})
         return 0
-    print(summary(wanted, to, unchanged=len(existing) - len(wanted)))
+    print(summary(outdated, to, unchanged=len(existing) - len(outdated)))
     _name_report(to / REPORT, price)
     if line := not_exported([file.path for file in existing], folder):
         print(line)
@@ -137,19 +137,19 @@ def _name_report(report: Path, price: Price | None) -> None:
         print(f"its cost: {price.usd_per_hour:.2f} $/h, {price.source}")
 
 
-def summary(wanted: list[RemoteFile], to: Path, *, unchanged: int) -> str:
+def summary(copied: list[RemoteFile], to: Path, *, unchanged: int) -> str:
     """Return one sentence on the copied and the unchanged files."""
-    size = sum(file.size_bytes for file in wanted)
-    came = f"{_count(len(wanted))}, {_size(size)}, copied to {to}" if wanted else f"nothing new for {to}"
+    size = sum(file.size_bytes for file in copied)
+    came = f"{_count(len(copied))}, {_size(size)}, copied to {to}" if copied else f"nothing new for {to}"
     return f"{came}; {_count(unchanged)} unchanged" if unchanged else came
 
 
 def not_exported(paths: Collection[str], folder: str) -> str:
     """Return a line that names the model, or another trainer's report, if the run lacks it; else an empty string."""
-    what, place = ("report", REPORT.parent.name) if JOB in paths else ("model", MODEL)
+    content, place = ("report", REPORT.parent.name) if JOB in paths else ("model", MODEL)
     if any(path.startswith(f"{place}/") for path in paths):
         return ""
-    return f"no {what} in {folder}/{place}: --export writes it on the cluster first"
+    return f"no {content} in {folder}/{place}: --export writes it on the cluster first"
 
 
 def _count(files: int) -> str:
@@ -165,37 +165,39 @@ def _size(size_bytes: int) -> str:
 def _price(node: Remote, folder: str) -> Price | None:
     """Return EC2's on-demand price of a run's nodes; None if they change, were paid in advance, or are not known."""
     newest = f"newest=$(ls -t {quoted(*SCRIPTS)} 2>/dev/null | head -n 1)"
-    read = f'[ -f "$newest" ] && head -c {SCRIPT_BYTES} "$newest"'  # a pipe would never end
+    read = (
+        f'[ -f "$newest" ] && head -c {SCRIPT_BYTES} "$newest"'  # A user may have put a pipe there, which never ends.
+    )
     script = node.run(f"cd {quoted(folder)} 2>/dev/null && {{ {newest}; {read}; }}; true")
-    asked = dict(_ASKED.findall(script))
+    sbatch_values = dict(_SBATCH_VALUES.findall(script))
     groups = [
         group
         for group in node.cluster.groups
-        if group.role == COMPUTE and asked.get("partition") in {None, group.partition}
+        if group.role == COMPUTE and sbatch_values.get("partition") in {None, group.partition}
     ]
     types = {group.instance_type for group in groups}
-    if "array" in asked or not asked.get("nodes", "").isdecimal() or len(types) != 1:
+    if "array" in sbatch_values or not sbatch_values.get("nodes", "").isdecimal() or len(types) != 1:
         return None
-    (kind,), nodes = types, int(asked["nodes"])
+    (kind,), nodes = types, int(sbatch_values["nodes"])
     price = on_demand(kind, node.cluster.region)
     if price is None or any(group.training_plan_arn for group in groups):
         return None
     return Price(price.usd_per_hour * nodes, f"EC2's on-demand price of {nodes} {kind} in {price.region}")
 
 
-def _export(node: Remote, found: Runs, folder: str, usd_per_hour: float | None) -> Price | None:
+def _export(node: Remote, run_folders: Runs, folder: str, usd_per_hour: float | None) -> Price | None:
     """Write the model, unless another trainer's, and the report into the run's folder; return the report's price.
 
     Raises:
         OperationError: the node has no podwright-train, or the run no checkpoint.
     """
-    if not found.environment:
+    if not run_folders.environment:
         raise OperationError(runs.NO_TRAINER, "export there with the run's own program, then fetch without --export")
     price = _price(node, folder) if usd_per_hour is None else Price(usd_per_hour, "as you say")
-    trainer, run_dir = f"{found.environment}/bin/podwright-train", f"--run-dir={folder}"
-    other = f"[ -e {quoted(f'{folder}/{JOB}')} ]"
+    trainer, run_dir = f"{run_folders.environment}/bin/podwright-train", f"--run-dir={folder}"
+    is_other_trainer = f"[ -e {quoted(f'{folder}/{JOB}')} ]"
     report = quoted(trainer, "report", run_dir, *([f"--usd-per-hour={price.usd_per_hour:g}"] if price else []))
-    node.run(f"{{ {other} || {quoted(trainer, 'consolidate', run_dir)}; }} && {report}")
+    node.run(f"{{ {is_other_trainer} || {quoted(trainer, 'consolidate', run_dir)}; }} && {report}")
     return price
 
 
@@ -206,13 +208,13 @@ def _list(node: Remote, folder: str, name: str, *, without: tuple[str, ...]) -> 
         ArgumentError: there is no such run.
     """
     excluded = " ".join(f"-not -path {quoted(f'./{part}/*')}" for part in without)
-    hidden = r"-not -path '*/.*'"  # half-written files
+    hidden = r"-not -path '*/.*'"  # Hidden files are half-written ones.
     listing = _LIST.format(folder=quoted(folder), without=f"{excluded} {hidden}")
     output = node.output(f"[ -d {quoted(folder)} ] && {listing} || echo none").decode(errors="surrogateescape")
     if output == "none\n":
         parent = quoted(str(PurePosixPath(folder).parent))
-        there = ", ".join(node.run(f"ls {parent} 2>/dev/null | head -n 20; true").split())
-        raise ArgumentError(f"no run {name!r} in {PurePosixPath(folder).parent}", f"runs there: {there or 'none'}")
+        run_names = ", ".join(node.run(f"ls {parent} 2>/dev/null | head -n 20; true").split())
+        raise ArgumentError(f"no run {name!r} in {PurePosixPath(folder).parent}", f"runs there: {run_names or 'none'}")
     files = [_file(entry) for entry in output.split("\0") if entry]
     if outside := [file.path for file in files if not file.is_inside]:  # a cluster must not write outside the folder
         raise OperationError(f"{node.node.name} names files outside of {folder}: {', '.join(outside[:3])}")
@@ -224,22 +226,22 @@ def _file(entry: str) -> RemoteFile:
     return RemoteFile(path, int(size), float(modified))
 
 
-def _check_space(to: Path, wanted: list[RemoteFile]) -> None:
+def _check_space(to: Path, outdated: list[RemoteFile]) -> None:
     """Raise ``OperationError`` if the disk has no room for the files."""
     disk = next(folder for folder in (to.absolute(), *to.absolute().parents) if folder.exists())
-    needed, free = sum(file.size_bytes for file in wanted), shutil.disk_usage(disk).free
+    needed, free = sum(file.size_bytes for file in outdated), shutil.disk_usage(disk).free
     if needed > free:
         raise OperationError(f"{to} needs {needed / 1e9:.1f} GB, {disk} has {free / 1e9:.1f} GB free", "choose --to")
 
 
-def _bring(node: Remote, folder: str, wanted: list[RemoteFile], to: Path) -> Iterator[str]:
+def _bring(node: Remote, folder: str, outdated: list[RemoteFile], to: Path) -> Iterator[str]:
     """Unpack the files one by one, each under its name when it is whole; yield their paths."""
-    with tempfile.TemporaryFile() as names, _started(node, folder, wanted, names) as process:
+    with tempfile.TemporaryFile() as names, _started(node, folder, outdated, names) as process:
         if process.stdout is None:
             raise OperationError("ssh was started without pipes")
         cut_short = False
         try:
-            yield from _unpack(process.stdout, {file.path for file in wanted}, to)
+            yield from _unpack(process.stdout, {file.path for file in outdated}, to)
         except (tarfile.TarError, EOFError):
             cut_short = True
     if cut_short:
@@ -247,10 +249,10 @@ def _bring(node: Remote, folder: str, wanted: list[RemoteFile], to: Path) -> Ite
 
 
 def _started(
-    node: Remote, folder: str, wanted: list[RemoteFile], names: IO[bytes]
+    node: Remote, folder: str, outdated: list[RemoteFile], names: IO[bytes]
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """Start tar with the names in a file: a pipe of them could wait for tar, and tar for us."""
-    names.write("".join(f"{file.path}\0" for file in wanted).encode(errors="surrogateescape"))
+    names.write("".join(f"{file.path}\0" for file in outdated).encode(errors="surrogateescape"))
     names.seek(0)
     return node.started(_PACK.format(folder=quoted(folder)), stdin=names.fileno())
 
@@ -260,7 +262,7 @@ def _unpack(stream: IO[bytes], expected: set[str], to: Path) -> Iterator[str]:
         for item in archive:
             source = archive.extractfile(item) if item.isreg() else None
             if source is None or item.name not in expected:
-                continue  # nothing that was not asked for is written, and no link or pipe that has taken its name
+                continue  # A cluster must not write other files here, nor links and pipes.
             path = place_of(to / item.name)
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{path.name}.partial")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from podwright.operations.access.remote import add_remote_arguments, remote, user_name
-from podwright.operations.jobs import slurm
+from podwright.operations.jobs import slurm_jobs
 from podwright.operations.output import Column, print_json, print_table
 from podwright.operations.target import add_examples, add_target_arguments, target
 
@@ -43,19 +43,19 @@ def run(options: argparse.Namespace) -> int:
     """Print the jobs."""
     node = remote(target(options), options)
     if options.ended:
-        found = slurm.ended(node, days=options.ended, user=options.of)
+        jobs = slurm_jobs.ended(node, days=options.ended, user=options.of)
     else:
-        found = slurm.queue(node, user=options.of)
+        jobs = slurm_jobs.queue(node, user=options.of)
     if options.json:
-        print_json("podwright.jobs/1", {"cluster": node.cluster.name, "jobs": found})
-    elif found:
-        print_table(COLUMNS, [row(job) for job in found])
+        print_json("podwright.jobs/1", {"cluster": node.cluster.name, "jobs": [job.to_dict() for job in jobs]})
+    elif jobs:
+        print_table(COLUMNS, [row(job) for job in jobs])
     else:
         print(f"no jobs on {node.cluster.name}")
-    return FAILED if options.check and found else OK
+    return FAILED if options.check and jobs else OK
 
 
-def row(job: slurm.Job) -> tuple[str, ...]:
+def row(job: slurm_jobs.Job) -> tuple[str, ...]:
     """Return a job as a row of ``COLUMNS``."""
     return (
         job.job_id,
@@ -66,7 +66,7 @@ def row(job: slurm.Job) -> tuple[str, ...]:
         job.elapsed,
         "" if job.time_limit in WITHOUT_LIMIT else job.time_limit,
         str(job.node_count),
-        job.where,
+        job.nodes_or_reason,
     )
 
 

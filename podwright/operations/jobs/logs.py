@@ -11,7 +11,7 @@ from podwright.operations.access.remote import Remote, add_remote_arguments, con
 from podwright.operations.account.cluster import Node
 from podwright.operations.account.log_streams import Line, LogGroup, Stream
 from podwright.operations.errors import ArgumentError, AwsError, OperationError
-from podwright.operations.jobs import runs, slurm
+from podwright.operations.jobs import runs, slurm_jobs
 from podwright.operations.output import Column, print_json, print_table
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import CONTROLLER
@@ -21,14 +21,14 @@ LAST_LINES = 50
 # HyperPod's streams: PREFIX/GROUP/INSTANCE.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm.html
 LIFECYCLE, HEALTH = "LifecycleConfig", "SagemakerHealthMonitoringAgent"
-ANY = ""  # an option without its node
-OF_RUN = RunFolder(Path())  # paths in a run's folder
+ANY = ""  # An option without its NODE lists the logs.
+RUN_FOLDER = RunFolder(Path())  # Its paths are relative to a run's folder.
 # A job's user names the file: a pipe or a device would never end.
 REGULAR = (
     'for each in {paths}; do if [ -e "$each" ] && [ ! -f "$each" ]; then '
     'echo "$each is not a regular file" >&2; exit 1; fi; done; '
 )
-LIMIT_BYTES = 64 << 20  # of the last lines: a line may have no end
+LIMIT_BYTES = 64 << 20  # A line may have no end.
 # Ends with the job or, because its standard input ends, with the command here.
 # A job has ended when squeue says so, and not when Slurm does not answer or squeue only warns.
 FOLLOW = """exec 3<&0
@@ -49,23 +49,23 @@ true"""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that select a log and the number of its lines."""
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("job", nargs="?", metavar="JOB|RUN", help="a job's number, or the name of a run's folder")
-    which.add_argument(
+    log_choice = parser.add_mutually_exclusive_group(required=True)
+    log_choice.add_argument("job", nargs="?", metavar="JOB|RUN", help="a job's number, or the name of a run's folder")
+    log_choice.add_argument(
         "--lifecycle",
         nargs="?",
         const=ANY,
         metavar="NODE",
         help="log of a node's lifecycle scripts, from CloudWatch; without NODE: list these logs",
     )
-    which.add_argument(
+    log_choice.add_argument(
         "--health",
         nargs="?",
         const=ANY,
         metavar="NODE",
         help="log of HyperPod's health agent, from CloudWatch; without NODE: list these logs",
     )
-    which.add_argument(
+    log_choice.add_argument(
         "--slurm",
         nargs="?",
         const=CONTROLLER,
@@ -93,13 +93,13 @@ def run(options: argparse.Namespace) -> int:
     """Show the log."""
     if options.json and options.follow:
         raise ArgumentError("--json and --follow do not go together", "leave one of them out")
-    wanted = target(options)
+    cluster_target = target(options)
     if options.job is not None:
-        _show_job(remote(wanted, options), options)
+        _show_job(remote(cluster_target, options), options)
     elif options.slurm is not None:
-        _show_slurm(wanted, options)
+        _show_slurm(cluster_target, options)
     else:
-        _show_stream(wanted, options)
+        _show_stream(cluster_target, options)
     return 0
 
 
@@ -107,13 +107,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show_job(node: Remote, options: argparse.Namespace) -> None:
-    if slurm.JOB_ID.fullmatch(options.job):
+    if slurm_jobs.JOB_ID.fullmatch(options.job):
         paths, alive = [_output_of(node, options.job)], quoted("squeue", "--noheader", f"--jobs={options.job}")
     else:
         name = runs.run_name(options.job)
         paths = _outputs_of_run(node, name, options.runs)
         owner = f"$(stat --format=%u {quoted(str(Path(paths[0]).parent))})"  # a run's jobs are its owner's
-        alive = slurm.of_run(name, user=owner)
+        alive = slurm_jobs.of_run(name, user=owner)
     if options.follow:
         together = quoted(*_together(paths))
         follow = FOLLOW.format(lines=options.lines, paths=together, alive=alive)
@@ -123,8 +123,8 @@ def _show_job(node: Remote, options: argparse.Namespace) -> None:
 
 
 def _output_of(node: Remote, job_id: str) -> str:
-    state = slurm.job(node, job_id)["state"]
-    path = slurm.output_of(node, job_id)
+    state = slurm_jobs.job(node, job_id)["state"]
+    path = slurm_jobs.output_of(node, job_id)
     if not path or path == "/dev/null":
         raise OperationError(f"job {job_id} has no output file: it is {state}")
     return path
@@ -136,14 +136,14 @@ def _outputs_of_run(node: Remote, name: str, folder: str | None) -> list[str]:
     Raises:
         ArgumentError: there is none.
     """
-    of_trainer = " ".join(map(str, (OF_RUN.log, OF_RUN.step_log("*"), OF_RUN.host_log("*"))))
-    found = runs.find(node, folder)
+    of_trainer = " ".join(map(str, (RUN_FOLDER.log, RUN_FOLDER.step_log("*"), RUN_FOLDER.host_log("*"))))
+    run_folders = runs.find(node, folder)
     listed = f"{{ ls -t {of_trainer} 2>/dev/null | grep . || ls -t *.out 2>/dev/null; }}"
-    output = node.run(f"cd {quoted(found.path(name))} 2>/dev/null && {listed}; true")
-    paths = [found.path(name, path) for path in output.splitlines()]
+    output = node.run(f"cd {quoted(run_folders.path(name))} 2>/dev/null && {listed}; true")
+    paths = [run_folders.path(name, path) for path in output.splitlines()]
     if not paths:
-        existing = ", ".join(node.run(f"ls {quoted(found.folder)} 2>/dev/null | head -n 20; true").split())
-        raise ArgumentError(f"no output of a run {name!r} in {found.folder}", f"runs there: {existing or 'none'}")
+        existing = ", ".join(node.run(f"ls {quoted(run_folders.folder)} 2>/dev/null | head -n 20; true").split())
+        raise ArgumentError(f"no output of a run {name!r} in {run_folders.folder}", f"runs there: {existing or 'none'}")
     return paths
 
 
@@ -151,17 +151,17 @@ def _together(paths: list[str]) -> list[str]:
     """Return the logs to follow: the newest, or all of its chain of jobs, also those to come, or of its hosts."""
     newest = Path(paths[0])
     run = RunFolder(Path(newest.parent.parent))
-    if newest.parent.name == OF_RUN.nxdt.name:
+    if newest.parent.name == RUN_FOLDER.nxdt.name:
         return [str(run.step_log(step)) for step in NXDT_STEPS]
-    if newest.parent.name == OF_RUN.elastic.name:
+    if newest.parent.name == RUN_FOLDER.elastic.name:
         return sorted(path for path in paths if Path(path).parent == newest.parent)
     return paths[:1]
 
 
-def _show_slurm(wanted: Target, options: argparse.Namespace) -> None:
-    cluster = wanted.cluster()
-    place = pick(wanted, cluster, options.slurm)
-    node = connection(wanted, cluster, place, options)
+def _show_slurm(cluster_target: Target, options: argparse.Namespace) -> None:
+    cluster = cluster_target.cluster()
+    place = pick(cluster_target, cluster, options.slurm)
+    node = connection(cluster_target, cluster, place, options)
     key = "SlurmctldLogFile" if place.is_controller else "SlurmdLogFile"
     output = node.run("scontrol show config")
     values = (line.split("=", 1)[1].strip() for line in output.splitlines() if line.split("=")[0].strip() == key)
@@ -195,15 +195,15 @@ def _show_file(node: Remote, path: str, options: argparse.Namespace, *, sudo: st
 # ---- in CloudWatch -----------------------------------------------------------------------------
 
 
-def _show_stream(wanted: Target, options: argparse.Namespace) -> None:
-    cluster = wanted.cluster()
+def _show_stream(cluster_target: Target, options: argparse.Namespace) -> None:
+    cluster = cluster_target.cluster()
     prefix, word = (LIFECYCLE, options.lifecycle) if options.lifecycle is not None else (HEALTH, options.health)
-    group = LogGroup(wanted.session, cluster.log_group)
+    group = LogGroup(cluster_target.session, cluster.log_group)
     streams = _streams(group, prefix)
     if word == ANY:
         _list(streams, cluster.name, options)
         return
-    stream = _stream(streams, word, of=lambda: wanted.nodes(cluster, [word])[0])
+    stream = _stream(streams, word, of=lambda: cluster_target.nodes(cluster, [word])[0])
     if options.follow:
         for line in group.follow(stream.name, options.lines):
             print(_text(line), flush=True)

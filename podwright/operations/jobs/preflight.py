@@ -1,4 +1,4 @@
-"""Refuse a job that its nodes would refuse, before anything is sent: the planner and cluster.yaml are here."""
+"""Refuse a job that its nodes would refuse before anything is sent: only this machine has planner and cluster.yaml."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podwright.operations.account.cluster import InstanceGroup
 from podwright.operations.errors import ArgumentError
 from podwright_bootstrap.contract import COMPUTE
+
+if TYPE_CHECKING:
+    from podwright_training.jobs.spec import JobSpec
 
 
 def refuse_run(options: argparse.Namespace, groups: Sequence[InstanceGroup]) -> list[str]:
@@ -30,9 +34,9 @@ def refuse_run(options: argparse.Namespace, groups: Sequence[InstanceGroup]) -> 
     from podwright_training.nxdt.plan import MEMBERS
 
     partitions = {flags.partition} if flags.partition else {group.partition for group in groups}
-    there = [group for group in groups if group.role == COMPUTE and group.partition in partitions]
-    types = [group.instance_type for group in there if group.instance_type in MEMBERS]
-    known = [f"--instance={types[0]}"] if types and not flags.instance else []
+    compute_types = [group.instance_type for group in groups if group.role == COMPUTE and group.partition in partitions]
+    types = [instance_type for instance_type in compute_types if instance_type in MEMBERS]
+    instance_flags = [f"--instance={types[0]}"] if types and not flags.instance else []
     flags.instance = flags.instance or next(iter(types), None)
     problems = list(problems_of_nxdt(flags))
     if not problems:
@@ -43,10 +47,10 @@ def refuse_run(options: argparse.Namespace, groups: Sequence[InstanceGroup]) -> 
             problems = error.problems
     if problems:
         raise ArgumentError("; ".join(problems), "nothing was sent")
-    return known
+    return instance_flags
 
 
-def refuse_job(options: argparse.Namespace, settings_file: Path | None) -> None:
+def refuse_job(options: argparse.Namespace, job: JobSpec, settings_file: Path | None) -> None:
     """Check a job.yaml against the cluster's settings file, if it is here and its keys and types are right.
 
     Raises:
@@ -56,26 +60,25 @@ def refuse_job(options: argparse.Namespace, settings_file: Path | None) -> None:
         return
     from podwright.check.report import check
     from podwright.check.rules.run import job_fits
-    from podwright_training.jobs.spec import load
 
-    settings, flags, job = check(settings_file).settings, _launch(options), load(options.file)
+    settings, flags = check(settings_file).settings, _launch(options)
     if settings is None:
         return
     nodes, ranks = flags.nodes.most if flags.nodes else job.nodes, flags.nproc_per_node or job.ranks_per_node
-    asked = replace(job, nodes=nodes, ranks_per_node=ranks)
-    if found := list(job_fits(settings, asked, partition=flags.partition)):
-        hints = dict.fromkeys(finding.hint for finding in found)
-        raise ArgumentError(f"{settings_file}: " + "; ".join(finding.message for finding in found), "; ".join(hints))
+    sized_job = replace(job, nodes=nodes, ranks_per_node=ranks)
+    if findings := list(job_fits(settings, sized_job, partition=flags.partition)):
+        hints = dict.fromkeys(finding.hint for finding in findings)
+        raise ArgumentError(f"{settings_file}: " + "; ".join(finding.message for finding in findings), "; ".join(hints))
 
 
 def _launch(options: argparse.Namespace, run: Path | None = None) -> argparse.Namespace:
-    """Return the flags that podwright-train launch will get, as far as this version knows them."""
+    """Return the flags for podwright-train launch, without those that this version of it lacks."""
     from podwright_training.commands.launch import add_arguments
     from podwright_training.spelling import Parser, as_shown
 
     parser = Parser(prog="podwright-train launch")
     add_arguments(parser)
-    given = {"nodes": options.nodes, "partition": options.partition, "time-limit": options.time_limit}
-    words = [*(f"--{name}={value}" for name, value in given.items() if value), *options.launch_arguments]
+    values = {"nodes": options.nodes, "partition": options.partition, "time-limit": options.time_limit}
+    words = [*(f"--{name}={value}" for name, value in values.items() if value), *options.launch_arguments]
     trainer = ["--", f"--config={run}", *options.arguments] if run else []
     return parser.parse_known_args(as_shown([*words, *trainer], parser))[0]

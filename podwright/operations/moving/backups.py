@@ -17,8 +17,8 @@ from podwright.operations.moving.journal import Journal
 from podwright.settings import names
 
 FIRST_POLL_S, LAST_POLL_S = 1.0, 15.0
-MOVE_TAG = f"{names.TAG_PREFIX}move"  # the journal's id: which move made a backup
-SECTIONS = {"LUSTRE": "lustre", "OPENZFS": "openzfs"}  # of a settings file
+MOVE_TAG = f"{names.TAG_PREFIX}move"  # Its value is the journal's id, which names the move that made a backup.
+SECTIONS = {"LUSTRE": "lustre", "OPENZFS": "openzfs"}  # Section of the settings file by FSx's type.
 NO_SUCH = {"BackupNotFound"}
 
 Say = Callable[[str], None]
@@ -29,7 +29,7 @@ class MovedFileSystem:
     """A file system of the old cluster's foundation."""
 
     id: str
-    section: str  # of the settings file: lustre or openzfs
+    section: str  # Its section of the settings file: lustre or openzfs.
     description: Mapping[str, Any]
 
     @property
@@ -38,7 +38,7 @@ class MovedFileSystem:
         return int(self.description.get("StorageCapacity", 0))
 
     def problem(self, *, linked: bool) -> str:
-        """Return why FSx does not back it up; empty if it does."""
+        """Return the reason why FSx does not back up this file system; empty if it does."""
         lustre = self.description.get("LustreConfiguration")
         if lustre is None:
             return ""
@@ -55,22 +55,24 @@ def file_systems(session: Session, cluster: str) -> list[MovedFileSystem]:
     Raises:
         AwsError: AWS refuses or does not answer.
     """
-    wanted = {"Key": names.CLUSTER_TAG, "Value": cluster}
+    cluster_tag = {"Key": names.CLUSTER_TAG, "Value": cluster}
     return [
         MovedFileSystem(item["FileSystemId"], SECTIONS[item["FileSystemType"]], item)
         for item in session.items("fsx", "describe_file_systems", "FileSystems")
-        if wanted in item.get("Tags", ()) and item["FileSystemType"] in SECTIONS and item["Lifecycle"] != "DELETING"
+        if cluster_tag in item.get("Tags", ())
+        and item["FileSystemType"] in SECTIONS
+        and item["Lifecycle"] != "DELETING"
     ]
 
 
 @dataclass(frozen=True)
 class Carrier:
-    """Makes the backups of one move, and copies of them where the new region is.
+    """Makes the backups of one move, and their copies in the new region.
 
     Args:
-        journal: of the move; its id makes every request the same one when it is repeated.
+        journal: the move's journal; its id makes a repeated request the same request.
         old: the old region.
-        new: the new one, which may be the same.
+        new: the new region, which may be the old one.
         say: prints one line.
     """
 
@@ -83,18 +85,18 @@ class Carrier:
         """Back up every file system and return the backups in the new region by section.
 
         Args:
-            pass_: ``first`` or ``last``: FSx stores what changed since the backup before, so the last one is short.
+            pass_: ``first`` or ``last``; FSx stores only changes since the previous backup, so the last one is short.
 
         Raises:
             OperationError: a backup failed, or AWS refuses.
         """
-        found = file_systems(self.old, self.journal.old.name)
-        made = {item.section: self._backup(item, pass_) for item in found}
-        for section, backup_id in made.items():
+        moved = file_systems(self.old, self.journal.old.name)
+        backup_ids = {item.section: self._backup(item, pass_) for item in moved}
+        for section, backup_id in backup_ids.items():
             self._wait(self.old, backup_id, f"{pass_} backup of {section}")
         if self.new.region == self.old.region:
-            return made
-        copies = {section: self._copy(backup_id, section, pass_) for section, backup_id in made.items()}
+            return backup_ids
+        copies = {section: self._copy(backup_id, section, pass_) for section, backup_id in backup_ids.items()}
         for section, backup_id in copies.items():
             self._wait(self.new, backup_id, f"copy of {section}'s {pass_} backup to {self.new.region}")
         return copies
@@ -113,22 +115,22 @@ class Carrier:
         Raises:
             AwsError: AWS refuses or does not answer.
         """
-        found = list(self.existing())
-        for session, backup_id in found:
+        created_backups = list(self.existing())
+        for session, backup_id in created_backups:
             try:
                 session.call("fsx", "delete_backup", BackupId=backup_id)
             except AwsError as error:
                 if error.code not in NO_SUCH:
                     raise
-        return len(found)
+        return len(created_backups)
 
     def _tags(self, cluster: str, section: str, pass_: str) -> list[dict[str, str]]:
         tags = {names.CLUSTER_TAG: cluster, MOVE_TAG: self.journal.id, "Name": f"{cluster} {section} {pass_}"}
         return [{"Key": key, "Value": value} for key, value in tags.items()]
 
-    def _token(self, section: str, pass_: str, what: str) -> str:
-        attempt = self.journal.facts.get("failed_backups", 0)  # FSx answers a repeated token with what it made before
-        return f"podwright-{self.journal.id}-{section}-{pass_}-{what}-{attempt}"
+    def _token(self, section: str, pass_: str, action: str) -> str:
+        attempt = self.journal.facts.get("failed_backups", 0)  # FSx answers a repeated token with the first backup.
+        return f"podwright-{self.journal.id}-{section}-{pass_}-{action}-{attempt}"
 
     def _backup(self, item: MovedFileSystem, pass_: str) -> str:
         answer = self.old.call(
@@ -151,23 +153,23 @@ class Carrier:
         )
         return str(answer["Backup"]["BackupId"])
 
-    def _wait(self, session: Session, backup_id: str, what: str) -> None:
-        said, pause_s = None, FIRST_POLL_S
+    def _wait(self, session: Session, backup_id: str, description: str) -> None:
+        last_progress, pause_s = None, FIRST_POLL_S
         while True:
             (item,) = session.call("fsx", "describe_backups", BackupIds=[backup_id])["Backups"]
             state = item["Lifecycle"]
             if state == "AVAILABLE":
-                self.say(f"{what}: {backup_id}")
+                self.say(f"{description}: {backup_id}")
                 return
             if state in {"FAILED", "DELETED"}:
                 self.journal.note(failed_backups=self.journal.facts.get("failed_backups", 0) + 1)
                 reason = item.get("FailureDetails", {}).get("Message", state)
                 raise OperationError(
-                    f"{what} ({backup_id}): {reason}", "run `podwright move` again: it makes another one"
+                    f"{description} ({backup_id}): {reason}", "run `podwright move` again: it makes another backup"
                 )
-            progress = f"{what}: {state}, {item.get('ProgressPercent', 0)} %"
-            if progress != said:
+            progress = f"{description}: {state}, {item.get('ProgressPercent', 0)} %"
+            if progress != last_progress:
                 self.say(progress)
-                said = progress
+                last_progress = progress
             time.sleep(pause_s)
             pause_s = min(LAST_POLL_S, 1.5 * pause_s)

@@ -18,7 +18,7 @@ from podwright.operations.moving.journal import Place
 from podwright.operations.nodes.slurm_states import ControllerShell, controller_shell
 
 PACKAGE = "podwright.operations.moving.on_node"
-READER = "podwright_bootstrap.slurm.listing"  # which the programs import; the node's own copy may be an older one
+READER = "podwright_bootstrap.slurm.listing"  # The programs import it, and a node's copy may be older.
 START = """import base64,json,sys,types,zlib
 for name, text in json.loads(zlib.decompress(base64.b64decode('{packed}'))):
     sys.modules[name] = module = types.ModuleType(name)
@@ -33,30 +33,30 @@ class Controller:
 
     @classmethod
     def of(cls, session: Session, place: Place) -> Controller:
-        """Find it.
+        """Return the first running controller of the cluster at a place.
 
         Raises:
             OperationError: there is no such cluster, or no controller runs.
         """
-        found = cluster.find(session, place.name)
-        return cls(controller_shell(session, found, cluster.nodes(session, found)))
+        described = cluster.find(session, place.name)
+        return cls(controller_shell(session, described, cluster.nodes(session, described)))
 
     def call(self, program: str, verb: str, *arguments: object) -> Mapping[str, Any]:
         """Run a program of ``on_node`` and return its results.
 
         Raises:
-            OperationError: no session, or the program failed; the message has what it said.
+            OperationError: no session, or the program failed; the message has its output.
         """
         output = self.shell.run(quoted("python3", "-c", packed(program), verb, *arguments))
         try:
             return dict(json.loads(output.strip().splitlines()[-1]))
         except (ValueError, IndexError) as error:
-            said = " ".join(output.split()) or "nothing"
-            raise OperationError(f"{self.shell.node.name} answered {program} {verb} with {said}") from error
+            printed = " ".join(output.split()) or "nothing"
+            raise OperationError(f"{self.shell.node.name} printed no result of {program} {verb}: {printed}") from error
 
 
 def packed(program: str) -> str:
-    """Return the Python that runs a program of ``on_node`` on a host that has none of our packages."""
+    """Return the Python that runs a program of ``on_node`` on a host without podwright's packages."""
     top, below, module = READER.split(".")
     reader = files(f"{top}.{below}").joinpath(f"{module}.py").read_text(encoding="utf-8")
     source = files(PACKAGE).joinpath(f"{program}.py").read_text(encoding="utf-8")

@@ -20,8 +20,8 @@ from podwright_constructs.problems import dotted
 ZONE: KeyPath = ("network", "availability_zone_id")
 GROUPS: KeyPath = ("cluster", "instance_groups")
 # Ids by what they are bound to: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resources.html#resource-ids
-_OF_A_ZONE = re.compile(r"subnet-[0-9a-f]+|fs-[0-9a-f]+\..*|db-[0-9A-Z]+")
-_OF_A_REGION = re.compile(r"(vpc|sg|nat|rtb|ami|vpce)-[0-9a-f]+")
+ZONAL_ID = re.compile(r"subnet-[0-9a-f]+|fs-[0-9a-f]+\..*|db-[0-9A-Z]+")
+REGIONAL_ID = re.compile(r"(vpc|sg|nat|rtb|ami|vpce)-[0-9a-f]+")
 CODE = "bound-to-place"
 _BUCKETS = ("access_log_bucket", "s3_uri")
 
@@ -41,7 +41,7 @@ class Destination:
 
 
 @dataclass(frozen=True)
-class Tie:
+class BoundValue:
     """A value of the old file that is bound to its zone or region, and the new value; empty if it is not given."""
 
     path: KeyPath
@@ -59,12 +59,12 @@ class NewFile:
 
     text: str
     settings: Settings
-    ties: tuple[Tie, ...]
+    bound_values: tuple[BoundValue, ...]
 
 
 def default_name(settings: Settings, zone: str) -> str:
     """Return a name for the new cluster: the old one and the zone, within SageMaker's limit."""
-    stem = re.sub(r"-[a-z0-9]+-az\d+$", "", settings.name)  # of an earlier move
+    stem = re.sub(r"-[a-z0-9]+-az\d+$", "", settings.name)  # An earlier move added a zone.
     return f"{stem[: facts.MAX_CLUSTER_NAME_LENGTH - len(zone) - 1].rstrip('-')}-{zone}"
 
 
@@ -73,8 +73,8 @@ def new_file(source: Document, settings: Settings, destination: Destination, *, 
 
     Args:
         source: the old file.
-        settings: the same, checked.
-        destination: where the cluster goes.
+        settings: the settings in the old file.
+        destination: the new name, zone and region.
         file: the new file, for messages.
 
     Raises:
@@ -82,22 +82,26 @@ def new_file(source: Document, settings: Settings, destination: Destination, *, 
         InvalidSettingsError: values that exist only in the old zone or region have no new ones, or the new file has
             other errors; all of them are in it.
     """
-    own = _own_values(settings, destination)
-    values = {**own, **destination.values}
+    moved_values = _moved_values(settings, destination)
+    values = {**moved_values, **destination.values}
     text = edited(source.text, values, file=file)
     parsed = Document.parse(text, file=file)
     moves_region = bool(destination.region) and destination.region != settings.region
-    unmoved = [tie for tie in _ties(source.data, moves_region=moves_region) if tie.path not in values]
+    unmoved = [
+        bound_value
+        for bound_value in _bound_values(source.data, moves_region=moves_region)
+        if bound_value.path not in values
+    ]
     report = check_document(parsed)
-    findings = [*report.findings, *(_finding(tie, parsed) for tie in unmoved)]
+    findings = [*report.findings, *(_finding(bound_value, parsed) for bound_value in unmoved)]
     if report.settings is None or has_errors(findings):
         ordered = sorted(findings, key=lambda finding: (finding.line or 0, finding.column or 0))
         raise InvalidSettingsError(file=file, text=text, findings=tuple(ordered))
-    ties = tuple(Tie(path, _text(source.data, path), value) for path, value in values.items())
-    return NewFile(text, report.settings, ties)
+    bound_values = tuple(BoundValue(path, _text(source.data, path), value) for path, value in values.items())
+    return NewFile(text, report.settings, bound_values)
 
 
-def _own_values(settings: Settings, destination: Destination) -> dict[KeyPath, str]:
+def _moved_values(settings: Settings, destination: Destination) -> dict[KeyPath, str]:
     """Return the values that the move itself changes."""
     values: dict[KeyPath, str] = {("name",): destination.name}
     if destination.region and destination.region != settings.region:
@@ -117,16 +121,16 @@ def _own_values(settings: Settings, destination: Destination) -> dict[KeyPath, s
     return values
 
 
-def _ties(data: Any, *, moves_region: bool) -> Iterator[Tie]:
+def _bound_values(data: Any, *, moves_region: bool) -> Iterator[BoundValue]:
     """Yield the values that the rules of a settings file cannot know to be of the old zone or region."""
     for path, value in _scalars(data, ()):
         if path[0] == "state":
-            continue  # stays where it is
-        in_zone = _OF_A_ZONE.fullmatch(value) or path[-1] == "training_plan_arn"
-        in_region = _OF_A_REGION.fullmatch(value) or path == ("bucket", "name") or path[-1] in _BUCKETS
+            continue  # The state does not move.
+        in_zone = ZONAL_ID.fullmatch(value) or path[-1] == "training_plan_arn"
+        in_region = REGIONAL_ID.fullmatch(value) or path == ("bucket", "name") or path[-1] in _BUCKETS
         in_new_subnet = path == ("network", "private_subnet_cidr") and data["network"].get("source") == "existing_vpc"
         if in_zone or in_new_subnet or (moves_region and in_region):
-            yield Tie(path, value, "")
+            yield BoundValue(path, value, "")
 
 
 def _scalars(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
@@ -138,14 +142,14 @@ def _scalars(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
         yield from _scalars(value, (*path, key))
 
 
-def _finding(tie: Tie, parsed: Document) -> Finding:
-    at, name = parsed.position(tie.path), dotted(tie.path)
-    option = "--training-plan ARN" if tie.path[-1] == "training_plan_arn" else f"--set '{name}=VALUE'"
+def _finding(bound_value: BoundValue, parsed: Document) -> Finding:
+    at, name = parsed.position(bound_value.path), dotted(bound_value.path)
+    option = "--training-plan ARN" if bound_value.path[-1] == "training_plan_arn" else f"--set '{name}=VALUE'"
     return Finding(
         Level.ERROR,
         CODE,
-        tie.path,
-        f"{tie.path[-1]}: {tie.before} exists only in the old zone or region",
+        bound_value.path,
+        f"{bound_value.path[-1]}: {bound_value.before} exists only in the old zone or region",
         f"give the new one: {option}",
         line=at.line,
         column=at.column,

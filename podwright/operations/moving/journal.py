@@ -17,7 +17,7 @@ from podwright.output_file import place_of
 from podwright_bootstrap.host.regular_file import read_text
 from podwright_bootstrap.host.shell import write_file
 
-LIMIT_BYTES = 16 << 20  # of a file that people write, or a command
+LIMIT_BYTES = 16 << 20  # A journal is far smaller; another file in its place may have no end.
 
 SCHEMA = "podwright.move-journal/1"
 
@@ -33,12 +33,14 @@ class Place:
 
 @dataclass
 class Journal:
-    """Steps that are done, each with when, and facts that later steps need. Every change is written at once."""
+    """The finished steps with their times, and facts that later steps need; every change is written at once."""
 
     path: Path
     old: Place
     new: Place
-    id: str = field(default_factory=lambda: secrets.token_hex(6))  # in the names of what the move makes in AWS
+    id: str = field(
+        default_factory=lambda: secrets.token_hex(6)
+    )  # Names and tags of everything that the move creates in AWS contain it.
     done: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -50,21 +52,22 @@ class Journal:
             OperationError: it is not a journal of this version.
         """
         try:
-            given = json.loads(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
+            content = json.loads(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise OperationError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
             raise OperationError(f"{path} is not the journal of a move: {error}", "restore it from a copy") from error
-        if not isinstance(given, dict) or given.get("schema") != SCHEMA:
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             raise OperationError(
                 f"{path} is not a journal of this version, {SCHEMA}", "finish the move with the version that began it"
             )
         ends = {
-            end: Place(given[end]["name"], given[end]["region"], Path(given[end]["file"])) for end in ("old", "new")
+            end: Place(content[end]["name"], content[end]["region"], Path(content[end]["file"]))
+            for end in ("old", "new")
         }
-        return cls(path, ends["old"], ends["new"], given["id"], given["done"], given["facts"])
+        return cls(path, ends["old"], ends["new"], content["id"], content["done"], content["facts"])
 
     def finish(self, step: str, **facts: Any) -> None:
         """Record that a step is done, and its results."""
@@ -78,7 +81,7 @@ class Journal:
         self.write()
 
     def undo(self, *steps: str) -> None:
-        """Write that steps are no longer done."""
+        """Record that steps are no longer done."""
         for step in steps:
             self.done.pop(step, None)
         self.write()
@@ -103,7 +106,7 @@ def journal_path(file: Path) -> Path:
 
 @contextlib.contextmanager
 def alone(file: Path) -> Iterator[None]:
-    """Hold the settings file's lock: one move of it runs at a time.
+    """Lock the settings file: one move of its cluster runs at a time.
 
     Raises:
         ArgumentError: there is no such file, or another process moves its cluster.

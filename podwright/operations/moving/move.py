@@ -7,7 +7,7 @@ import argparse
 from podwright.config_file import add_file
 from podwright.operations.target import add_examples, add_profile
 
-# In the order of podwright.operations.moving.steps; --help need not load it.
+# The order is that of podwright.operations.moving.steps, which --help need not load.
 STEP_NAMES = (
     *("first-backup", "hold", "record", "last-backup", "foundation", "bucket", "cluster", "accounts", "verify", "jobs"),
 )
@@ -48,10 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds that jobs get to save. Default: %(default)g",
     )
     how.add_argument("--leave-jobs", action="store_true", help="leave out jobs that the new cluster's Slurm refuses")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--status", action="store_true", help="show the steps that are done, and end")
-    what.add_argument("--back", action="store_true", help="destroy the new cluster and start the old one's jobs again")
-    what.add_argument("--destroy-old", action="store_true", help="destroy the old cluster, its files and the backups")
+    goal = parser.add_mutually_exclusive_group()
+    goal.add_argument("--status", action="store_true", help="show the steps that are done, and end")
+    goal.add_argument("--back", action="store_true", help="destroy the new cluster and start the old one's jobs again")
+    goal.add_argument("--destroy-old", action="store_true", help="destroy the old cluster, its files and the backups")
     parser.add_argument("--empty-bucket", action="store_true", help="delete all objects of a bucket that is destroyed")
     add_profile(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -70,9 +70,9 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: the file or the destination is wrong, a step fails, or AWS refuses.
     """
-    from podwright.operations.moving import command
+    from podwright.operations.moving import move_command
 
-    return command.run(options)
+    return move_command.run(options)
 
 
 def _seconds(text: str) -> float:

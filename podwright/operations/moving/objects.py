@@ -12,15 +12,15 @@ from podwright.operations.errors import OperationError
 from podwright.settings import names
 
 COPIED_AT_A_TIME = 16
-FLOW_LOGS = "AWSLogs/"  # of the old network
+FLOW_LOGS = "AWSLogs/"  # VPC flow logs describe the old network only.
 
 
 @dataclass(frozen=True)
-class Copied:
-    """The objects that were copied, those that had been there, and the bytes of both."""
+class CopiedObjects:
+    """The number of objects that were copied, of those that had been copied before, and the bytes of both."""
 
     copied: int
-    there: int
+    existing: int
     size: int
 
 
@@ -31,17 +31,19 @@ def bucket_of(session: Session, cluster: str) -> str:
         OperationError: AWS lists none, as it does for a while after the bucket was made.
         AwsError: AWS refuses; needs ``tag:GetResources``.
     """
-    wanted = [{"Key": names.CLUSTER_TAG, "Values": [cluster]}]
-    found = session.items("resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=wanted)
-    arns = [item["ResourceARN"] for item in found if item["ResourceARN"].split(":")[2] == "s3"]
+    tag_filters = [{"Key": names.CLUSTER_TAG, "Values": [cluster]}]
+    tagged = session.items(
+        "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=tag_filters
+    )
+    arns = [item["ResourceARN"] for item in tagged if item["ResourceARN"].split(":")[2] == "s3"]
     if not arns:
         hint = "run `podwright move` again in a minute"
         raise OperationError(f"AWS does not list the bucket of {cluster} by its tag {names.CLUSTER_TAG} yet", hint)
     return str(arns[0].rpartition(":")[2])
 
 
-def copy(old: Session, new: Session, *, source: str, target: str, clusters: tuple[str, str]) -> Copied:
-    """Copy every object that is not in the target, or older there; S3 copies without this machine.
+def copy(old: Session, new: Session, *, source: str, target: str, clusters: tuple[str, str]) -> CopiedObjects:
+    """Copy every object that the target lacks or has an older copy of; the content does not pass this machine.
 
     Keys below the old cluster's name get the new one's, because nodes may write only there.
 
@@ -53,22 +55,22 @@ def copy(old: Session, new: Session, *, source: str, target: str, clusters: tupl
         clusters: names of the old and the new cluster.
 
     Raises:
-        AwsError: AWS refuses; needs ``s3:GetObject`` there and ``s3:PutObject`` here.
+        AwsError: AWS refuses; needs ``s3:GetObject`` on the old bucket and ``s3:PutObject`` on the new one.
     """
-    own = tuple(f"{prefix}/" for prefix in names.readable_prefixes(clusters[0]))
-    before = [item for item in _objects(old, source) if not item["Key"].startswith((*own, FLOW_LOGS))]
-    there = {item["Key"]: item for item in _objects(new, target)}
-    wanted = [(item, _renamed(item["Key"], clusters)) for item in before]
-    missing = [(item, key) for item, key in wanted if not _is_copy(there.get(key), item)]
+    excluded_prefixes = tuple(f"{prefix}/" for prefix in names.readable_prefixes(clusters[0]))
+    before = [item for item in _objects(old, source) if not item["Key"].startswith((*excluded_prefixes, FLOW_LOGS))]
+    existing = {item["Key"]: item for item in _objects(new, target)}
+    renamed = [(item, _renamed(item["Key"], clusters)) for item in before]
+    missing = [(item, key) for item, key in renamed if not _is_copy(existing.get(key), item)]
     with new.translated("s3"):
         client, source_client = new.client("s3"), old.client("s3")
 
-        def one(item: Mapping[str, Any], key: str) -> None:
+        def copy_object(item: Mapping[str, Any], key: str) -> None:
             client.copy({"Bucket": source, "Key": item["Key"]}, target, key, SourceClient=source_client)
 
         with ThreadPoolExecutor(COPIED_AT_A_TIME) as pool:
-            list(pool.map(lambda pair: one(*pair), missing))
-    return Copied(len(missing), len(before) - len(missing), sum(item["Size"] for item in before))
+            list(pool.map(lambda pair: copy_object(*pair), missing))
+    return CopiedObjects(len(missing), len(before) - len(missing), sum(item["Size"] for item in before))
 
 
 def _objects(session: Session, bucket: str) -> Iterator[Mapping[str, Any]]:
@@ -80,5 +82,7 @@ def _renamed(key: str, clusters: tuple[str, str]) -> str:
     return f"{after}/{key.removeprefix(f'{before}/')}" if key.startswith(f"{before}/") else key
 
 
-def _is_copy(there: Mapping[str, Any] | None, item: Mapping[str, Any]) -> bool:
-    return there is not None and there["Size"] == item["Size"] and there["LastModified"] >= item["LastModified"]
+def _is_copy(existing: Mapping[str, Any] | None, item: Mapping[str, Any]) -> bool:
+    return (
+        existing is not None and existing["Size"] == item["Size"] and existing["LastModified"] >= item["LastModified"]
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from podwright import prices as price
+from podwright import list_prices
 from podwright.diagram import prices
 from podwright.operations.account.file_systems import file_system_price
 from podwright.operations.errors import ArgumentError
@@ -31,7 +31,7 @@ class MovePreview:
 
     @classmethod
     def of(cls, old: Settings, new: NewFile, data: Sequence[MovedFileSystem]) -> MovePreview:
-        """Look at everything that would stop the move.
+        """Return the preview of a move that nothing prevents.
 
         Raises:
             ArgumentError: data that FSx does not back up, or something that a move does not carry; all are named.
@@ -56,30 +56,32 @@ class MovePreview:
         """The price of the new cluster's nodes; those of a training plan are paid in advance."""
         groups = [group for group in self.new.settings.cluster.instance_groups if not group.training_plan_arn]
         region = self.new.settings.region
-        found = [prices.nodes(group.instance_type, group.count, group.volume_gib, region=region) for group in groups]
-        return None if None in found else sum(item or 0.0 for item in found)
+        item_prices = [
+            prices.nodes(group.instance_type, group.count, group.volume_gib, region=region) for group in groups
+        ]
+        return None if None in item_prices else sum(item or 0.0 for item in item_prices)
 
     @property
     def file_systems_usd_per_hour(self) -> float | None:
         """The price of the file systems at one place."""
-        found = [file_system_price(item.description) for item in self.data]
-        return None if None in found else sum(item or 0.0 for item in found)
+        item_prices = [file_system_price(item.description) for item in self.data]
+        return None if None in item_prices else sum(item or 0.0 for item in item_prices)
 
     @property
     def transfer_usd(self) -> float:
         """The most that copying backups to another region costs."""
-        return self.data_gib * price.REGION_TRANSFER_USD_PER_GB if self.moves_region else 0.0
+        return self.data_gib * list_prices.REGION_TRANSFER_USD_PER_GB if self.moves_region else 0.0
 
     def lines(self) -> Iterator[str]:
         """Yield the preview for a terminal."""
         new = self.new.settings
         yield f"{self.old.name} ({self.old.region}) -> {new.name} ({new.region})"
-        yield from (f"  {tie.line()}" for tie in self.new.ties)
+        yield from (f"  {bound_value.line()}" for bound_value in self.new.bound_values)
         for item in self.data:
             yield f"data: {item.section} {item.id}, {item.capacity_gib} GiB, by backup and restore"
         yield f"time: {TIME}"
         both = _usd(self.file_systems_usd_per_hour)
-        backups = self.data_gib * price.BACKUP_USD_PER_GIB_MONTH
+        backups = self.data_gib * list_prices.BACKUP_USD_PER_GIB_MONTH
         yield f"cost: {both} $/h more while both places have file systems, backups at most {backups:,.2f} $/month"
         if self.moves_region:
             yield f"  at most {self.transfer_usd:,.2f} $ once for the copies to {new.region}"
@@ -91,7 +93,8 @@ class MovePreview:
         """Return the preview for ``--json``."""
         return {
             "changes": [
-                {"key": tie.line().partition(":")[0], "before": tie.before, "after": tie.after} for tie in self.new.ties
+                {"key": bound_value.line().partition(":")[0], "before": bound_value.before, "after": bound_value.after}
+                for bound_value in self.new.bound_values
             ],
             "file_systems": [{"id": item.id, "section": item.section, "gib": item.capacity_gib} for item in self.data],
             "file_systems_usd_per_hour": self.file_systems_usd_per_hour,

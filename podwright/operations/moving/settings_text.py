@@ -18,9 +18,9 @@ def edited(text: str, values: Mapping[KeyPath, str], *, file: Path) -> str:
     """Return the text with other values.
 
     Args:
-        text: of a settings file.
-        values: by path; a key that the file lacks is added to its mapping.
-        file: for messages.
+        text: the text of a settings file.
+        values: new values by path; a key that the file lacks is added to its mapping.
+        file: the file's path, for messages.
 
     Raises:
         ArgumentError: a path leads to no mapping of the file, or to a section.
@@ -43,21 +43,23 @@ def _with_value(text: str, source: Document, path: KeyPath, value: str) -> str:
             raise ArgumentError(f"{dotted(path)} in {source.file} is a section", "name one value in it")
         at = source.position(path)
         line, start = lines[at.line - 1], at.column - 1
-        lines[at.line - 1] = f"{line[:start]}{_spelt(value)}{line[start + at.width :]}"
+        lines[at.line - 1] = f"{line[:start]}{_yaml_scalar(value)}{line[start + at.width :]}"
         return "".join(lines)
     parent = path[:-1]
     section = _at(source, parent) if source.has(parent) else None
     if not isinstance(section, dict) or not section or isinstance(path[-1], int):
-        where = dotted(parent) or "the file"
-        raise ArgumentError(f"{source.file} has no section {where} for {path[-1]}", "compare `podwright explain`")
-    first = source.position((*parent, next(iter(section))), key=True)
-    line, start = lines[first.line - 1], first.column - 1
-    added = f"{path[-1]}: {_spelt(value)}"
+        section_name = dotted(parent) or "the file"
+        raise ArgumentError(
+            f"{source.file} has no section {section_name} for {path[-1]}", "compare `podwright explain`"
+        )
+    first_key = source.position((*parent, next(iter(section))), key=True)
+    line, start = lines[first_key.line - 1], first_key.column - 1
+    added = f"{path[-1]}: {_yaml_scalar(value)}"
     if _is_flow(line[:start]):
-        lines[first.line - 1] = f"{line[:start]}{added}, {line[start:]}"
+        lines[first_key.line - 1] = f"{line[:start]}{added}, {line[start:]}"
     else:
-        # Before the first key: what follows it may span lines.
-        lines[first.line - 1] = f"{line[:start]}{added}\n{' ' * start}{line[start:]}"
+        # A new key goes before the first one, whose value may span lines.
+        lines[first_key.line - 1] = f"{line[:start]}{added}\n{' ' * start}{line[start:]}"
     return "".join(lines)
 
 
@@ -67,14 +69,14 @@ def _is_flow(before: str) -> bool:
 
 
 def _at(source: Document, path: KeyPath) -> Any:
-    found = source.data
+    value = source.data
     for key in path:
-        found = found[key]
-    return found
+        value = value[key]
+    return value
 
 
-def _spelt(value: str) -> str:
-    """Return a value as YAML takes it: plain where that is safe."""
+def _yaml_scalar(value: str) -> str:
+    """Return a value as a YAML scalar: plain if that is safe, else in quotes."""
     if value and set(value) <= PLAIN and not value.endswith(":") and value[0] not in "-:":
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""The steps of a move, in order. Each can be run again: it finds the work of an interrupted run and keeps it."""
+"""The steps of a move, in order; each can be run again and continues the work of an interrupted run."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_bootstrap.host.shell import write_file
 
-FOLDER = ".podwright-move"  # on the shared file system, with which it travels
+FOLDER = ".podwright-move"  # The shared file system's backups take it along.
 POLL_S = 3.0
 
 
 @dataclass(frozen=True)
-class Move:
-    """One move on its way.
+class ClusterMove:
+    """One move of a cluster, with a method per step.
 
     Args:
-        journal: what is done.
-        profile: name in the AWS configuration.
-        folder: of ``cdktf.json``.
+        journal: the finished steps, and the two ends of the move.
+        profile: a name in the AWS configuration.
+        folder: the folder with ``cdktf.json``.
         save_s: seconds that a running job may take to save, before it is requeued.
         leaves_jobs: go on without jobs that Slurm does not take.
         say: prints one line.
@@ -93,18 +93,18 @@ class Move:
     def hold(self) -> None:
         """Start no job; let running ones save and queue again."""
         controller = self.controller(self.journal.old)
-        self.journal.note(holding=True)  # going back has to reopen
-        said: object = None
+        self.journal.note(holding=True)  # Going back then has to reopen the partitions.
+        last_states: object = None
         while True:
-            found = controller.call("jobs", "hold", self.shared, self.save_s)
-            if not found["running"] and not found["unable"]:
+            job_states = controller.call("moved_jobs", "hold", self.shared, self.save_s)
+            if not job_states["running"] and not job_states["unable"]:
                 break
-            if found != said:
-                self._say_jobs("these save and queue again", found["running"])
-                self._say_jobs("Slurm may not requeue these; they end, or you cancel them", found["unable"])
-                said = found
+            if job_states != last_states:
+                self._say_jobs("these jobs save and queue again", job_states["running"])
+                self._say_jobs("Slurm may not requeue these; they end, or you cancel them", job_states["unable"])
+                last_states = job_states
             time.sleep(POLL_S)
-        waiting = controller.call("jobs", "close", self.shared)["jobs"]
+        waiting = controller.call("moved_jobs", "close", self.shared)["jobs"]
         self._say_jobs("wait for the new cluster", waiting)
         self.journal.finish("hold", jobs=waiting)
 
@@ -130,7 +130,7 @@ class Move:
 
     def foundation(self) -> None:
         """Deploy the new foundation; its file systems are restored from the last backups."""
-        self.journal.note(deploying=True)  # going back has to destroy
+        self.journal.note(deploying=True)  # Going back then has to destroy the new stacks.
         self._deploy("foundation")
         self.journal.finish("foundation")
 
@@ -140,8 +140,10 @@ class Move:
             old, new = self.session(self.journal.old), self.session(self.journal.new)
             clusters = self.journal.old.name, self.journal.new.name
             source, target = objects.bucket_of(old, clusters[0]), objects.bucket_of(new, clusters[1])
-            found = objects.copy(old, new, source=source, target=target, clusters=clusters)
-            self.say(f"{found.copied} objects copied to {target}, {found.there} were there; {found.size:,} bytes")
+            result = objects.copy(old, new, source=source, target=target, clusters=clusters)
+            self.say(
+                f"{result.copied} objects copied to {target}, {result.existing} already existed; {result.size:,} bytes"
+            )
         self.journal.finish("bucket")
 
     def cluster(self) -> None:
@@ -165,7 +167,9 @@ class Move:
         controller = self.controller(self.journal.new)
         differences = [f"people: {line}" for line in controller.call("people", "compare", self.shared)["differences"]]
         files = controller.call("files", "compare", self.shared, *self.roots)
-        differences += [f"{count} files differ in {what}" for what, count in sorted(files["different"].items())]
+        differences += [
+            f"{count} files differ in {attribute}" for attribute, count in sorted(files["different"].items())
+        ]
         differences += [f"  {line}" for line in files["examples"]]
         if self.journal.facts["accounts"]["accounting"]:
             differences += controller.call("accounting", "compare", self.shared)["differences"]
@@ -184,26 +188,26 @@ class Move:
         Raises:
             OperationError: Slurm does not take some; each has the reason.
         """
-        found = self.controller(self.journal.new).call("jobs", "submit", self.shared)
-        for before, after in found["submitted"].items():
+        result = self.controller(self.journal.new).call("moved_jobs", "submit", self.shared)
+        for before, after in result["submitted"].items():
             self.say(f"job {before} continues as {after}")
-        if found["refused"] and not self.leaves_jobs:
+        if result["refused"] and not self.leaves_jobs:
             raise OperationError(
-                "\n".join(["these jobs are not submitted:", *found["refused"]]),
+                "\n".join(["Slurm did not accept these jobs:", *result["refused"]]),
                 "repair the reason and run `podwright move` again, or leave them: --leave-jobs",
             )
-        for line in found["refused"]:
-            self.say(f"left: job {line}")
-        self.journal.finish("jobs", submitted=found["submitted"], left=found["refused"])
+        for line in result["refused"]:
+            self.say(f"not submitted: job {line}")
+        self.journal.finish("jobs", submitted=result["submitted"], left=result["refused"])
 
     def reopen(self) -> None:
         """Let the old cluster take and start jobs again."""
-        found = self.controller(self.journal.old).call("jobs", "reopen", self.shared)
-        self.say(f"{self.journal.old.name} starts jobs again in {', '.join(found['partitions']) or 'no partition'}")
+        result = self.controller(self.journal.old).call("moved_jobs", "reopen", self.shared)
+        self.say(f"{self.journal.old.name} starts jobs again in {', '.join(result['partitions']) or 'no partition'}")
 
-    def _say_jobs(self, what: str, jobs: list[str]) -> None:
+    def _say_jobs(self, text: str, jobs: list[str]) -> None:
         if jobs:
-            self.say(f"jobs: {', '.join(jobs)}: {what}")
+            self.say(f"jobs: {', '.join(jobs)}: {text}")
 
     def _deploy(self, part: str) -> None:
         """Deploy one stack of the new settings file."""
@@ -216,21 +220,21 @@ class Move:
             kit.run("deploy", *arguments, on_line=follow)
 
 
-STEPS: Mapping[str, Callable[[Move], None]] = {
-    "first-backup": Move.first_backup,
-    "hold": Move.hold,
-    "record": Move.record,
-    "last-backup": Move.last_backup,
-    "foundation": Move.foundation,
-    "bucket": Move.bucket,
-    "cluster": Move.cluster,
-    "accounts": Move.accounts,
-    "verify": Move.verify,
-    "jobs": Move.jobs,
+STEPS: Mapping[str, Callable[[ClusterMove], None]] = {
+    "first-backup": ClusterMove.first_backup,
+    "hold": ClusterMove.hold,
+    "record": ClusterMove.record,
+    "last-backup": ClusterMove.last_backup,
+    "foundation": ClusterMove.foundation,
+    "bucket": ClusterMove.bucket,
+    "cluster": ClusterMove.cluster,
+    "accounts": ClusterMove.accounts,
+    "verify": ClusterMove.verify,
+    "jobs": ClusterMove.jobs,
 }
 DESTROYED, BACK = "old-destroyed", "back"
-NEEDS_PAUSE = "hold"  # from this step on, jobs wait
+NEEDS_PAUSE = "hold"  # Jobs wait from this step until the move ends.
 
 
-def _accounts(found: Mapping[str, Any]) -> str:
-    return f"{found['jobs']} jobs in the history" if found["accounting"] else "no accounting"
+def _accounts(accounts: Mapping[str, Any]) -> str:
+    return f"{accounts['jobs']} jobs in the history" if accounts["accounting"] else "no accounting"

@@ -126,21 +126,21 @@ def add(session: Session, cluster: Cluster, group: str, count: int) -> Iterator[
         AwsError: AWS refuses the first call.
     """
     for start in range(0, count, ADDED_AT_A_TIME):
-        wanted = min(ADDED_AT_A_TIME, count - start)
+        increment = min(ADDED_AT_A_TIME, count - start)
         try:
             answer = session.call(
                 "sagemaker",
                 "batch_add_cluster_nodes",
                 ClusterName=cluster.arn,
-                NodesToAdd=[{"InstanceGroupName": group, "IncrementTargetCountBy": wanted}],
+                NodesToAdd=[{"InstanceGroupName": group, "IncrementTargetCountBy": increment}],
             )
         except AwsError as error:
             if start == 0:
                 raise
             yield Added(group, (), count - start, error.code or "NotSent", str(error))
             return
-        made = tuple(item["NodeLogicalId"] for item in answer["Successful"])
-        if made:
-            yield Added(group, made, 0)
+        node_ids = tuple(item["NodeLogicalId"] for item in answer["Successful"])
+        if node_ids:
+            yield Added(group, node_ids, 0)
         for item in answer["Failed"]:
             yield Added(group, (), item["FailedCount"], item["ErrorCode"], " ".join(item.get("Message", "").split()))

@@ -1,10 +1,11 @@
-"""``podwright nodes``: list nodes, add, replace, reboot or delete some of them, drain them and back."""
+"""``podwright nodes``: list, add, replace, reboot, delete, drain and undrain nodes."""
 
 from __future__ import annotations
 
 import argparse
 import getpass
 from collections import Counter
+from collections.abc import Mapping
 
 from podwright.operations.account.cluster import Cluster, Node, select
 from podwright.operations.errors import ArgumentError
@@ -17,7 +18,7 @@ from podwright_bootstrap.contract import CONTROLLER
 from podwright_constructs import facts
 
 AFTER_JOBS = "Slurm starts no job on them from now on; HyperPod does it when their jobs have ended."
-NAMED = 8  # nodes that a question names; of more, their number
+NODES_NAMED = 8  # A question about more nodes has their number instead of their names.
 COLUMNS = (
     Column("NODE"),
     Column("GROUP"),
@@ -38,7 +39,7 @@ RESULTS = (Column("NODE"), Column("GROUP", rank=1), Column("INSTANCE ID", rank=2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the verb and its arguments."""
+    """Add the verbs, each with its arguments."""
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     listing = verbs.add_parser("list", help="show every node, its state and its instance")
     add_target_arguments(listing)
@@ -110,25 +111,27 @@ def to_dict(node: Node) -> dict[str, object]:
 
 
 def _list(options: argparse.Namespace) -> int:
-    wanted = target(options)
-    cluster = wanted.cluster()
-    existing = wanted.nodes(cluster)
+    cluster_target = target(options)
+    cluster = cluster_target.cluster()
+    existing = cluster_target.nodes(cluster)
     if options.group:
         cluster.group(options.group)
     nodes = [node for node in existing if options.group in {None, node.group}]
-    slurm = {}
+    states: dict[str, SlurmState] = {}
     if options.slurm:
-        slurm = slurm_states.states(slurm_states.controller_shell(wanted.session, cluster, existing))
-    found = [(node, slurm.get(node.slurm_name, UNKNOWN)) for node in nodes]
+        states = slurm_states.states(slurm_states.controller_shell(cluster_target.session, cluster, existing))
     if options.json:
-        extra = [
-            {"slurm_state": known.state, "slurm_reason": known.reason} if options.slurm else {} for _, known in found
-        ]
-        document = [{**to_dict(node), **given} for node, given in zip(nodes, extra, strict=True)]
-        print_json("podwright.nodes/1", {"cluster": cluster.name, "nodes": document})
+        documents = [_with_slurm_state(node, states) if options.slurm else to_dict(node) for node in nodes]
+        print_json("podwright.nodes/1", {"cluster": cluster.name, "nodes": documents})
     else:
-        print_table(COLUMNS, [row(node, known) for node, known in found])
+        print_table(COLUMNS, [row(node, states.get(node.slurm_name, UNKNOWN)) for node in nodes])
     return 0
+
+
+def _with_slurm_state(node: Node, states: Mapping[str, SlurmState]) -> dict[str, object]:
+    """Return a node as ``--json`` prints it, with its state in Slurm."""
+    slurm_state = states.get(node.slurm_name, UNKNOWN)
+    return {**to_dict(node), "slurm_state": slurm_state.state, "slurm_reason": slurm_state.reason}
 
 
 def _add_slurm(
@@ -143,26 +146,22 @@ def _add_slurm(
 
 
 def _slurm(options: argparse.Namespace, verb: str) -> int:
-    wanted = target(options)
-    cluster = wanted.cluster()
-    existing = wanted.nodes(cluster)
+    cluster_target = target(options)
+    cluster = cluster_target.cluster()
+    existing = cluster_target.nodes(cluster)
     nodes = select(cluster, existing, options.nodes)
-    shell = slurm_states.controller_shell(wanted.session, cluster, existing)
+    shell = slurm_states.controller_shell(cluster_target.session, cluster, existing)
     if verb == "drain":
         slurm_states.drain(shell, nodes, reason=options.reason)
     else:
         slurm_states.resume(shell, nodes)
     states = slurm_states.states(shell)
-    found = [(node, states.get(node.slurm_name, UNKNOWN)) for node in nodes]
     if options.json:
-        document = [
-            {**to_dict(node), "slurm_state": known.state, "slurm_reason": known.reason} for node, known in found
-        ]
-        print_json(f"podwright.nodes.{verb}/1", {"cluster": cluster.name, "nodes": document})
-    else:
-        print_table(
-            SLURM, [(node.name, f"{node.group}/{node.index}", known.state, known.reason) for node, known in found]
-        )
+        documents = [_with_slurm_state(node, states) for node in nodes]
+        print_json(f"podwright.nodes.{verb}/1", {"cluster": cluster.name, "nodes": documents})
+        return 0
+    rows = [(node, states.get(node.slurm_name, UNKNOWN)) for node in nodes]
+    print_table(SLURM, [(node.name, f"{node.group}/{node.index}", state.state, state.reason) for node, state in rows])
     return 0
 
 
@@ -181,11 +180,11 @@ def _add_change(verbs: argparse._SubParsersAction[argparse.ArgumentParser], chan
 
 
 def _change(options: argparse.Namespace, change: NodeChange) -> int:
-    wanted = target(options)
+    cluster_target = target(options)
     if bool(options.nodes) == bool(options.group):
         raise ArgumentError(f"name the nodes to {change.verb}, or give --group NAME")
-    cluster = wanted.cluster()
-    existing = wanted.nodes(cluster)
+    cluster = cluster_target.cluster()
+    existing = cluster_target.nodes(cluster)
     nodes = select(cluster, existing, options.nodes) if options.nodes else _of_group(cluster, existing, options.group)
     after_jobs = getattr(options, "after_jobs", False)
     include_controller = getattr(options, "include_controller", False)
@@ -195,18 +194,18 @@ def _change(options: argparse.Namespace, change: NodeChange) -> int:
     if not confirm(question, yes=options.yes):
         return 1
     if after_jobs:
-        shell = slurm_states.controller_shell(wanted.session, cluster, existing)
+        shell = slurm_states.controller_shell(cluster_target.session, cluster, existing)
         slurm_states.act_after_jobs(shell, nodes, change.verb)
         results = [Result(node) for node in nodes]
     else:
-        results = list(api.apply(wanted.session, cluster, change, nodes))
+        results = list(api.apply(cluster_target.session, cluster, change, nodes))
     _print(options, cluster, change, results)
     return 0 if all(result.accepted for result in results) else 1
 
 
 def _add(options: argparse.Namespace) -> int:
-    wanted = target(options)
-    cluster = wanted.cluster()
+    cluster_target = target(options)
+    cluster = cluster_target.cluster()
     group = cluster.group(options.group)
     if not 1 <= options.count <= facts.MAX_INSTANCE_COUNT:
         need = f"need 1 to {facts.MAX_INSTANCE_COUNT}"
@@ -219,7 +218,7 @@ def _add(options: argparse.Namespace) -> int:
     question = f"Add {options.count} {group.instance_type} to {group.name} of {cluster.name}?"
     if not confirm(question, yes=options.yes):
         return 1
-    results = list(api.add(wanted.session, cluster, group.name, options.count))
+    results = list(api.add(cluster_target.session, cluster, group.name, options.count))
     refused = sum(result.refused for result in results)
     count = group.target_count + options.count - refused
     if options.json:
@@ -243,7 +242,7 @@ def _of_group(cluster: Cluster, existing: tuple[Node, ...], name: str) -> tuple[
 
 
 def _names(nodes: tuple[Node, ...]) -> str:
-    if len(nodes) <= NAMED:
+    if len(nodes) <= NODES_NAMED:
         return ", ".join(node.name for node in nodes)
     return f"{len(nodes)} nodes"
 
@@ -275,7 +274,7 @@ def _print(options: argparse.Namespace, cluster: Cluster, change: NodeChange, re
 
 
 def _next(cluster: Cluster, change: NodeChange, results: list[Result]) -> str:
-    """Return the command that comes next."""
+    """Return a line with the command to run next."""
     if change is not api.DELETE:
         return "`podwright status --wait` waits until they run"
     fewer = Counter(result.node.group for result in results if result.accepted)

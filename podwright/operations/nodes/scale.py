@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.scale/1"
-GROUPS = ("cluster", "instance_groups")  # their path in cluster.yaml
+GROUPS = ("cluster", "instance_groups")  # The path of the groups in cluster.yaml.
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Scaling:
     after: int
     usd_per_hour_before: float | None
     usd_per_hour_after: float | None
-    prices: str  # what they are based on
+    prices: str  # Source and date of the prices.
 
     def text(self) -> str:
         """Return the change in one line."""
@@ -52,7 +52,7 @@ class Scaling:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the group and its new number of nodes."""
+    """Add GROUP, N and --yes."""
     parser.add_argument("group", metavar="GROUP", help="name of the instance group")
     parser.add_argument("count", type=_count, metavar="N", help="number of nodes; 0 keeps the group without nodes")
     parser.add_argument("--yes", action="store_true", help="do not ask before a change in AWS")
@@ -70,18 +70,18 @@ def run(options: argparse.Namespace) -> int:
         TerraformError: Terraform cannot plan the file with the new number; it stays as it was.
         AwsError: AWS refuses or does not answer.
     """
-    wanted = target(options)
-    return _in_file(options, wanted.file) if wanted.file else _in_aws(options, wanted)
+    cluster_target = target(options)
+    return _in_file(options, cluster_target.file) if cluster_target.file else _in_aws(options, cluster_target)
 
 
 def with_count(text: str, source: Document, group: str, count: int) -> str:
     """Return the text of a settings file with another number of nodes; every other character stays.
 
     Args:
-        text: of the file, with the line ends that it has.
+        text: the file's text, with its own line ends.
         source: the same text, parsed.
-        group: name of the instance group.
-        count: its new number of nodes.
+        group: the name of an instance group.
+        count: the group's new number of nodes.
 
     Raises:
         ArgumentError: the file has no such group.
@@ -128,7 +128,7 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
 def _write(settings: Settings, source: Document, text: str) -> list[Change] | None:
     """Write the file once Terraform has planned it; return the plan, None where nothing was deployed from this folder.
 
-    A file beside it, from which the same paths begin, is planned: until then nothing else has changed.
+    Terraform plans a copy in the same folder, so that the file changes only if the plan succeeds.
 
     Raises:
         FolderBusyError: another command deploys from this folder.
@@ -171,8 +171,8 @@ def _checked(source: Document) -> Settings:
     return report.settings
 
 
-def _in_aws(options: argparse.Namespace, wanted: Target) -> int:
-    cluster = wanted.cluster()
+def _in_aws(options: argparse.Namespace, cluster_target: Target) -> int:
+    cluster = cluster_target.cluster()
     group = cluster.group(options.group)
     if group.role == CONTROLLER:
         raise ArgumentError(f"{group.name} runs Slurm's controller: its number of nodes stays", "scale another group")
@@ -190,8 +190,8 @@ def _in_aws(options: argparse.Namespace, wanted: Target) -> int:
     if scaling.before != scaling.after:
         if not confirm(f"Scale {cluster.name}? {scaling.text()}.", yes=options.yes):
             return FAILED
-        request = group_request(wanted.session, group, count=options.count)
-        wanted.session.call("sagemaker", "update_cluster", ClusterName=cluster.arn, InstanceGroups=[request])
+        request = group_request(cluster_target.session, group, count=options.count)
+        cluster_target.session.call("sagemaker", "update_cluster", ClusterName=cluster.arn, InstanceGroups=[request])
     if options.json:
         print_json(SCHEMA, {**vars(scaling), "file": None, "line": None, "changes": None})
     else:
@@ -201,10 +201,10 @@ def _in_aws(options: argparse.Namespace, wanted: Target) -> int:
 
 
 def _index(source: Document, group: str) -> int:
-    given = [item["name"] for item in source.data[GROUPS[0]][GROUPS[1]]]
-    if group not in given:
-        raise ArgumentError(f"{source.file} has no instance group {group!r}", suggestion(group, given))
-    return int(given.index(group))
+    names = [item["name"] for item in source.data[GROUPS[0]][GROUPS[1]]]
+    if group not in names:
+        raise ArgumentError(f"{source.file} has no instance group {group!r}", suggestion(group, names))
+    return int(names.index(group))
 
 
 def _price(usd_per_hour: float | None) -> str:

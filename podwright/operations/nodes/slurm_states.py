@@ -44,7 +44,7 @@ class ControllerShell:
         """Run a line and return its standard output.
 
         Raises:
-            OperationError: no session, or the line failed; the message has what it said.
+            OperationError: no session, or the line failed; the message has its output.
         """
         wrapped = (
             f"{SLURM_PATH}; export PATH; errors=$(mktemp); echo {quoted(BEGIN)}; ( {line} ) 2> $errors; status=$?; "
@@ -53,13 +53,13 @@ class ControllerShell:
         command = f"sudo su --login root --shell /bin/sh --command {quoted(wrapped)}"
         target = self.cluster.session_target(self.node)
         output = session_plugin.run_command(self.session, target, session_plugin.COMMAND, command=command)
-        found = _OUTPUT.search(output.replace("\r\n", "\n"))
-        if found is None:
-            said = " ".join(output.split()) or "no output"
-            raise OperationError(f"{self.node.name} did not run a command: {said}")
-        if found["status"] != "0":
-            raise OperationError(f"{self.node.name}: {' '.join(found['text'].split()) or line}")
-        return found["text"]
+        match = _OUTPUT.search(output.replace("\r\n", "\n"))
+        if match is None:
+            message = " ".join(output.split()) or "no output"
+            raise OperationError(f"{self.node.name} did not run a command: {message}")
+        if match["status"] != "0":
+            raise OperationError(f"{self.node.name}: {' '.join(match['text'].split()) or line}")
+        return match["text"]
 
 
 def controller_shell(session: Session, cluster: Cluster, nodes: Sequence[Node]) -> ControllerShell:

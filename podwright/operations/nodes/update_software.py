@@ -30,7 +30,7 @@ _BATCH = re.compile(r"(?P<value>[1-9]\d*)(?P<percent>%?)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the groups, the image and the rolling policy."""
+    """Add --group, --check, --release, --image-id, and flags for a rolling update."""
     parser.add_argument(
         "--group", action="append", default=[], metavar="NAME", help="only this group; may be repeated. Default: all"
     )
@@ -71,8 +71,8 @@ def run(options: argparse.Namespace) -> int:
         AwsError: AWS refuses or does not answer.
     """
     deployment = deployment_config(options)
-    wanted = target(options)
-    cluster = wanted.cluster()
+    cluster_target = target(options)
+    cluster = cluster_target.cluster()
     groups = [cluster.group(name) for name in dict.fromkeys(options.group)] or list(cluster.groups)
     behind = [group for group in groups if group.image_status not in {"", UP_TO_DATE}]
     if not options.json:
@@ -83,7 +83,9 @@ def run(options: argparse.Namespace) -> int:
         return 1 if behind else 0
     if not confirm(_question(cluster, groups, options), yes=options.yes):
         return 1
-    wanted.session.call("sagemaker", "update_cluster_software", **_request(cluster, groups, options, deployment))
+    cluster_target.session.call(
+        "sagemaker", "update_cluster_software", **_request(cluster, groups, options, deployment)
+    )
     if options.json:
         print_json(SCHEMA, _document(cluster, groups, started=True))
     else:

@@ -19,8 +19,8 @@ from podwright.operations.errors import ArgumentError
 from podwright.operations.jobs import runs
 from podwright.operations.output import Column, print_json, print_table
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
-from podwright.operations.validation import job
-from podwright.operations.validation.findings import findings, node_bus_gb_s, pair_bus_gb_s
+from podwright.operations.validation import validation_job
+from podwright.operations.validation.validation_findings import findings, node_bus_gb_s, pair_bus_gb_s
 from podwright.output_file import place_of
 from podwright.planning.collectives import all_reduce
 from podwright_bootstrap.contract import COMPUTE
@@ -44,7 +44,7 @@ COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the nodes and the sizes."""
+    """Add flags for the nodes, the size of the measurements and their output."""
     parser.add_argument(
         "--group", action="append", default=[], help="only this instance group; repeatable. Default: all compute nodes"
     )
@@ -77,20 +77,20 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         OperationError: the nodes or Slurm do not answer, or the job failed.
     """
-    wanted = target(options)
-    node = remote(wanted, options)
-    found = runs.find(node, options.runs, beside=job.SINFO)
-    nodes = _wanted(wanted, node.cluster, options.group)
-    left_out: Mapping[str, str] = {}
+    cluster_target = target(options)
+    node = remote(cluster_target, options)
+    run_folders = runs.find(node, options.runs, extra_command=validation_job.SINFO)
+    nodes = _compute_nodes(cluster_target, node.cluster, options.group)
+    excluded_nodes: Mapping[str, str] = {}
     job_id = ""
     if options.of:
         name = runs.run_name(options.of)
     else:
-        selection = job.select(nodes, found.rest, partition=options.partition)
-        name, left_out = job.run_name(), selection.left_out
-        job_id = job.submit(
+        selection = validation_job.select(nodes, run_folders.extra_output, partition=options.partition)
+        name, excluded_nodes = validation_job.run_name(), selection.excluded_nodes
+        job_id = validation_job.submit(
             node,
-            found,
+            run_folders,
             name,
             selection,
             python=options.python,
@@ -98,21 +98,21 @@ def run(options: argparse.Namespace) -> int:
             rounds=options.rounds,
         )
         print(f"job {job_id}: `podwright validate --of {name}` reads its results later", file=sys.stderr)
-        job.wait(node, found.path(name), job_id)
-    measured = job.measurements(node, found.path(name), job_id)
+        validation_job.wait(node, run_folders.path(name), job_id)
+    measured = validation_job.measurements(node, run_folders.path(name), job_id)
     instance_type = _type_of(measured, nodes)
-    wrong = findings(measured, instance_type, left_out)
-    document = _document(node, found.path(name), instance_type, measured, wrong)
+    problems = findings(measured, instance_type, excluded_nodes)
+    document = _document(node, run_folders.path(name), instance_type, measured, problems)
     if options.output:
         _write(options.output, document)
     if options.json:
         print_json(SCHEMA, document)
     else:
-        _print(node.cluster.name, instance_type, measured, wrong)
-    return FAILED if wrong else OK
+        _print(node.cluster.name, instance_type, measured, problems)
+    return FAILED if problems else OK
 
 
-def _wanted(wanted: Target, cluster: Cluster, groups: list[str]) -> list[Node]:
+def _compute_nodes(cluster_target: Target, cluster: Cluster, groups: list[str]) -> list[Node]:
     """Return the compute nodes of the groups.
 
     Raises:
@@ -120,11 +120,11 @@ def _wanted(wanted: Target, cluster: Cluster, groups: list[str]) -> list[Node]:
     """
     for group in groups:
         cluster.group(group)
-    existing = wanted.nodes(cluster)
-    found = [node for node in existing if node.role in {COMPUTE, ""} and (not groups or node.group in groups)]
-    if not found:
+    existing = cluster_target.nodes(cluster)
+    nodes = [node for node in existing if node.role in {COMPUTE, ""} and (not groups or node.group in groups)]
+    if not nodes:
         raise ArgumentError(f"{cluster.name} has no compute nodes{f' in {groups}' if groups else ''}")
-    return found
+    return nodes
 
 
 def _type_of(measured: Measurements, nodes: list[Node]) -> str:
@@ -134,7 +134,7 @@ def _type_of(measured: Measurements, nodes: list[Node]) -> str:
 
 
 def _document(
-    node: Remote, folder: str, instance_type: str, measured: Measurements, wrong: list[Finding]
+    node: Remote, folder: str, instance_type: str, measured: Measurements, problems: list[Finding]
 ) -> dict[str, Any]:
     return {
         "cluster": node.cluster.name,
@@ -143,7 +143,7 @@ def _document(
         "pair_bus_gb_s": pair_bus_gb_s(measured),
         "node_bus_gb_s": node_bus_gb_s(measured),
         "transports": sorted({pair.transport for pair in measured.pairs if pair.transport}),
-        "findings": [finding.to_dict() for finding in wrong],
+        "findings": [finding.to_dict() for finding in problems],
         "measurements": asdict(measured),
     }
 
@@ -162,11 +162,11 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
         raise ArgumentError(f"--output {path}: {error.strerror}") from error
 
 
-def _print(cluster: str, instance_type: str, measured: Measurements, wrong: list[Finding]) -> None:
+def _print(cluster: str, instance_type: str, measured: Measurements, problems: list[Finding]) -> None:
     fastest = fastest_of_nodes(measured.speeds_of_pairs())
     inside = {item.nodes[0]: max(item.bus_gb_s) for item in measured.inside if item.bus_gb_s}
     codes: dict[str, list[str]] = {}
-    for finding in wrong:
+    for finding in problems:
         codes.setdefault(str(finding.path[-1]), []).append(finding.code)
     rows = [
         (
@@ -184,8 +184,8 @@ def _print(cluster: str, instance_type: str, measured: Measurements, wrong: list
     print_table(COLUMNS, rows)
     for line in _lines(instance_type, measured):
         print(line)
-    write(wrong, file=Path(cluster), text="", stream=sys.stdout)
-    print(f"{cluster}: {summary(wrong) or 'no problems'}")
+    write(problems, file=Path(cluster), text="", stream=sys.stdout)
+    print(f"{cluster}: {summary(problems) or 'no problems'}")
 
 
 def _gpu_figures(node: NodeReport) -> tuple[str, str]:
@@ -202,13 +202,13 @@ def _lines(instance_type: str, measured: Measurements) -> list[str]:
         return []
     slowest = min(fastest, key=fastest.__getitem__)
     example = next(pair for pair in measured.pairs if pair.bus_gb_s)
-    what = f"{len(fastest)} pairs, all-reduce of {example.size_bytes >> 20} MiB over {example.transport}"
-    middle, least = _figure(median(fastest.values())), _figure(fastest[slowest])
-    lines = [f"{what}: median {middle} GB/s, slowest {least} ({' and '.join(slowest)})"]
-    known = all_reduce(instance_type, nodes=2, size_bytes=example.size_bytes)
-    if known:
-        figures = " to ".join(dict.fromkeys(f"{speed:.0f}" for speed in (known.low_gb_s, known.high_gb_s)))
-        lines.append(f"published for two {instance_type}: {figures} GB/s ({'; '.join(known.sources)})")
+    measured_pairs = f"{len(fastest)} pairs, all-reduce of {example.size_bytes >> 20} MiB over {example.transport}"
+    middle, slowest_speed = _figure(median(fastest.values())), _figure(fastest[slowest])
+    lines = [f"{measured_pairs}: median {middle} GB/s, slowest {slowest_speed} ({' and '.join(slowest)})"]
+    published = all_reduce(instance_type, nodes=2, size_bytes=example.size_bytes)
+    if published:
+        figures = " to ".join(dict.fromkeys(f"{speed:.0f}" for speed in (published.low_gb_s, published.high_gb_s)))
+        lines.append(f"published for two {instance_type}: {figures} GB/s ({'; '.join(published.sources)})")
     return lines
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from podwright.operations.errors import ArgumentError
-from podwright.operations.jobs.cancel import _found
-from podwright.operations.jobs.slurm import Job
+from podwright.operations.jobs.cancel import _named_jobs
+from podwright.operations.jobs.slurm_jobs import Job
 
 MINE, THEIRS = 2001, 2002
 
@@ -20,6 +20,6 @@ def test_a_name_cancels_jobs_of_the_user_alone() -> None:
     """Every user may name a job after another's run; a number is a choice."""
     jobs = [job("1", user_id=MINE, run="llama"), job("2", user_id=THEIRS, run="llama"), job("3_1", user_id=THEIRS)]
     for word, numbers in (("llama", ["1"]), ("name", ["1"]), ("2", ["2"]), ("3", ["3_1"])):
-        assert [each.job_id for each in _found(jobs, [word], "demo", user_id=MINE)] == numbers
+        assert [each.job_id for each in _named_jobs(jobs, [word], "demo", user_id=MINE)] == numbers
     with pytest.raises(ArgumentError, match="demo has no job llama"):
-        _found(jobs[1:], ["llama"], "demo", user_id=MINE)
+        _named_jobs(jobs[1:], ["llama"], "demo", user_id=MINE)

@@ -26,9 +26,9 @@ from podwright.operations.moving.controller import packed
 from podwright.operations.moving.destination import Destination, default_name, new_file
 from podwright.operations.moving.journal import Journal, Place, alone, journal_path
 from podwright.operations.moving.move import STEP_NAMES
-from podwright.operations.moving.objects import Copied, bucket_of, copy
+from podwright.operations.moving.objects import CopiedObjects, bucket_of, copy
 from podwright.operations.moving.settings_text import edited, key_path
-from podwright.operations.moving.steps import STEPS, Move
+from podwright.operations.moving.steps import STEPS, ClusterMove
 
 PROGRAMS = Path(on_node.__file__).parent
 MINIMAL = checkout.ROOT / "cluster.yaml"
@@ -202,7 +202,7 @@ def test_every_lost_or_changed_file_is_found(tmp_path: Path) -> None:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The program that stops and submits jobs."""
     monkeypatch.syspath_prepend(PROGRAMS)
-    return importlib.import_module("jobs")
+    return importlib.import_module("moved_jobs")
 
 
 def job_of(jobs: ModuleType, **changes: str) -> dict[str, str]:
@@ -261,7 +261,7 @@ def test_a_program_of_a_move_runs_without_our_packages(tmp_path: Path) -> None:
     (tmp_path / "squeue").chmod(0o755)
     lock = tmp_path / "lock"  # not this machine's own
     moved_lock = f"lambda path, *more, **named: opened({str(lock)!r} if 'podwright-move' in str(path) else path, *more)"
-    code = f"import os; opened = os.open; os.open = {moved_lock}\n{packed('jobs')}"
+    code = f"import os; opened = os.open; os.open = {moved_lock}\n{packed('moved_jobs')}"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, "submit", tmp_path / "none"],
         capture_output=True,
@@ -312,11 +312,11 @@ def test_objects_of_users_move_and_podwrights_own_do_not(aws) -> None:
         s3.put_object(Bucket="sagemaker-before", Key=key, Body=key.encode())
     session = Session(region=aws.region)
     where = {"source": "sagemaker-before", "target": "sagemaker-after", "clusters": ("one", "two")}
-    assert copy(session, session, **where) == Copied(copied=2, there=0, size=16)
+    assert copy(session, session, **where) == CopiedObjects(copied=2, existing=0, size=16)
     listed = [item["Key"] for item in s3.list_objects_v2(Bucket="sagemaker-after")["Contents"]]
     assert listed == ["data/b", "two/runs/a"]
     s3.put_object(Bucket="sagemaker-before", Key="data/b", Body=b"changed")
-    assert copy(session, session, **where) == Copied(copied=1, there=1, size=17)
+    assert copy(session, session, **where) == CopiedObjects(copied=1, existing=1, size=17)
     assert s3.get_object(Bucket="sagemaker-after", Key="data/b")["Body"].read() == b"changed"
 
 
@@ -364,13 +364,13 @@ def test_jobs_get_a_time_to_save_that_ends(folder: Path, seconds: str) -> None:
 
 def test_records_of_an_earlier_move_are_not_read(folder: Path) -> None:
     """The file system takes the records of each move along: job 1 here may be another one than job 1 there."""
-    first, second = (Move(under_way(folder), None, folder, 1, False, print) for _ in range(2))
+    first, second = (ClusterMove(under_way(folder), None, folder, 1, False, print) for _ in range(2))
     assert first.shared != second.shared
 
 
 def test_programs_of_a_move_share_a_lock() -> None:
     """On a controller one program of a move runs at a time."""
-    names = ("accounting", "files", "jobs", "people")
+    names = ("accounting", "files", "moved_jobs", "people")
     locks = {importlib.import_module(f"{on_node.__name__}.{name}").LOCK for name in names}
     assert locks == {Path("/run/podwright-move.lock")}
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from podwright.operations.access.drain import KEPT_BYTES
+from podwright.operations.access.drain import TAIL_BYTES
 from podwright.operations.access.remote import Remote, RemoteError, quoted
 from podwright.operations.jobs.fetch import RemoteFile, _bring, _list
-from podwright.operations.jobs.submit import send
+from podwright.operations.jobs.upload import send
 
 PIPE_BYTES = 65536  # Linux's: who writes more waits for a reader
 NOISE = f"yes noise | head -c {4 * PIPE_BYTES} >&2"
@@ -53,7 +53,7 @@ def test_submit_does_not_wait_for_a_program_in_the_background(
 def test_the_last_line_of_much_is_the_reason(node: Remote, tmp_path: Path) -> None:
     """Of endless errors the end is kept."""
     with pytest.raises(RemoteError, match=r"^node: disk full$"):
-        send(node, str(tmp_path / "run"), {"a": b""}, f"yes | head -c {3 * KEPT_BYTES} >&2; echo disk full >&2; exit 4")
+        send(node, str(tmp_path / "run"), {"a": b""}, f"yes | head -c {3 * TAIL_BYTES} >&2; echo disk full >&2; exit 4")
 
 
 def test_fetch_reads_what_tar_complains_about(node: Remote, tmp_path: Path) -> None:

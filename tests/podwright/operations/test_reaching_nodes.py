@@ -128,7 +128,7 @@ def test_submit_names_all_that_is_missing(capsys, folder):
     assert "loop: no such file" in line
     assert "/dev/zero: neither a file nor a folder" in line
     assert "give --nodes N: a run.yaml does not say how many" in line
-    assert "run.yaml: two files of this name" in line
+    assert "run.yaml: two files to send have this name; rename one of them" in line
 
 
 RUN = "preset: llama3_8b\ntrain_batch_size: 1\nglobal_batch_size: 1024\nactivation_checkpointing_mode: selective\n"
@@ -185,7 +185,7 @@ def test_a_run_is_one_folder(capsys, name):
     """A name does not lead out of the folder of runs, nor into the shell."""
     status, line = refused(capsys, "fetch", "--cluster", "any", "--", name)
     assert status == 2
-    assert f"run {name!r}" in line
+    assert f"invalid run name {name!r}: start with a letter or digit" in line
 
 
 def test_ssh_config_has_a_block_for_each_node(capsys, reach, folder, monkeypatch):

@@ -11,10 +11,10 @@ import pytest
 
 from podwright.operations.account.cluster import Node
 from podwright.operations.errors import ArgumentError, OperationError
-from podwright.operations.validation import job
-from podwright.operations.validation.findings import findings
-from podwright.operations.validation.job import measurements as read_measurements
-from podwright.operations.validation.job import program, select, wait
+from podwright.operations.validation import validation_job
+from podwright.operations.validation.validation_findings import findings
+from podwright.operations.validation.validation_job import measurements as read_measurements
+from podwright.operations.validation.validation_job import program, select, wait
 from podwright.planning.collectives import all_reduce
 from podwright_training.validation.measurements import Gpu, Measurements, NodeReport, Reduction
 
@@ -135,7 +135,7 @@ def test_nodes_that_slurm_uses_are_chosen():
     wanted = [node(name) for name in NAMES]
     chosen = select(wanted, LISTED, partition=None)
     assert (chosen.partition, chosen.names, chosen.gpus) == ("dev", ("ip-10-1-0-4", "ip-10-1-0-5"), 8)
-    assert chosen.left_out == {"ip-10-1-0-6": "drained", "ip-10-1-0-7": "in another partition"}
+    assert chosen.excluded_nodes == {"ip-10-1-0-6": "drained", "ip-10-1-0-7": "in another partition"}
     assert select(wanted, LISTED, partition="gpu").names == ("ip-10-1-0-4",)
 
 
@@ -206,7 +206,7 @@ GONE = (1, "slurm_load_jobs error: Invalid job id specified")
 @pytest.mark.parametrize("end", [GONE, (0, ""), (0, "FAILED NonZeroExitCode")])
 def test_a_controller_that_does_not_answer_ends_no_job(tmp_path, monkeypatch, capsys, end):
     """The job is followed until Slurm says that it has ended; a job without a log is said with Slurm's state."""
-    monkeypatch.setattr(job, "POLL_S", 0.0)
+    monkeypatch.setattr(validation_job, "POLL_S", 0.0)
     controller = Controller(tmp_path, (0, "RUNNING None"), SILENT, KILLED, (0, "RUNNING None"), end)
     wait(controller, str(tmp_path), "7")
     assert (tmp_path / "asked").read_text() == "x" * 5
@@ -217,7 +217,7 @@ def test_a_controller_that_does_not_answer_ends_no_job(tmp_path, monkeypatch, ca
 
 def test_a_controller_that_is_silent_for_long_is_an_error(tmp_path, monkeypatch):
     """The message has Slurm's own words."""
-    monkeypatch.setattr(job, "POLL_S", 0.0)
-    monkeypatch.setattr(job, "SILENCE_S", 0.0)
+    monkeypatch.setattr(validation_job, "POLL_S", 0.0)
+    monkeypatch.setattr(validation_job, "SILENCE_S", 0.0)
     with pytest.raises(OperationError, match="job 7: slurm_load_jobs error: Unable to contact slurm controller"):
         wait(Controller(tmp_path, SILENT, SILENT), str(tmp_path), "7")

@@ -1,6 +1,6 @@
 """Carry Slurm's accounts and its history of jobs from one controller's database to another's.
 
-    accounting.py dump FOLDER      write the database, and what `compare` wants to find again
+    accounting.py dump FOLDER      write the database, and a record for `compare`
     accounting.py load FOLDER      replace the database of this controller with it
     accounting.py compare FOLDER   compare accounts, users, QOS and the number of jobs
 
@@ -29,7 +29,7 @@ CONF = Path("/opt/slurm/etc/slurmdbd.conf")
 INCLUDED = Path("/opt/slurm/etc/accounting.conf")
 DUMP, RECORD, ID = "slurm.sql", "accounts.json", "new-cluster.json"
 ANSWER_LIMIT_S = 180
-PREEMPTED = 8  # of slurm.h's job_states: how records of jobs end that went on elsewhere
+PREEMPTED = 8  # Its number in slurm.h's job_states; records of jobs that continue elsewhere end with it.
 SHOWN = {
     "account": "format=account,description,organization",
     "assoc": "format=account,user,partition,qos,defaultqos,fairshare,grptres,maxjobs,maxtres,maxwall",
@@ -48,14 +48,14 @@ def run(*words: str, stdin: str | None = None, check: bool = True) -> str:
 
 def settings() -> dict[str, str]:
     """Return slurmdbd.conf's keys in small letters."""
-    found = re.findall(r"(?m)^\s*(\w+)\s*=\s*(.*?)\s*$", CONF.read_text())
-    return {key.lower(): value for key, value in found}
+    pairs = re.findall(r"(?m)^\s*(\w+)\s*=\s*(.*?)\s*$", CONF.read_text())
+    return {key.lower(): value for key, value in pairs}
 
 
 def cluster() -> str:
     """Return the cluster's name as the database spells it."""
-    found = re.search(r"(?m)^ClusterName\s*=\s*(\S+)", run("scontrol", "show", "config"))
-    name = found.group(1).lower() if found else ""
+    match = re.search(r"(?m)^ClusterName\s*=\s*(\S+)", run("scontrol", "show", "config"))
+    name = match.group(1).lower() if match else ""
     if not re.fullmatch(r"[a-z0-9_.-]+", name):  # it becomes part of SQL
         sys.exit(f"Slurm's cluster has no usable name: {name!r}")
     return name
@@ -65,23 +65,23 @@ class Database:
     """The database of this controller's slurmdbd."""
 
     def __init__(self) -> None:
-        given = settings()
-        self.schema = given.get("storageloc", "slurm_acct_db")
-        self._given = given
+        values = settings()
+        self.schema = values.get("storageloc", "slurm_acct_db")
+        self._values = values
 
     @contextlib.contextmanager
     def client(self, program: str) -> Iterator[list[str]]:
         """Yield the words that start a client; a password is in a file of root's alone."""
-        given = self._given
-        if "storagepass" not in given:  # through the socket, as the user that the database knows
-            yield ["runuser", "--user", given.get("slurmuser", "slurm"), "--", program]
+        values = self._values
+        if "storagepass" not in values:  # through the socket, as the user that the database knows
+            yield ["runuser", "--user", values.get("slurmuser", "slurm"), "--", program]
             return
         with tempfile.NamedTemporaryFile("w", suffix=".cnf") as file:  # mode 0600
-            password = given["storagepass"].strip('"').replace("\\#", "#").replace("\\\\", "\\")
+            password = values["storagepass"].strip('"').replace("\\#", "#").replace("\\\\", "\\")
             quoted = password.replace("\\", "\\\\").replace('"', '\\"')
-            file.write(f'[client]\nuser="{given["storageuser"]}"\npassword="{quoted}"\n')
-            file.write(f"host={given.get('storagehost', 'localhost')}\nport={given.get('storageport', '3306')}\n")
-            if authority := re.search(r"SSL_CA=([^,\s]+)", given.get("storageparameters", "")):
+            file.write(f'[client]\nuser="{values["storageuser"]}"\npassword="{quoted}"\n')
+            file.write(f"host={values.get('storagehost', 'localhost')}\nport={values.get('storageport', '3306')}\n")
+            if authority := re.search(r"SSL_CA=([^,\s]+)", values.get("storageparameters", "")):
                 words = ("loose-ssl-verify-server-cert", "loose-ssl-mode=VERIFY_IDENTITY")  # MariaDB's and MySQL's
                 file.write("\n".join([f"ssl-ca={authority.group(1)}", *words, ""]))
             file.flush()
@@ -123,12 +123,12 @@ class Database:
 
 def shown(name: str) -> dict[str, list[str]]:
     """Return the rows that sacctmgr shows."""
-    found = {}
+    rows_by_kind = {}
     for kind, columns in SHOWN.items():
         of = [f"cluster={name}"] if kind == "assoc" else []
         text = run("sacctmgr", "--noheader", "--parsable2", "show", kind, *of, columns)
-        found[kind] = sorted(set(text.splitlines()))
-    return found
+        rows_by_kind[kind] = sorted(set(text.splitlines()))
+    return rows_by_kind
 
 
 def job_count(database: Database, name: str) -> int:
@@ -191,14 +191,14 @@ def load(folder: Path) -> dict[str, Any]:
         )
     name, before = cluster(), record["cluster"]
     database = Database()
-    own = folder / ID
-    if not own.exists():
-        own.write_text(json.dumps({"id": cluster_id(database, name)}))
+    id_file = folder / ID
+    if not id_file.exists():
+        id_file.write_text(json.dumps({"id": cluster_id(database, name)}))
     run("systemctl", "stop", "slurmctld")
     run("systemctl", "stop", "slurmdbd")
     database.load(folder / DUMP)
     statements = list(renamed(database, before, name))
-    statements += adjusted(name, json.loads(own.read_text())["id"])
+    statements += adjusted(name, json.loads(id_file.read_text())["id"])
     database.rows(";\n".join(statements) + ";\n")
     next_job_id(json.loads((folder / "jobs.json").read_text())["next_job_id"])
     run("systemctl", "start", "slurmdbd")
@@ -228,14 +228,14 @@ def renamed(database: Database, before: str, name: str) -> Iterator[str]:
     yield f"UPDATE clus_res_table SET cluster = '{name}' WHERE cluster = '{before}'"
 
 
-def adjusted(name: str, own_id: str) -> list[str]:
+def adjusted(name: str, cluster_id_text: str) -> list[str]:
     """Return the SQL that ends the records of jobs that went on elsewhere, and keeps this cluster's own id."""
     now = int(time.time())
     end = f"time_end = {now}, time_start = IF(time_start = 0, {now}, time_start)"
     jobs = f"UPDATE `{name}_job_table` SET state = {PREEMPTED}, {end} WHERE time_end = 0"
     steps = f"UPDATE `{name}_step_table` SET state = {PREEMPTED}, time_end = {now} WHERE time_end = 0"
     control = f"UPDATE cluster_table SET control_host = '', control_port = 0 WHERE name = '{name}'"
-    mine = [f"UPDATE cluster_table SET id = {int(own_id)} WHERE name = '{name}'"] if own_id else []
+    mine = [f"UPDATE cluster_table SET id = {int(cluster_id_text)} WHERE name = '{name}'"] if cluster_id_text else []
     return [jobs, steps, control, *mine]
 
 
@@ -243,10 +243,10 @@ def next_job_id(number: int) -> None:
     """Number new jobs after the old ones: sacct shows both."""
     if not number or not INCLUDED.exists():
         return
-    kept = [line for line in INCLUDED.read_text().splitlines() if not line.startswith("FirstJobId=")]
+    lines = [line for line in INCLUDED.read_text().splitlines() if not line.startswith("FirstJobId=")]
     status = INCLUDED.stat()
     partial = INCLUDED.resolve().with_name(f".{INCLUDED.name}.move")
-    partial.write_text("\n".join([*kept, f"FirstJobId={number}"]) + "\n")
+    partial.write_text("\n".join([*lines, f"FirstJobId={number}"]) + "\n")
     os.chown(partial, status.st_uid, status.st_gid)
     partial.chmod(status.st_mode & 0o777)
     partial.replace(INCLUDED.resolve())

@@ -27,12 +27,16 @@ from typing import Any
 LOCK = Path("/run/podwright-move.lock")
 RECORD, SAMPLES = "files.jsonl.gz", "samples.json"
 HASHED_FILES = 500
-HASHED_BYTES = 16 << 20  # of each, from its beginning
+HASHED_BYTES = 16 << 20  # A large file's hash covers only its beginning.
 EXAMPLES = 10
-KINDS = {stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFREG: "f"}  # others are "s": reading a pipe would never end
+KINDS = {
+    stat.S_IFDIR: "d",
+    stat.S_IFLNK: "l",
+    stat.S_IFREG: "f",
+}  # Other kinds are "s": reading a pipe would never end.
 GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}  # deleted, or replaced by a link or a socket
-SAY_EVERY_S = 30  # Session Manager ends a session that says nothing for 20 minutes
-OWN = ("podwright", ".cache")  # below a root: what a boot writes, environments, keys and downloads
+PRINT_EVERY_S = 30  # Session Manager ends a session that says nothing for 20 minutes
+BOOT_FOLDERS = ("podwright", ".cache")  # A boot writes environments, keys and downloads there, below a root.
 
 
 def entry(path: str) -> tuple[str, int, int, int, int, int]:
@@ -50,8 +54,8 @@ def entry(path: str) -> tuple[str, int, int, int, int, int]:
     )
 
 
-def walk(root: str, left_out: str) -> Iterator[str]:
-    """Yield every path below a root, but not those of a folder, and not those of other file systems."""
+def walk(root: str, excluded_folder: str) -> Iterator[str]:
+    """Yield every path below a root on its file system, without those in the excluded folder."""
     device = os.lstat(root).st_dev
     waiting = [root]
     while waiting:
@@ -61,7 +65,7 @@ def walk(root: str, left_out: str) -> Iterator[str]:
             continue  # deleted meanwhile: people may still be logged in
         with items:
             for item in items:
-                if item.path == left_out:
+                if item.path == excluded_folder:
                     continue
                 yield item.path
                 if item.is_dir(follow_symlinks=False) and device_of(item.path) == device:
@@ -92,36 +96,36 @@ def sha256(path: str) -> str:
 
 
 class Progress:
-    """Says how many files were seen, now and then."""
+    """Prints the number of files from time to time, so that the session stays open."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._said_at = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def step(self) -> None:
         """Count one file."""
         self.count += 1
-        if time.monotonic() - self._said_at > SAY_EVERY_S:
-            self._said_at = time.monotonic()
+        if time.monotonic() - self._printed_at > PRINT_EVERY_S:
+            self._printed_at = time.monotonic()
             print(self.count, "files", flush=True)
 
 
 def record(folder: Path, roots: list[str]) -> dict[str, Any]:
     """Write the record; return the number of files and bytes of each owner."""
     progress, owners, size = Progress(), Counter(), Counter()  # type: Progress, Counter[int], Counter[int]
-    chosen: list[tuple[int, str]] = []  # of the files, those with the largest negative checksums of their names
+    chosen: list[tuple[int, str]] = []  # Files whose names have the smallest checksums.
     with gzip.open(str(folder / f".{RECORD}"), "wt", compresslevel=1) as out:
         for root in roots:
             for path in walk(root, str(folder)):
                 progress.step()
                 try:
-                    what = entry(path)
+                    attributes = entry(path)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
-                out.write(json.dumps([path, *what]) + "\n")
-                owners[what[2]] += 1
-                size[what[2]] += what[1]
-                if what[0] == "f":
+                out.write(json.dumps([path, *attributes]) + "\n")
+                owners[attributes[2]] += 1
+                size[attributes[2]] += attributes[1]
+                if attributes[0] == "f":
                     item = (-zlib.crc32(path.encode("utf-8", "surrogateescape")), path)
                     (heapq.heappush if len(chosen) < HASHED_FILES else heapq.heappushpop)(chosen, item)
     hashes = {path: content for path, content in ((path, sha256(path)) for _, path in chosen) if content}
@@ -133,35 +137,35 @@ def record(folder: Path, roots: list[str]) -> dict[str, Any]:
 
 def compare(folder: Path, roots: list[str]) -> dict[str, Any]:
     """Compare every recorded file with the one on this node; added files do not count as differences."""
-    progress, differences, own = Progress(), [], 0
-    counts, seen = Counter(), Counter()  # type: Counter[str], Counter[int]
+    progress, differences, changed_by_boots = Progress(), [], 0
+    counts, same_count = Counter(), Counter()  # type: Counter[str], Counter[int]
     hashes = json.loads((folder / SAMPLES).read_text())
-    ours = tuple(f"{root.rstrip('/')}/{name}" for root in roots for name in OWN)
+    boot_paths = tuple(f"{root.rstrip('/')}/{name}" for root in roots for name in BOOT_FOLDERS)
     with gzip.open(str(folder / RECORD), "rt") as recorded:
         for line in recorded:
             path, *before = json.loads(line)
             progress.step()
             reason = _difference(path, before)
             if not reason:
-                seen[before[2]] += 1
+                same_count[before[2]] += 1
                 continue
-            hashes.pop(path, None)  # it differs anyway
-            if path.startswith(ours):
-                own += 1
+            hashes.pop(path, None)  # Its attributes differ already.
+            if path.startswith(boot_paths):
+                changed_by_boots += 1
             else:
                 counts[reason] += 1
                 differences.append(f"{path}: {reason}")
                 del differences[EXAMPLES:]
     for path, expected in hashes.items():
-        if Path(path).is_file() and sha256(path) != expected and not path.startswith(ours):
+        if Path(path).is_file() and sha256(path) != expected and not path.startswith(boot_paths):
             counts["content"] += 1
             differences.append(f"{path}: content")
     return {
         "files": progress.count,
-        "same": {str(uid): seen[uid] for uid in sorted(seen)},
+        "same": {str(uid): same_count[uid] for uid in sorted(same_count)},
         "different": dict(counts),
         "examples": differences[:EXAMPLES],
-        "of_boots": own,
+        "of_boots": changed_by_boots,
         "hashed": len(hashes),
     }
 

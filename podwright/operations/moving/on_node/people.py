@@ -22,23 +22,23 @@ from typing import Any
 LOCK = Path("/run/podwright-move.lock")
 RECORD = "people.json"
 KEYS_LIMIT_BYTES = 1 << 20
-FIRST_ID, LAST_ID = 1000, 60000  # of people: https://systemd.io/UIDS-GIDS
+FIRST_ID, LAST_ID = 1000, 60000  # The ids of people: https://systemd.io/UIDS-GIDS
 
 
 def people() -> dict[str, dict[str, Any]]:
     """Return all accounts whose ids are in the range of people, by name."""
-    found = {}
+    accounts = {}
     for person in pwd.getpwall():
         if FIRST_ID <= person.pw_uid <= LAST_ID:
             groups = [group.gr_gid for group in grp.getgrall() if person.pw_name in group.gr_mem]
-            found[person.pw_name] = {
+            accounts[person.pw_name] = {
                 "uid": person.pw_uid,
                 "gid": person.pw_gid,
                 "home": person.pw_dir,
                 "groups": sorted(gid for gid in groups if FIRST_ID <= gid <= LAST_ID),
                 "keys": keys(person),
             }
-    return found
+    return accounts
 
 
 def keys(person: pwd.struct_passwd) -> list[str]:
@@ -48,8 +48,8 @@ def keys(person: pwd.struct_passwd) -> list[str]:
             lines = read(Path(person.pw_dir) / ".ssh" / "authorized_keys").decode(errors="replace").splitlines()
     except OSError:
         return []
-    kept = (line.strip() for line in lines if line.strip() and not line.startswith("#"))
-    return sorted(hashlib.sha256(line.encode()).hexdigest()[:16] for line in kept)
+    key_lines = (line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    return sorted(hashlib.sha256(line.encode()).hexdigest()[:16] for line in key_lines)
 
 
 @contextmanager
@@ -89,9 +89,9 @@ def read(file: Path) -> bytes:
 
 def record(folder: Path) -> dict[str, Any]:
     """Write the record."""
-    found = people()
-    (folder / RECORD).write_text(json.dumps(found))
-    return {"people": {name: item["uid"] for name, item in sorted(found.items())}}
+    accounts = people()
+    (folder / RECORD).write_text(json.dumps(accounts))
+    return {"people": {name: item["uid"] for name, item in sorted(accounts.items())}}
 
 
 def compare(folder: Path) -> dict[str, Any]:
@@ -99,19 +99,19 @@ def compare(folder: Path) -> dict[str, Any]:
     now, differences = people(), []
     before = json.loads((folder / RECORD).read_text())
     for name, item in sorted(before.items()):
-        other = now.get(name)
-        if other is None:
+        current = now.get(name)
+        if current is None:
             differences.append(f"{name} (id {item['uid']}) does not exist")
             continue
         differences += [
-            f"{name}: {what} is {other[what]}, was {item[what]}"
-            for what in ("uid", "gid", "home")
-            if item[what] != other[what]
+            f"{name}: {attribute} is {current[attribute]}, was {item[attribute]}"
+            for attribute in ("uid", "gid", "home")
+            if item[attribute] != current[attribute]
         ]
-        for what in ("groups", "keys"):
-            missing = set(item[what]) - set(other[what])
+        for attribute in ("groups", "keys"):
+            missing = set(item[attribute]) - set(current[attribute])
             if missing:
-                differences.append(f"{name} lacks {what}: {', '.join(map(str, sorted(missing)))}")
+                differences.append(f"{name} lacks {attribute}: {', '.join(map(str, sorted(missing)))}")
     return {"people": len(before), "differences": differences}
 
 

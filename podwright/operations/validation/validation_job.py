@@ -17,12 +17,12 @@ import podwright_training
 from podwright.operations.access.remote import Remote, quoted
 from podwright.operations.account.cluster import Node
 from podwright.operations.errors import ArgumentError, OperationError
-from podwright.operations.jobs import slurm
+from podwright.operations.jobs import slurm_jobs
 from podwright.operations.jobs.runs import Runs
-from podwright.operations.jobs.submit import send
+from podwright.operations.jobs.upload import send
 from podwright_training.validation.measurements import FILE_NAME, Measurements
 
-SHARED = (  # of podwright_training, beside its validation: what that imports
+SHARED = (  # Modules of podwright_training that its package validation imports.
     "__init__.py",
     "errors.py",
     "json_text.py",
@@ -33,12 +33,12 @@ SHARED = (  # of podwright_training, beside its validation: what that imports
     "terminal.py",
 )
 PROGRAM, SCRIPT, LOG = "validation.zip", "validate.sbatch", "job.log"
-SEPARATOR = "|"  # in no name of nodes and partitions
+SEPARATOR = "|"  # No name of a node or partition contains it.
 SINFO = quoted("sinfo", "--Node", "--noheader", f"--format={SEPARATOR.join(('%N', '%P', '%T', '%G'))}")
-USABLE = {"idle", "mixed", "allocated", "completing"}  # Slurm starts jobs there, now or later
+USABLE = {"idle", "mixed", "allocated", "completing"}  # Slurm starts jobs in these states, now or later.
 WAITS_OR_RUNS = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"}
 POLL_S = 3.0
-SILENCE_S = 300.0  # of a controller that does not answer: busy, or restarted
+SILENCE_S = 300.0  # A controller that is busy or restarting does not answer for a while.
 _RECORD_END = "\x1e"
 _GPUS = re.compile(r"\bgpu(?::[^:(,]+)?:(\d+)")
 
@@ -49,9 +49,9 @@ class SlurmNode:
 
     name: str
     partition: str
-    is_default: bool  # the partition
+    is_default: bool  # Whether the partition is Slurm's default.
     state: str
-    gpus: int  # that Slurm counts
+    gpus: int  # The number in the node's GRES.
 
     @property
     def is_usable(self) -> bool:
@@ -64,16 +64,16 @@ class Selection:
     """The nodes to measure, in one partition."""
 
     partition: str
-    gpus: int  # to ask Slurm for, on each node
+    gpus: int  # The number to request from Slurm on each node.
     names: tuple[str, ...]
-    left_out: dict[str, str]  # Slurm's state, by name
+    excluded_nodes: dict[str, str]  # Slurm's state of each, by name.
 
 
 def select(nodes: Iterable[Node], listed: str, *, partition: str | None) -> Selection:
     """Choose the nodes that Slurm starts jobs on.
 
     Args:
-        nodes: those wanted, as SageMaker lists them.
+        nodes: the nodes to measure, as SageMaker lists them.
         listed: the output of ``SINFO``.
         partition: Slurm partition. Default: the partition that has most of the nodes, Slurm's default before others.
 
@@ -81,15 +81,15 @@ def select(nodes: Iterable[Node], listed: str, *, partition: str | None) -> Sele
         ArgumentError: the nodes have several types, or no partition has them.
         OperationError: Slurm starts jobs on none of them.
     """
-    wanted = {node.slurm_name: node for node in nodes if node.slurm_name}
-    types = sorted({node.instance_type for node in wanted.values()})
+    nodes_by_name = {node.slurm_name: node for node in nodes if node.slurm_name}
+    types = sorted({node.instance_type for node in nodes_by_name.values()})
     if len(types) > 1:
-        groups = ", ".join(sorted({node.group for node in wanted.values()}))
+        groups = ", ".join(sorted({node.group for node in nodes_by_name.values()}))
         got = " and ".join(types)
         raise ArgumentError(
             f"got nodes of {got}, need one instance type to compare", f"choose one with --group: {groups}"
         )
-    rows = [row for row in map(_row, listed.splitlines()) if row.name in wanted]
+    rows = [row for row in map(_row, listed.splitlines()) if row.name in nodes_by_name]
     existing = sorted({row.partition for row in rows})
     if not rows or partition not in (None, *existing):
         raise ArgumentError(
@@ -99,14 +99,17 @@ def select(nodes: Iterable[Node], listed: str, *, partition: str | None) -> Sele
     chosen = partition or max(existing, key=lambda name: _rank(name, rows))
     members = {row.name: row for row in rows if row.partition == chosen}
     usable = sorted(name for name, row in members.items() if row.is_usable)
-    left_out = {name: members[name].state if name in members else "in another partition" for name in wanted}
+    excluded_nodes = {
+        name: members[name].state if name in members else "in another partition" for name in nodes_by_name
+    }
     if not usable:
-        raise OperationError(f"Slurm starts no jobs on {', '.join(f'{name} ({left_out[name]})' for name in left_out)}")
+        shown = ", ".join(f"{name} ({state})" for name, state in excluded_nodes.items())
+        raise OperationError(f"Slurm starts no jobs on {shown}")
     return Selection(
         chosen,
         min(members[name].gpus for name in usable),
         tuple(usable),
-        {name: state for name, state in left_out.items() if name not in usable},
+        {name: state for name, state in excluded_nodes.items() if name not in usable},
     )
 
 
@@ -127,17 +130,24 @@ def run_name() -> str:
 
 
 def submit(
-    node: Remote, found: Runs, name: str, selection: Selection, *, python: str | None, file_mib: int, rounds: int | None
+    node: Remote,
+    run_folders: Runs,
+    name: str,
+    selection: Selection,
+    *,
+    python: str | None,
+    file_mib: int,
+    rounds: int | None,
 ) -> str:
     """Send the program into the run's folder and submit the job; return its id.
 
     Raises:
         OperationError: the nodes have no Python with torch, or Slurm refuses the job.
     """
-    interpreter = python or (f"{found.environment}/bin/python" if found.environment else "")
+    interpreter = python or (f"{run_folders.environment}/bin/python" if run_folders.environment else "")
     if not interpreter:
         raise OperationError("the nodes have no environment of podwright-train", "name a Python with torch: --python")
-    folder = found.path(name)
+    folder = run_folders.path(name)
     words = [interpreter, PROGRAM, "job", f"--folder={folder}", f"--file-mib={file_mib}"]
     script = f"#!/bin/bash\nexec {quoted(*words, *([f'--rounds={rounds}'] if rounds else []))}\n"
     command = quoted(
@@ -147,22 +157,24 @@ def submit(
         *([f"--gres=gpu:{selection.gpus}"] if selection.gpus else []),
         SCRIPT,
     )
-    return slurm.number(node, send(node, folder, {PROGRAM: program(), SCRIPT: script.encode()}, command))
+    return slurm_jobs.number(node, send(node, folder, {PROGRAM: program(), SCRIPT: script.encode()}, command))
 
 
 def program() -> bytes:
     """Return the measuring program as a zip file that Python runs."""
     package = files(podwright_training)
     modules = [package / name for name in SHARED]
-    found = (item for item in (package / "validation").iterdir() if item.name.endswith(".py"))
-    modules += sorted(found, key=lambda item: item.name)
+    sources = (item for item in (package / "validation").iterdir() if item.name.endswith(".py"))
+    modules += sorted(sources, key=lambda item: item.name)
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         main = "import sys\nfrom podwright_training.validation.__main__ import main\nsys.exit(main())\n"
         archive.writestr(zipfile.ZipInfo("__main__.py"), main)
         for module in modules:
             folder = "podwright_training" if module in modules[: len(SHARED)] else "podwright_training/validation"
-            archive.writestr(zipfile.ZipInfo(f"{folder}/{module.name}"), module.read_bytes())  # without a time
+            archive.writestr(
+                zipfile.ZipInfo(f"{folder}/{module.name}"), module.read_bytes()
+            )  # A fixed time keeps the archive's bytes the same.
     return content.getvalue()
 
 
@@ -176,13 +188,13 @@ def wait(node: Remote, folder: str, job_id: str) -> None:
     answered = time.monotonic()
     try:
         while True:
-            state, said, failure = _state(node, folder, job_id)
+            state, log_line, failure = _state(node, folder, job_id)
             now = time.monotonic()
             if failure and now - answered > SILENCE_S:
                 raise OperationError(f"job {job_id}: {failure}", "`podwright status` shows the controller")
             answered = answered if failure else now
             word, _, reason = state.partition(" ")
-            news = failure or said or (f"{word.lower()}: {reason}" if reason not in {"", "None"} else word.lower())
+            news = failure or log_line or (f"{word.lower()}: {reason}" if reason not in {"", "None"} else word.lower())
             if news and news != shown:
                 print(f"job {job_id}: {news}", file=sys.stderr, flush=True)
                 shown = news
@@ -190,7 +202,7 @@ def wait(node: Remote, folder: str, job_id: str) -> None:
                 return
             time.sleep(POLL_S)
     except KeyboardInterrupt:
-        slurm.cancel(node, [job_id])
+        slurm_jobs.cancel(node, [job_id])
         raise
 
 
@@ -202,21 +214,21 @@ def _state(node: Remote, folder: str, job_id: str) -> tuple[str, str, str]:
         "printf '\\036%s\\036' \"$failure\"; "
         f"tail -n 1 {quoted(f'{folder}/{LOG}')} 2>/dev/null; true"
     )
-    state, failure, said = (part.strip() for part in node.run(line).split(_RECORD_END, 2))
-    return state, said, "" if slurm.INVALID_JOB_ID in failure else failure.rpartition("\n")[2]
+    state, failure, log_line = (part.strip() for part in node.run(line).split(_RECORD_END, 2))
+    return state, log_line, "" if slurm_jobs.INVALID_JOB_ID in failure else failure.rpartition("\n")[2]
 
 
 def measurements(node: Remote, folder: str, job_id: str = "") -> Measurements:
     """Return the measurements of a job.
 
     Raises:
-        OperationError: it left nothing; the message has the last line of its log, or how Slurm ended the job.
+        OperationError: the job wrote no measurements; the message has the last line of its log, or its end in Slurm.
     """
     result, log = quoted(f"{folder}/{FILE_NAME}"), quoted(f"{folder}/{LOG}")
     output = node.run(f"cat {result} 2>/dev/null; printf '\\036'; tail -n 1 {log} 2>/dev/null; true")
-    text, said = (part.strip() for part in output.split(_RECORD_END, 1))
+    text, log_line = (part.strip() for part in output.split(_RECORD_END, 1))
     if not text:
-        why = said or (_end(node, job_id) if job_id else "and no log of a job")
+        why = log_line or (_end(node, job_id) if job_id else "and no log of a job")
         raise OperationError(f"no {folder}/{FILE_NAME}: {why}", f"see {folder}/{LOG}")
     try:
         return Measurements.from_dict(json.loads(text))
@@ -225,9 +237,9 @@ def measurements(node: Remote, folder: str, job_id: str = "") -> Measurements:
 
 
 def _end(node: Remote, job_id: str) -> str:
-    """Return how a job ended that wrote no log."""
+    """Return the end of a job without a log, as Slurm reports it."""
     try:
-        found = slurm.job(node, job_id)
+        job_state = slurm_jobs.job(node, job_id)
     except OperationError as error:
         return str(error)
-    return f"job {job_id} wrote no log; Slurm has {found['state']} ({found['reason']})"
+    return f"job {job_id} wrote no log; Slurm has {job_state['state']} ({job_state['reason']})"

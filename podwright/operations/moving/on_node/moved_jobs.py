@@ -1,9 +1,9 @@
 """Stop Slurm's jobs so that they can go on elsewhere, and submit them there.
 
-    jobs.py hold FOLDER SAVE_S     start no job, let running ones save and queue again; repeat until "running" is empty
-    jobs.py close FOLDER           take no new job, and record the jobs that wait
-    jobs.py reopen FOLDER          take and start jobs again
-    jobs.py submit FOLDER          submit the recorded jobs, each once
+    moved_jobs.py hold FOLDER SAVE_S     start no job, let running ones save; repeat until "running" is empty
+    moved_jobs.py close FOLDER           take no new job, and record the jobs that wait
+    moved_jobs.py reopen FOLDER          take and start jobs again
+    moved_jobs.py submit FOLDER          submit the recorded jobs, each once
 
 A job with ``#SBATCH --signal`` gets that signal: it says that the job saves and ends on it. Others that Slurm may
 requeue are requeued, which is SIGTERM first. https://slurm.schedmd.com/sbatch.html#OPT_signal
@@ -49,13 +49,13 @@ OPTIONS = {
     "licenses": "licenses",
     "nice": "nice",
 }
-FILES = {"stderr": "error", "stdout": "output"}  # unless the script names them, with patterns
+FILES = {"stderr": "error", "stdout": "output"}  # Names in the script, with patterns, come before these.
 COLUMNS = (
     *("jobid", "userid", "username", "state", "arrayjobid", "arraytaskid", "hetjobid", "batchflag", "requeue"),
     *("numnodes", "tres-per-node", "oversubscribe", "reason", "dependency", *OPTIONS, *FILES),
 )
 ARRAY = re.compile(r"[0-9,%:-]+")  # tasks, as --array takes them
-LOGIN_LIMIT_S = 60  # for a user's start files, and sbatch
+LOGIN_LIMIT_S = 60  # The limit covers a user's start files and sbatch.
 ANSWER_BYTES = 1 << 16
 
 
@@ -76,8 +76,8 @@ def partitions() -> dict[str, str]:
 
 def queue() -> list[dict[str, str]]:
     """Return every job that waits or runs."""
-    found = listing.jobs(COLUMNS, "--all", "--states=all")
-    return [item for item in found if item["state"] in {"PENDING", *listing.HAS_NODES}]
+    jobs = listing.jobs(COLUMNS, "--all", "--states=all")
+    return [item for item in jobs if item["state"] in {"PENDING", *listing.HAS_NODES}]
 
 
 def array_of(job: dict[str, str]) -> str:
@@ -147,7 +147,7 @@ def set_partitions(record: dict[str, Any], state: str) -> None:
 
 
 def hold(folder: Path, save_s: float) -> dict[str, Any]:
-    """Start no job, and let those that run save and queue again."""
+    """Start no more jobs, and let running ones save and queue again."""
     record = read(folder)
     for name, now in partitions().items():
         record["partitions"].setdefault(name, now)
@@ -176,12 +176,12 @@ def hold(folder: Path, save_s: float) -> dict[str, Any]:
 
 def ask_to_save(number: str, text: str) -> None:
     """Send a job the signal that its script asks for, or requeue it."""
-    asked = SIGNAL.search(text)
-    if asked is None:
+    signal_option = SIGNAL.search(text)
+    if signal_option is None:
         requeue(number)
         return
-    batch = ["--batch"] if "B" in (asked["who"] or "") else []
-    subprocess.run(["scancel", *batch, f"--signal={asked['signal']}", number], check=False)
+    batch = ["--batch"] if "B" in (signal_option["who"] or "") else []
+    subprocess.run(["scancel", *batch, f"--signal={signal_option['signal']}", number], check=False)
 
 
 def requeue(number: str) -> None:
@@ -203,19 +203,19 @@ def script(number: str) -> str:
 
 
 def close(folder: Path) -> dict[str, Any]:
-    """Take no new job, and record those that wait."""
+    """Close the partitions for new jobs, and record the jobs that wait."""
     record = read(folder)
     set_partitions(record, "INACTIVE")
     jobs = queue()
     record["jobs"] = [{"fields": job, "script": script(array_of(job))} for job in jobs]
-    found = re.search(r"(?m)^NEXT_JOB_ID\s*=\s*(\d+)", run("scontrol", "show", "config"))
-    record["next_job_id"] = int(found.group(1)) if found else 0
+    match = re.search(r"(?m)^NEXT_JOB_ID\s*=\s*(\d+)", run("scontrol", "show", "config"))
+    record["next_job_id"] = int(match.group(1)) if match else 0
     write(folder, record)
     return {"jobs": [label(job, str(int(job["jobid"]))) for job in jobs]}
 
 
 def reopen(folder: Path) -> dict[str, Any]:
-    """Take and start jobs again."""
+    """Open the partitions again."""
     record = read(folder)
     set_partitions(record, "UP")
     record["signalled"] = {}
@@ -224,7 +224,7 @@ def reopen(folder: Path) -> dict[str, Any]:
 
 
 def submit(folder: Path) -> dict[str, Any]:
-    """Submit each recorded job once, as its user, and say which number it has now."""
+    """Submit each recorded job once, as its user; return the new numbers by the old ones."""
     record = read(folder)
     refused: list[str] = []
     for number, parts in sorted(arrays(record["jobs"]).items(), key=lambda item: int(item[0])):
@@ -260,7 +260,7 @@ def require_script(job: dict[str, str], text: str) -> None:
         SubmissionError: Slurm keeps no batch script, as of a job of several parts.
     """
     if not text or job["hetjobid"].isdecimal():
-        raise SubmissionError("Slurm has no batch script of it")
+        raise SubmissionError("Slurm has no batch script of this job")
 
 
 def user_of(job: dict[str, str]) -> pwd.struct_passwd:
@@ -289,11 +289,11 @@ def submit_as(user: pwd.struct_passwd, words: list[str], text: str) -> str:
     """
     line = f"PATH={shlex.quote(os.environ['PATH'])}; export PATH; exec sbatch {' '.join(map(shlex.quote, words))}"
     command = ["runuser", "--login", "--shell", "/bin/sh", "--command", line, "--", user.pw_name]
-    status, said = answer_of(command, text.encode(errors="surrogateescape"))
-    last = said.strip().rpartition("\n")[2]
+    status, output = answer_of(command, text.encode(errors="surrogateescape"))
+    last_line = output.strip().rpartition("\n")[2]
     if status != 0:
-        raise SubmissionError(listing.printable({"": last})[""] or f"sbatch ended with {status}")
-    number = last.split(";")[0]
+        raise SubmissionError(listing.printable({"": last_line})[""] or f"sbatch ended with {status}")
+    number = last_line.split(";")[0]
     if not re.fullmatch(r"[0-9]{1,10}", number) or not is_of(number, user.pw_uid):
         raise SubmissionError(
             "sbatch printed no number of a job of this user; do start files of the login end or print?"
@@ -314,7 +314,7 @@ def answer_of(command: list[str], stdin: bytes) -> tuple[int, str]:
 
     It gets ``LOGIN_LIMIT_S``; a descendant that keeps its output open does not keep us waiting.
     """
-    said, deadline = b"", time.monotonic() + LOGIN_LIMIT_S
+    output, deadline = b"", time.monotonic() + LOGIN_LIMIT_S
     reader, writer = os.pipe()
     try:
         with tempfile.TemporaryFile() as script:
@@ -326,7 +326,7 @@ def answer_of(command: list[str], stdin: bytes) -> tuple[int, str]:
             has_ended = process.poll() is not None
             if select.select([reader], [], [], 0.1)[0]:
                 chunk = os.read(reader, ANSWER_BYTES)
-                said = (said + chunk)[-ANSWER_BYTES:]
+                output = (output + chunk)[-ANSWER_BYTES:]
                 if not chunk:
                     break
             elif has_ended:
@@ -334,7 +334,7 @@ def answer_of(command: list[str], stdin: bytes) -> tuple[int, str]:
     finally:
         os.close(reader)
     try:
-        return process.wait(max(0.0, deadline - time.monotonic())), said.decode(errors="replace")
+        return process.wait(max(0.0, deadline - time.monotonic())), output.decode(errors="replace")
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -352,10 +352,10 @@ def copy_of(job: dict[str, str]) -> str:
 
 def arrays(jobs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the recorded jobs by number; the tasks of an array have one."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    jobs_by_number: dict[str, list[dict[str, Any]]] = {}
     for job in jobs:
-        found.setdefault(array_of(job["fields"]), []).append(job)
-    return found
+        jobs_by_number.setdefault(array_of(job["fields"]), []).append(job)
+    return jobs_by_number
 
 
 def options(job: dict[str, str], parts: list[dict[str, Any]], submitted: dict[str, str]) -> Iterator[str]:
@@ -399,9 +399,9 @@ def dependencies(text: str, submitted: dict[str, str]) -> Iterator[str]:
 
 def main(arguments: list[str]) -> None:
     """Run one verb."""
-    verb, folder, *rest = arguments
+    verb, folder, *values = arguments
     if verb == "hold":
-        print(json.dumps(hold(Path(folder), float(rest[0]))))
+        print(json.dumps(hold(Path(folder), float(values[0]))))
     else:
         print(json.dumps({"close": close, "reopen": reopen, "submit": submit}[verb](Path(folder))))
 

@@ -24,7 +24,7 @@ BACKUP_USD_PER_GIB_MONTH = 0.05
 # commit 0dfd181. No source was found for the types with a second server (SINGLE_AZ_HA_*, MULTI_AZ_1) and SINGLE_AZ_2.
 OPENZFS_USD_PER_GIB_MONTH = 0.09
 OPENZFS_USD_PER_MB_S_MONTH = 0.26
-OPENZFS_USD_PER_IOPS_MONTH = 0.006  # of those above what the capacity includes
+OPENZFS_USD_PER_IOPS_MONTH = 0.006  # The capacity includes some IOPS.
 OPENZFS_IOPS_INCLUDED_PER_GIB = 3
 S3_USD_PER_GIB_MONTH = 0.023  # Standard
 REGION_TRANSFER_USD_PER_GB = 0.02  # between most regions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from podwright.operations.access.remote import Remote, RemoteError, quoted
@@ -32,10 +32,10 @@ SACCT = (
     "NodeList",
     "UID",
 )
-INVALID_JOB_ID = "Invalid job id"  # of a job that Slurm does not know, or no longer
-OF_RUN = "podwright:"  # the comment of podwright-train's jobs, before the name of their run
-JOB_ID = re.compile(r"\d+(_\d+)?(\+\d+)?")  # of a job, a task of an array, a part of a heterogeneous job
-ME = "$(id -u)"  # on the node
+INVALID_JOB_ID = "Invalid job id"  # Slurm prints it for a job that never existed or that it has forgotten.
+RUN_COMMENT_PREFIX = "podwright:"  # In the comment of podwright-train's jobs, the run's name follows it.
+JOB_ID = re.compile(r"\d+(_\d+)?(\+\d+)?")  # A job, a task of an array, or a component of a heterogeneous job.
+ME = "$(id -u)"  # The node's shell fills it in.
 
 
 class Shell(Protocol):
@@ -47,7 +47,12 @@ class Shell(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """One job. ``run`` is the podwright-train run that it claims; ``where`` its nodes, or why it waits."""
+    """A job in Slurm's queue or history.
+
+    Args:
+        run: the podwright-train run in its comment; empty if there is none.
+        nodes_or_reason: its nodes, or the reason why it waits.
+    """
 
     job_id: str
     name: str
@@ -58,16 +63,21 @@ class Job:
     time_limit: str
     node_count: int
     run: str
-    where: str
+    nodes_or_reason: str
     user_id: int
 
     def has_number(self, word: str) -> bool:
-        """Return whether a word is its number or its array's."""
+        """Return whether a word is the job's number or that of its array."""
         return word in {self.job_id, self.job_id.split("_")[0]}
 
     def has_name(self, word: str) -> bool:
-        """Return whether a word is its name or its run's: every user may give a job the name of another's."""
+        """Return whether a word is the name of the job or its run; other users' jobs may have the same name."""
         return word in {self.name, self.run}
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the job as ``--json`` prints it."""
+        values = asdict(self)
+        return {"where" if name == "nodes_or_reason" else name: value for name, value in values.items()}
 
 
 def queue(node: Shell, *, user: str | None = None, job_ids: Sequence[str] = ()) -> list[Job]:
@@ -87,10 +97,10 @@ def ended(node: Remote, *, days: int, user: str | None = None) -> list[Job]:
         OperationError: the cluster has no accounting, or as ``queue``.
     """
     mark = f"~{secrets.token_hex(16)}~"
-    who = [f"--user={user}"] if user else ["--allusers"]
+    user_flags = [f"--user={user}"] if user else ["--allusers"]
     command = quoted(
         *("sacct", "--allocations", "--noheader", "--parsable", f"--delimiter={mark}", f"--format={','.join(SACCT)}"),
-        *(f"--starttime=now-{days}days", "--endtime=now", "--state=BF,CA,CD,DL,F,NF,OOM,PR,TO", *who),
+        *(f"--starttime=now-{days}days", "--endtime=now", "--state=BF,CA,CD,DL,F,NF,OOM,PR,TO", *user_flags),
     )
     try:
         output = node.run(command)
@@ -111,17 +121,17 @@ def job(node: Shell, job_id: str) -> Mapping[str, str]:
         OperationError: the node or Slurm does not answer.
     """
     try:
-        found = _listed(node, ("state", "reason"), quoted("--states=all", f"--jobs={job_id}"))
+        rows = _listed(node, ("state", "reason"), quoted("--states=all", f"--jobs={job_id}"))
     except RemoteError as error:
         if INVALID_JOB_ID not in str(error):
             raise
-        found = []
-    if not found:
+        rows = []
+    if not rows:
         raise ArgumentError(
             f"Slurm knows no job {job_id}: it forgets a job minutes after its end",
             "`podwright jobs --ended 7` lists ended ones; `podwright logs RUN` reads a run's output",
         )
-    return found[0]
+    return rows[0]
 
 
 def output_of(node: Shell, job_id: str) -> str:
@@ -140,11 +150,11 @@ def of_run(name: str, user: str = ME) -> str:
     Every user may name a job after another's run: only jobs of one user count.
 
     Args:
-        name: the run's, without characters that have a meaning for awk or shell.
-        user: number of the user, as words of shell. Default: who runs the line.
+        name: the run's name, without characters that have a meaning for awk or shell.
+        user: the user's number, as a word of shell. Default: the user who runs the line.
     """
     listed = f"squeue --noheader --user={user} {quoted('--format=%i|%k|%j')}"
-    chosen = quoted("awk", "-F|", f'$2 == "{OF_RUN}{name}" || $3 == "{name}" {{ print $1 }}')
+    chosen = quoted("awk", "-F|", f'$2 == "{RUN_COMMENT_PREFIX}{name}" || $3 == "{name}" {{ print $1 }}')
     return f"{{ jobs=$({listed}) && printf '%s\\n' \"$jobs\" | {chosen}; }}"
 
 
@@ -154,17 +164,17 @@ def number(node: Remote, output: str) -> str:
     Raises:
         OperationError: it printed none.
     """
-    found = output.strip().rpartition("\n")[2].split(";")[0]
-    if not found.isdecimal():
+    job_id = output.strip().rpartition("\n")[2].split(";")[0]
+    if not job_id.isdecimal():
         raise OperationError(f"{node.node.name} printed no job id: {output.strip() or 'no output'}")
-    return found
+    return job_id
 
 
 def cancel(node: Remote, job_ids: Sequence[str]) -> None:
     """Cancel jobs.
 
     Raises:
-        OperationError: Slurm does not cancel one; the message has its words.
+        OperationError: Slurm does not cancel a job; the message has scancel's.
     """
     node.run(quoted("scancel", *job_ids))
 
@@ -179,10 +189,10 @@ def _rows(read: Callable[..., list[dict[str, str]]], *arguments: object) -> list
     try:
         return read(*arguments)
     except ListingError as error:
-        raise OperationError(f"Slurm's answer cannot be read: {error}", "run the command again") from error
+        raise OperationError(f"cannot parse Slurm's output: {error}", "run the command again") from error
 
 
 def _job(*values: str) -> Job:
-    job_id, name, user, partition, state, elapsed, limit, nodes, comment, where, user_id = values
-    run = comment.removeprefix(OF_RUN) if comment.startswith(OF_RUN) else ""
-    return Job(job_id, name, user, partition, state, elapsed, limit, int(nodes), run, where, int(user_id))
+    job_id, name, user, partition, state, elapsed, limit, nodes, comment, nodes_or_reason, user_id = values
+    run = comment.removeprefix(RUN_COMMENT_PREFIX) if comment.startswith(RUN_COMMENT_PREFIX) else ""
+    return Job(job_id, name, user, partition, state, elapsed, limit, int(nodes), run, nodes_or_reason, int(user_id))

@@ -20,7 +20,7 @@ from podwright.operations.moving import journal as journals
 from podwright.operations.moving.destination import Destination, default_name, new_file
 from podwright.operations.moving.journal import Journal, Place
 from podwright.operations.moving.preview import MovePreview
-from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, Move
+from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, ClusterMove
 from podwright.operations.output import confirm, print_json
 from podwright.output_file import place_of
 from podwright_bootstrap.host.shell import write_file
@@ -54,12 +54,12 @@ def run(options: argparse.Namespace) -> int:
         if options.destroy_old:
             return _destroy_old(move, options)
         _refuse_another_destination(journal, options)
-        return _go_on(move, options)
+        return _continue(move, options)
 
 
-def _move(journal: Journal, options: argparse.Namespace) -> Move:
+def _move(journal: Journal, options: argparse.Namespace) -> ClusterMove:
     say = speaker(quiet=options.json)
-    return Move(journal, options.profile, Path.cwd(), options.save_s, options.leave_jobs, say)
+    return ClusterMove(journal, options.profile, Path.cwd(), options.save_s, options.leave_jobs, say)
 
 
 def _refuse_another_destination(journal: Journal, options: argparse.Namespace) -> None:
@@ -69,11 +69,13 @@ def _refuse_another_destination(journal: Journal, options: argparse.Namespace) -
         ArgumentError: options differ from those that it began with; all of them are in it.
     """
     begun = {**journal.facts, "region": journal.new.region, "name": journal.new.name}
-    given = {key: getattr(options, key) for key in DESTINATION}
-    other = [f"--{key.replace('_', '-')}" for key, value in given.items() if value and value != begun.get(key)]
-    if other:
-        what = f"a move to {journal.new.name} is under way, and it began with another {', '.join(other)}"
-        raise ArgumentError(what, "finish it, or `podwright move --back`")
+    options_by_name = {key: getattr(options, key) for key in DESTINATION}
+    different_options = [
+        f"--{key.replace('_', '-')}" for key, value in options_by_name.items() if value and value != begun.get(key)
+    ]
+    if different_options:
+        message = f"a move to {journal.new.name} is under way, and it began with another {', '.join(different_options)}"
+        raise ArgumentError(message, "finish it, or `podwright move --back`")
 
 
 def _begin(options: argparse.Namespace, path: Path) -> int:
@@ -101,13 +103,13 @@ def _begin(options: argparse.Namespace, path: Path) -> int:
         return OK
     if not confirm(f"Move {settings.name} to {name}?", yes=options.yes):
         return FAILED
-    _keep_finished(path)
+    _archive_finished(path)
     write_file(place_of(file), new.text)
     move.journal.write()
-    return _go_on(move, options, preview)
+    return _continue(move, options, preview)
 
 
-def _go_on(move: Move, options: argparse.Namespace, preview: MovePreview | None = None) -> int:
+def _continue(move: ClusterMove, options: argparse.Namespace, preview: MovePreview | None = None) -> int:
     """Run the steps that are left, up to the wanted one."""
     journal = move.journal
     for name, step in STEPS.items():
@@ -122,15 +124,15 @@ def _go_on(move: Move, options: argparse.Namespace, preview: MovePreview | None 
     if options.json:
         print_json(SCHEMA, {"preview": preview.to_dict() if preview else None, "journal": journal.to_dict()})
         return OK
-    left = [name for name in STEPS if name not in journal.done]
-    if left:
-        print(f"next: `podwright move` continues with {left[0]}")
+    remaining_steps = [name for name in STEPS if name not in journal.done]
+    if remaining_steps:
+        print(f"next: `podwright move` continues with {remaining_steps[0]}")
         return OK
-    _say_what_is_left(move)
+    _print_remaining_costs(move)
     return OK
 
 
-def _say_what_is_left(move: Move) -> None:
+def _print_remaining_costs(move: ClusterMove) -> None:
     """Print the resources of the old cluster that still cost money, and the command that deletes them."""
     journal = move.journal
     print(f"moved: {journal.new.name} runs with {journal.new.file}. Remaining costs of {journal.old.name}:")
@@ -138,7 +140,7 @@ def _say_what_is_left(move: Move) -> None:
     print("next:\n  podwright move --destroy-old      # or --back")
 
 
-def _back(move: Move, options: argparse.Namespace) -> int:
+def _back(move: ClusterMove, options: argparse.Namespace) -> int:
     """Go back: destroy the new cluster, and let the old one start its jobs again."""
     journal = move.journal
     if journal.facts.get("destroying"):
@@ -161,12 +163,12 @@ def _back(move: Move, options: argparse.Namespace) -> int:
     return OK
 
 
-def _destroy_old(move: Move, options: argparse.Namespace) -> int:
+def _destroy_old(move: ClusterMove, options: argparse.Namespace) -> int:
     """Destroy the old cluster with its foundation, and the backups of the move."""
     journal = move.journal
-    left = [name for name in STEPS if name not in journal.done]
-    if left:
-        raise ArgumentError(f"the move is not done: {', '.join(left)}", "finish it first: podwright move")
+    remaining_steps = [name for name in STEPS if name not in journal.done]
+    if remaining_steps:
+        raise ArgumentError(f"the move is not done: {', '.join(remaining_steps)}", "finish it first: podwright move")
     question = f"Destroy {journal.old.name} in {journal.old.region} with all its files? There is no way back."
     if not confirm(question, yes=options.yes):
         return FAILED
@@ -183,11 +185,11 @@ def _destroy_old(move: Move, options: argparse.Namespace) -> int:
 
 
 def _destroy(file: Path, options: argparse.Namespace) -> None:
-    wanted = argparse.Namespace(
+    destroy_options = argparse.Namespace(
         file=file, only=None, profile=options.profile, yes=True, json=False, empty_bucket=options.empty_bucket
     )
     with redirect_stdout(sys.stderr if options.json else sys.stdout):
-        destroy.run(wanted)
+        destroy.run(destroy_options)
 
 
 def _status(journal: Journal | None, options: argparse.Namespace) -> int:
@@ -209,7 +211,7 @@ def _unfinished(path: Path) -> Journal | None:
     return None if journal is None or _is_finished(journal) else journal
 
 
-def _keep_finished(path: Path) -> None:
+def _archive_finished(path: Path) -> None:
     """Keep the journal of an earlier move under its id."""
     journal = Journal.read(path)
     if journal is not None and _is_finished(journal):
