@@ -28,7 +28,7 @@ import torch.distributed as dist
 from podwright_training.batch import Batch
 from podwright_training.checkpoint.memory_tier import MemoryTier
 from podwright_training.checkpoint.saver import Saved, Saver
-from podwright_training.checkpoint.step_folder import TrainerState
+from podwright_training.checkpoint.trainer_state import TrainerState
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.device import DEFAULT_TIMEOUT_S, device_of, process_group
 from podwright_training.job_store import JobStore

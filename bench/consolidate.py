@@ -32,7 +32,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from podwright.checkout import CACHE
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_writer, snapshot, step_folder, trainer_state
 from podwright_training.checkpoint.export import export
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.train_config import TrainConfig
@@ -110,7 +110,7 @@ def _copy(path: Path, target: Path) -> None:
 
 
 def _as_guides(path: Path, target: Path) -> None:
-    config = step_folder.model_config(path).to_hf()
+    config = trainer_state.model_config(path).to_hf()
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), trust_remote_code=False)
     state = {"model": model.state_dict()}
     load(state, checkpoint_id=path, no_dist=True)
@@ -145,8 +145,8 @@ def _write_checkpoint(folder: Path, options: TrainConfig) -> None:
     with torch.device("meta"):
         shapes = {name: weight.shape for name, weight in LlamaForCausalLM(options.model).named_parameters()}
     weights = {name: torch.empty(shape).uniform_(-0.02, 0.02) for name, shape in shapes.items()}
-    state = step_folder.TrainerState(step=1, sequences=0, data={}, model=asdict(options.model), world_size=1)
-    step_folder.write(folder / "checkpoints", step_folder.Snapshot(state, {"model": weights}, {}))
+    state = trainer_state.TrainerState(step=1, sequences=0, data={}, model=asdict(options.model), world_size=1)
+    checkpoint_writer.write(folder / "checkpoints", snapshot.Snapshot(state, {"model": weights}, {}))
     dist.destroy_process_group()
 
 

@@ -35,11 +35,11 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from podwright_training.data.corpus import Position
+from podwright_training.data.corpus import DataPosition
+from podwright_training.data.document_encoder import Encoder
 from podwright_training.data.mixture import Source
 from podwright_training.data.stream import PackedStream
 from podwright_training.data.token_shards import write_token_shard
-from podwright_training.data.tokenizer import Encoder
 
 CONTEXT_WIDTH = 2048
 VOCAB_SIZE = 8192
@@ -125,7 +125,7 @@ def _resume_s(folder: Path, tokenizer: PreTrainedTokenizerFast, depth: int, docu
     state = stream.state_dict()
     (corpus,) = stream._recipe.corpora  # noqa: SLF001 - a position is no one else's business
     windows = corpus.order.windows(0, 0)
-    state["streams"]["0"]["text"] = list(Position(window=min(int(depth / documents * windows), windows - 1)))
+    state["streams"]["0"]["text"] = list(DataPosition(window=min(int(depth / documents * windows), windows - 1)))
     begin = time.perf_counter()
     stream.load_state_dict(state)
     stream.next_batch()

@@ -31,7 +31,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from podwright_rehearsal.run.supplies import SHARDS, dataset
 from podwright_training.__main__ import main as podwright_train
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_reader, step_folder
 from podwright_training.checkpoint.hugging_face import HuggingFaceModel
 from podwright_training.commands.evaluate import evaluate
 from podwright_training.config.architecture import ModelConfig
@@ -84,7 +84,7 @@ def _there_and_back(folder: Path, family: str, variant: dict[str, Any], steps: i
     _train(run, folder / "from", options, steps)
     back = AutoModelForCausalLM.from_pretrained(run.hf, trust_remote_code=False)
     trained = _ours(config)
-    step_folder.load_weights(trained, step_folder.find(run.checkpoints, steps))
+    checkpoint_reader.load_weights(trained, step_folder.find(run.checkpoints, steps))
     imported = _ours(config)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     HuggingFaceModel(folder / "from").load(dict(imported.named_parameters()), config)

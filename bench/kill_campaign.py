@@ -42,7 +42,7 @@ import torch
 import transformers.models.auto.tokenization_auto  # noqa: F401 -- before ranks are forked, as torch
 
 from podwright_training.__main__ import main as podwright_train
-from podwright_training.checkpoint import saver, step_folder
+from podwright_training.checkpoint import checkpoint_writer, saver, step_folder
 from podwright_training.data.stream import PackedStream
 from podwright_training.loop import trainer
 from podwright_training.run_folder import RunFolder
@@ -341,16 +341,16 @@ def _wrap_functions(marks: Marks, rank: int, reached: Callable[[str], None]) -> 
     wrap(PackedStream, "next_batch", DATA, LOOP)
     wrap(trainer.Trainer, "_take_step", STEP, LOOP)
     wrap(saver.Saver, "save", STAGING, LOOP)
-    wrap(step_folder, "write", BETWEEN, BACKGROUND)
+    wrap(checkpoint_writer, "write", BETWEEN, BACKGROUND)
     for name, phase in (
         ("_clear", CLEAR),
         ("save_tensors", TENSORS),
         ("describe", HASHES),
         ("commit", MANIFEST),
         ("commit_folder", RENAME),
-        ("retain", RETENTION),
     ):
-        wrap(step_folder, name, phase, BACKGROUND)
+        wrap(checkpoint_writer, name, phase, BACKGROUND)
+    wrap(step_folder, "retain", RETENTION, BACKGROUND)
 
 
 _entered: Counter[str] = Counter()  # of one rank: a forked process begins with an empty one

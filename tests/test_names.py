@@ -17,7 +17,7 @@ MOST_FINDINGS = {
     "constructs": 0,
     "stacks": 13,
     "lifecycle_scripts": 294,
-    "training": 609,
+    "training": 202,
     "rehearsal": 0,
 }
 

@@ -26,7 +26,7 @@ from podwright.check.explain import Key, job_keys, keys
 from podwright.check.report import codes
 from podwright.parser import Parser
 from podwright_training import __main__ as trainer
-from podwright_training.config.json_schema import run_schema
+from podwright_training.config.run_schema import run_schema
 from podwright_training.config.train_config import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[1]

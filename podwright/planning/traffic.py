@@ -10,7 +10,7 @@ from typing import NamedTuple
 from podwright.planning.layout import Layout
 from podwright.planning.model import Model
 from podwright_training.config.parallel_dims import blocks_of_stage, rank_of_stage
-from podwright_training.config.sections.memory import SMALL_BYTES
+from podwright_training.config.sections.memory_options import SMALL_BYTES
 
 FP32_BYTES = 4  # FSDP reduces gradients in fp32.
 INDEX_BYTES = 8  # Labels and numbers of rows are int64.

@@ -11,7 +11,7 @@ from podwright.planning.layout import Layout, Precision
 from podwright.planning.model import Model, model_names
 from podwright_training.config import parallel_dims
 from podwright_training.config.families import FAMILIES, OPTIONAL_FEATURES
-from podwright_training.config.sections.memory import QUICK_LOSS_CHUNK_TOKENS
+from podwright_training.config.sections.memory_options import QUICK_LOSS_CHUNK_TOKENS
 from podwright_training.config.sources import preset_names
 from podwright_training.config.train_config import TrainConfig, conflicts
 from podwright_training.spelling import as_flag

@@ -23,7 +23,7 @@ from podwright import cli
 from podwright.check.explain import job_keys, keys
 from podwright.check.report import codes
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.jobs.json_schema import job_schema
+from podwright_training.jobs.job_schema import job_schema
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "podwright"]

@@ -31,7 +31,7 @@ from podwright_testing.documents import as_described
 from podwright_training.config.sources import load_file, preset_names
 from podwright_training.config.train_config import PRESETS
 from podwright_training.errors import ConfigError
-from podwright_training.jobs.json_schema import job_schema
+from podwright_training.jobs.job_schema import job_schema
 from podwright_training.jobs.spec import load
 
 CLUSTER = Draft7Validator(json.loads(cluster_text()))

@@ -22,10 +22,10 @@ from podwright_rehearsal.hosts.slurm_packages import PACKAGES, SlurmPackages, fe
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.processes import marked
 from podwright_testing.programs import started
-from podwright_training.commands import launch
 from podwright_training.jobs.spec import load
 from podwright_training.report.history import History
 from podwright_training.run_folder import RunFolder
+from podwright_training.slurm import batch_script
 
 pytestmark = pytest.mark.slow
 
@@ -185,11 +185,11 @@ def test_slurm_accepts_every_ready_job(cluster: FlatCluster, tmp_path: Path) -> 
     """The batch script of each job in examples/jobs, for as many nodes as there are here."""
     files = sorted((CHECKOUT / "examples" / "jobs").glob("*/job.yaml"))
     for file in files:
-        job = launch.Job(
+        job = batch_script.Job(
             run=RunFolder(tmp_path / file.parent.name), nodes=2, nproc_per_node=2, partition="gpu", spec=load(file),
             environment=Path(sys.prefix),
         )  # fmt: skip
-        (tmp_path / f"{file.parent.name}.sbatch").write_text(launch.render(job))
+        (tmp_path / f"{file.parent.name}.sbatch").write_text(batch_script.render(job))
     answer = cluster.run(f"for script in {tmp_path}/*.sbatch; do sbatch --test-only $script || exit; done")
     assert len(re.findall(r"to start at .* on nodes 127.0.0.\[11-12\]", answer.stderr)) == len(files) > 0
 

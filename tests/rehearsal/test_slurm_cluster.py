@@ -11,9 +11,9 @@ import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.errors import HostError
-from podwright_training.commands.launch import Job, render
 from podwright_training.config.sources import preset_names
 from podwright_training.run_folder import RunFolder
+from podwright_training.slurm.batch_script import Job, render
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = HOSTS = ["ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"]

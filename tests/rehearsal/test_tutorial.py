@@ -35,7 +35,7 @@ from podwright_testing.pages import to_run, without_comment
 from podwright_testing.provider import running_provider
 from podwright_testing.terminal import Terminal
 from podwright_testing.transcript import Command, Event
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_reader, step_folder, trainer_state
 from podwright_training.model import LlamaForCausalLM
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
@@ -161,8 +161,8 @@ class Newcomer:
         theirs = transformers.AutoModelForCausalLM.from_pretrained(fetched / "hf", dtype=torch.float32).eval()
         newest = step_folder.newest(self.rehearsal.run.checkpoints)
         assert newest is not None
-        ours = LlamaForCausalLM(step_folder.model_config(newest)).eval()
-        step_folder.load_weights(ours, newest)
+        ours = LlamaForCausalLM(trainer_state.model_config(newest)).eval()
+        checkpoint_reader.load_weights(ours, newest)
         tokens_BT = torch.randint(0, theirs.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             assert (theirs(tokens_BT).logits - ours(tokens_BT)).abs().max() < 1e-5

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_reader, trainer_state
 from podwright_training.model import LlamaForCausalLM
 from podwright_training.spelling import as_flag
 
@@ -154,8 +154,8 @@ def model_of():
     """Our model with the weights of a checkpoint, not divided."""
 
     def model_of(path):
-        model = LlamaForCausalLM(step_folder.model_config(path))
-        step_folder.load_weights(model, path)
+        model = LlamaForCausalLM(trainer_state.model_config(path))
+        checkpoint_reader.load_weights(model, path)
         return model
 
     return model_of

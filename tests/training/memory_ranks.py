@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from podwright_training.checkpoint.memory_tier import MemoryTier
-from podwright_training.checkpoint.step_folder import TrainerState
+from podwright_training.checkpoint.trainer_state import TrainerState
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, BytesSto
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 
 from podwright_training.__main__ import main
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_reader, step_folder, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.device import process_group
@@ -157,12 +157,12 @@ def test_a_damaged_checkpoint_does_not_count_as_kept(copied):
 def test_weights_of_another_model_are_not_loaded(undisturbed):
     """A key too many or too few is an error, not a silence."""
     path = step_folder.newest(undisturbed / "checkpoints")
-    config = step_folder.model_config(path)
+    config = trainer_state.model_config(path)
     tied = LlamaForCausalLM(ModelConfig.from_dict({**vars(config), "tie_word_embeddings": True, "rope_scaling": None}))
     with pytest.raises(
         CheckpointError, match=r"0 tensors are missing in it, 1 are not in this model \(model.lm_head.weight"
     ):
-        step_folder.load_weights(tied, path)
+        checkpoint_reader.load_weights(tied, path)
 
 
 def test_changed_weights_are_not_loaded(copied, model_of):
@@ -249,7 +249,7 @@ def test_a_crafted_checkpoint_runs_no_code(copied, tmp_path):
     path, mark = copied / "checkpoints" / "step-00000012", tmp_path / "executed"
     rewrite(path, ".metadata", pickle.dumps(Crafted(f"touch {mark}")))
     with pytest.raises(DamagedCheckpointError, match=r"system is not part of an index of tensors"):
-        step_folder.shapes(path)
+        checkpoint_reader.shapes(path)
     assert not mark.exists()
 
 
@@ -269,9 +269,9 @@ def test_a_weight_that_is_declared_as_bytes_runs_no_code(copied, tiny_flags, tmp
     rewrite(path, info.relative_path, file + payload.getvalue())
     rewrite(path, ".metadata", pickle.dumps(index))
 
-    model = LlamaForCausalLM(step_folder.model_config(path))
+    model = LlamaForCausalLM(trainer_state.model_config(path))
     with pytest.raises(CheckpointError, match="1 tensors are missing in it"):
-        step_folder.load_weights(model, path)
+        checkpoint_reader.load_weights(model, path)
     assert main(["train", *tiny_flags(copied, ranks=1, max_steps=13)]) == 2
     assert "1 tensors are missing in it" in capsys.readouterr().err
     assert not mark.exists()
@@ -307,11 +307,11 @@ def pickled(content):
 def test_an_index_of_python_3_11_2_is_read(copied):
     """Python 3.11.0 to 3.11.3 pickle an enumeration's member as an attribute of its class."""
     path = copied / "checkpoints" / "step-00000012"
-    expected = step_folder.shapes(path)
+    expected = checkpoint_reader.shapes(path)
     metadata = pickle.loads((path / ".metadata").read_bytes())  # noqa: S301 (our own)
     rewrite(path, ".metadata", pickled(metadata))
     assert b"getattr" in (path / ".metadata").read_bytes()
-    assert step_folder.shapes(path) == expected
+    assert checkpoint_reader.shapes(path) == expected
 
 
 @pytest.mark.parametrize(("owner", "name"), [(torch.Size, "count"), (_MEM_FORMAT_ENCODING, "mro")])
@@ -325,7 +325,7 @@ def test_an_index_reads_no_other_attribute(copied, owner, name):
     path = copied / "checkpoints" / "step-00000012"
     rewrite(path, ".metadata", pickle.dumps(Attribute()))
     with pytest.raises(DamagedCheckpointError, match=r"is not part of an index of tensors"):
-        step_folder.shapes(path)
+        checkpoint_reader.shapes(path)
 
 
 def test_an_index_cannot_name_files_elsewhere(copied):
@@ -334,7 +334,7 @@ def test_an_index_cannot_name_files_elsewhere(copied):
     content = (path / ".metadata").read_bytes()
     rewrite(path, ".metadata", content.replace(b"__0_0.distcp", b"../../__0_0x"))
     with pytest.raises(DamagedCheckpointError, match=r"names \.\./\.\./__0_0x, which is not in its manifest"):
-        step_folder.shapes(path)
+        checkpoint_reader.shapes(path)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.manifest import MANIFEST, TRAINER, check_hashes
 from podwright_training.loop.metrics import Metrics
 from podwright_training.run_folder import RunFolder
 
@@ -64,7 +65,7 @@ def test_a_full_disk_ends_the_run_only_when_it_stays_full(run, small_disk, tmp_p
     assert "No space left on device" in line
     assert 8 <= last_step(tmp_path / "run") < 40
     assert [path.name for path in (small_disk / "kept").glob("step-*")] == ["step-00000002"]
-    step_folder.check_hashes(small_disk / "kept" / "step-00000002")
+    check_hashes(small_disk / "kept" / "step-00000002")
     (small_disk / "filler").unlink()
     assert run(max_steps=4) == 0
     assert list(RunFolder(tmp_path / "run").events("start"))[-1]["step"] == 2
@@ -147,12 +148,12 @@ def test_a_disk_that_becomes_read_only_ends_the_run(run, small_disk, tmp_path, c
     thread.join()
     assert "Read-only file system" in capsys.readouterr().err
     newest = step_folder.newest(small_disk / "kept")
-    step_folder.check_hashes(newest)
+    check_hashes(newest)
     assert last_step(tmp_path / "run") <= int(newest.name.removeprefix("step-")) + 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [step_folder.MANIFEST, step_folder.TRAINER])
+@pytest.mark.parametrize("name", [MANIFEST, TRAINER])
 @pytest.mark.parametrize("damage", [os.mkfifo, Path.mkdir, lambda path: path.write_bytes(b"[" * 60_000)])
 def test_an_odd_file_in_the_newest_checkpoint_is_passed_over(undisturbed, tmp_path, tiny_flags, name, damage):
     """A pipe, a folder and JSON that is too deep: the run goes on from the checkpoint before, and nothing waits."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import trainer_state
 from podwright_training.run_folder import RunFolder
 
 SEQUENCES = 12  # per step, on any number of ranks
@@ -49,7 +49,7 @@ def test_a_checkpoint_goes_on_in_every_layout(train, tmp_path):
         assert changing[step]["loss"] == pytest.approx(event["loss"], abs=1e-6)
     assert_validations_agree(tmp_path)
     paths = [tmp_path / name / "checkpoints" / "step-00000012" for name in ("changing", "same")]
-    first, second = (step_folder.read_state(path).data for path in paths)
+    first, second = (trainer_state.read_state(path).data for path in paths)
     assert first == second
 
 

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from podwright_training.__main__ import main
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_reader, step_folder
 from podwright_training.checkpoint.export import export, weights_of
 from podwright_training.checkpoint.hugging_face import HuggingFaceModel
 from podwright_training.checkpoint.tensor_reader import TensorReader
@@ -193,7 +193,8 @@ def test_checkpoints_are_averaged(exported, capsys):
     there = load_file(exported.hf / "model.safetensors")
     names = list(there)
     each = [
-        step_folder.read(path, [f"model.{name}" for name in names]) for path in step_folder.intact(exported.checkpoints)
+        checkpoint_reader.read(path, [f"model.{name}" for name in names])
+        for path in step_folder.intact(exported.checkpoints)
     ]
     for name in names:
         mean = torch.stack([tensors[f"model.{name}"] for tensors in each]).mean(dim=0)
@@ -223,7 +224,7 @@ def test_runs_are_merged(exported, tiny_flags, tmp_path, capsys):
     newest = [step_folder.newest(folder.checkpoints) for folder in (exported, other)]
     assert [path.name for path in newest] == ["step-00000012", "step-00000008"]
     for name, weight in there.items():
-        each = [step_folder.read(path, [f"model.{name}"])[f"model.{name}"] for path in newest]
+        each = [checkpoint_reader.read(path, [f"model.{name}"])[f"model.{name}"] for path in newest]
         torch.testing.assert_close(weight, torch.stack(each).mean(dim=0), atol=1e-7, rtol=0)
     card = (exported.hf / "README.md").read_text()
     assert f"| weights | mean of other at step 8, {exported.root.name} at step 12 |" in card
@@ -630,7 +631,7 @@ def test_every_family_goes_to_transformers_and_back(tiny_flags, tmp_path, model_
 def assert_read_by_parts(path):
     """Parts of tensors, read from their places in the files of all ranks, are those that PyTorch reads."""
     weights = list(weights_of(path))
-    whole = step_folder.read(path, {weight.key for weight in weights})
+    whole = checkpoint_reader.read(path, {weight.key for weight in weights})
     with TensorReader(path) as reader:
         for key, part in ((weight.key, weight.part) for weight in weights):
             box = tuple(slice(start, start + size) for start, size in zip(part.begin, part.shape, strict=True))
@@ -658,7 +659,9 @@ def test_a_run_starts_from_weights_or_from_everything(tiny_flags, tmp_path, undi
         losses = [sequence["loss"] for sequence in again["sequences"]]
         assert sum(losses) / len(losses) == pytest.approx(event["loss"], abs=1e-4)
     moments = [
-        step_folder.read(step_folder.newest(tmp_path / state / "checkpoints"), ["optimizer.model.norm.weight.step"])
+        checkpoint_reader.read(
+            step_folder.newest(tmp_path / state / "checkpoints"), ["optimizer.model.norm.weight.step"]
+        )
         for state in ("weights", "all")
     ]
     assert [float(each["optimizer.model.norm.weight.step"]) for each in moments] == [1, 13]

@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
 from podwright_training.data.mixture import Mixture, Source
 from podwright_training.data.stream import PackedStream, merge_states
 from podwright_training.data.workers import IGNORED_SIGNALS, PIPE_BYTES

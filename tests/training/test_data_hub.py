@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
 from podwright_training.data.splits import find_split
 
 DRAW = """

@@ -10,7 +10,7 @@ import torch
 from podwright_training import device, neuron
 from podwright_training.errors import UserError
 from podwright_training.hardware import neuron_peak_flops
-from podwright_training.model.compilation import compile_backend
+from podwright_training.model.device_compiler import compile_backend
 from podwright_training.ranks import Ranks
 
 CPU = torch.device("cpu")

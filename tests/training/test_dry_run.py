@@ -19,7 +19,7 @@ from podwright.planning.trainer_run import plan_run
 from podwright_testing.training_documents import as_described
 from podwright_training.config import sources
 from podwright_training.config.memory_checkpoints import STATE_BYTES
-from podwright_training.dry_run.memory import ACTIVATIONS, COMMUNICATION, GRADIENTS, LOGITS, WEIGHTS, WORKING
+from podwright_training.dry_run.device_memory import ACTIVATIONS, COMMUNICATION, GRADIENTS, LOGITS, WEIGHTS, WORKING
 
 LIMIT_S = 4000  # of all dry runs: minutes of one core, and tests share two
 pytestmark = [pytest.mark.timeout(LIMIT_S), pytest.mark.slow]

@@ -14,7 +14,7 @@ from podwright.planning.kernels import Kernels
 from podwright.planning.trainer_run import plan_run
 from podwright_training.config import sources
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.dry_run.memory import ACTIVATIONS, LOGITS, WORKING
+from podwright_training.dry_run.device_memory import ACTIVATIONS, LOGITS, WORKING
 from podwright_training.dry_run.recorder import Recorder
 from podwright_training.model import Experts, LlamaForCausalLM, configure
 from podwright_training.model.float8 import Float8Linear

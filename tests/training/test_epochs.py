@@ -18,14 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from podwright_training.data import order, spans, workers
-from podwright_training.data.faults import BadRecordError, BadShardError, DataError
+from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError
+from podwright_training.data.document_encoder import Encoder
 from podwright_training.data.formats import read_blocks, shard_errors
 from podwright_training.data.mixture import Source
 from podwright_training.data.order import ReadingOrder
 from podwright_training.data.spans import open_spans
 from podwright_training.data.stream import PackedStream, merge_states
 from podwright_training.data.token_shards import write_token_shard
-from podwright_training.data.tokenizer import Encoder
 
 CONTEXT = 5
 END = 0
@@ -449,7 +449,7 @@ def test_token_shards_may_have_documents_without_tokens(word_tokenizer, tmp_path
     while not is_spent(ranks, 4):
         rows += draw(ranks)
     assert documents_of(rows, 4, first=5, last=5) == {(5,): 2}
-    assert not ranks[0].faults.found
+    assert not ranks[0].faults.fault_by_place
 
 
 def test_an_error_that_nobody_reads_any_more_ends_a_worker_quietly(word_tokenizer, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from podwright_training import job_store
 from podwright_training.data import remote
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
 from podwright_training.data.storage import list_files, shared_listings
 from podwright_training.errors import LostRanksError
 from podwright_training.job_store import JobStore

@@ -15,13 +15,14 @@ from podwright.checkout import ROOT
 from podwright_testing.workspace import wait_until
 from podwright_training.__main__ import main
 from podwright_training.commands import follow, launch
-from podwright_training.errors import ConfigError
+from podwright_training.errors import ConfigError, LaunchError
 from podwright_training.jobs.log_reader import ENDED, STARTED, LogReader
 from podwright_training.jobs.patterns import READY
 from podwright_training.jobs.script import start_script
 from podwright_training.jobs.spec import JobSpec, Log, Model, is_job, load
 from podwright_training.report.history import History
 from podwright_training.run_folder import RunFolder
+from podwright_training.slurm import batch_script, job_plan, node_facts, submission
 
 EXAMPLES = sorted((ROOT / "examples" / "jobs").glob("*/job.yaml"))
 PLACES = {"run_dir": "/fsx/runs/a", "nodes": 2, "ranks_per_node": 8, "ranks": 16}
@@ -456,10 +457,10 @@ def test_every_ready_job_becomes_sound_scripts(tmp_path):
         spec = load(file)
         assert is_job(file)
         assert LogReader(spec, world_size=1).can_read
-        job = launch.Job(
+        job = batch_script.Job(
             run=RunFolder(Path("/fsx/runs/a")), nodes=2, nproc_per_node=8, environment=Path("/fsx/venv"), spec=spec
         )
-        texts = launch.render(job), start_script(spec, PLACES, environment=job.environment)
+        texts = batch_script.render(job), start_script(spec, PLACES, environment=job.environment)
         for kind, text in zip(("sbatch", "sh"), texts, strict=True):
             scripts.append(tmp_path / f"{number}.{kind}")
             scripts[-1].write_text(text)
@@ -473,17 +474,19 @@ def test_a_job_is_not_elastic_and_has_no_preset(tmp_path):
     """Options that only our trainer has are refused with a job, all at once."""
     file = tmp_path / "job.yaml"
     file.write_text("command: a\nranks_per_node: 1\n")
-    with pytest.raises(launch.LaunchError) as error:
-        launch.plan(parsed("--job", str(file), "--nodes", "1-2", "--preset", "tiny"), launch.NodeFacts())
+    with pytest.raises(LaunchError) as error:
+        job_plan.plan(parsed("--job", str(file), "--nodes", "1-2", "--preset", "tiny"), node_facts.NodeFacts())
     assert len(str(error.value).splitlines()) == 2
-    job = launch.plan(parsed("--job", str(file), "--run-dir", str(tmp_path)), launch.NodeFacts())
+    job = job_plan.plan(parsed("--job", str(file), "--run-dir", str(tmp_path)), node_facts.NodeFacts())
     assert (job.nodes, job.nproc_per_node) == (1, 1)
     file.write_text("command: a\nname: mine\nranks_per_node: 1\n")
-    assert launch.plan(parsed("--job", str(file)), launch.NodeFacts(shared_root="/fsx")).run.root == Path(
+    assert job_plan.plan(parsed("--job", str(file)), node_facts.NodeFacts(shared_root="/fsx")).run.root == Path(
         "/fsx/runs/mine"
     )
-    with pytest.raises(launch.LaunchError, match="got /elsewhere, need a folder below /fsx"):
-        launch.plan(parsed("--job", str(file), "--run-dir", "/fsx/../elsewhere"), launch.NodeFacts(shared_root="/fsx"))
+    with pytest.raises(LaunchError, match="got /elsewhere, need a folder below /fsx"):
+        job_plan.plan(
+            parsed("--job", str(file), "--run-dir", "/fsx/../elsewhere"), node_facts.NodeFacts(shared_root="/fsx")
+        )
 
 
 def test_mfu_is_of_the_nodes_accelerator_unless_the_job_names_one(tmp_path):
@@ -494,7 +497,7 @@ def test_mfu_is_of_the_nodes_accelerator_unless_the_job_names_one(tmp_path):
     kinds = {"H100": "gpu", "A10G": "gpu", "Trainium": "neuron", "GB999": "gpu", "": ""}
     speed = {}
     for name, kind in kinds.items():
-        spec = launch.plan(words, launch.NodeFacts(accelerator=kind, accelerator_name=name)).spec
+        spec = job_plan.plan(words, node_facts.NodeFacts(accelerator=kind, accelerator_name=name)).spec
         line = "Epoch 1 | iter {0} step {0} | loss train: 3.5, val: n/a | iter time: 3.1 ms"
         speed[name] = read(spec, STARTED, *(line.format(step) for step in (1, 2)))[-1].get("mfu")
     flops_per_s = 6e9 * 1000 / 2
@@ -502,10 +505,10 @@ def test_mfu_is_of_the_nodes_accelerator_unless_the_job_names_one(tmp_path):
     expected = {name: pytest.approx(flops_per_s / peak, abs=1e-6) for name, peak in peaks.items()}
     assert speed == {**expected, "GB999": None, "": None}
     on_cpus = parsed("--job", str(file), "--run-dir", str(tmp_path), "--nproc-per-node", "8", "--accelerator", "cpu")
-    gpus = launch.NodeFacts(accelerator="gpu", accelerator_name="H100")
-    assert launch.plan(on_cpus, gpus).spec.model.accelerator == ""
+    gpus = node_facts.NodeFacts(accelerator="gpu", accelerator_name="H100")
+    assert job_plan.plan(on_cpus, gpus).spec.model.accelerator == ""
     file.write_text("command: a\nmodel: {accelerator: A100}\n")
-    assert launch.plan(words, gpus).spec.model.accelerator == "A100"
+    assert job_plan.plan(words, gpus).spec.model.accelerator == "A100"
 
 
 STAND_INS = {  # of Slurm's programs on a node; the first only lists the hosts
@@ -523,13 +526,13 @@ def test_a_job_has_the_variables_of_its_nodes_and_its_own_before_them(tmp_path):
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
     spec = JobSpec(command=("env",), launcher="srun", env={"NCCL_SOCKET_IFNAME": "eth0", "MINE": "{ranks}"})
-    job = launch.Job(
+    job = batch_script.Job(
         run=run, nodes=1, nproc_per_node=1, environment=tmp_path, accelerator="gpu", efa=True, spec=spec
     )  # fmt: skip
     run.root.mkdir()
     run.log.touch()
-    launch._write_job(job, spec)
-    run.sbatch.write_text(launch.render(job))
+    submission._write_job(job, spec)
+    run.sbatch.write_text(batch_script.render(job))
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node-1", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
     given = {**slurm, "PATH": f"{programs}:{os.environ['PATH']}", "FI_EFA_USE_HUGE_PAGE": "1", "TMPDIR": str(tmp_path)}
     printed = subprocess.run(["bash", run.sbatch], env=given, check=True, capture_output=True, text=True).stdout

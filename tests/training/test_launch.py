@@ -26,9 +26,14 @@ from podwright_testing.mutations import mutated_bytes
 from podwright_training import shell_templates
 from podwright_training.__main__ import main
 from podwright_training.commands import launch
-from podwright_training.commands.launch import Elastic, Job, LaunchError, NodeFacts, plan, read_nodes, render, submit
 from podwright_training.config.sources import preset_names
+from podwright_training.errors import LaunchError
 from podwright_training.run_folder import RunFolder
+from podwright_training.slurm import batch_script, launch_checks, node_facts
+from podwright_training.slurm.batch_script import Elastic, Job, render
+from podwright_training.slurm.job_plan import plan
+from podwright_training.slurm.node_facts import NodeFacts, read_nodes
+from podwright_training.slurm.submission import submit
 from podwright_training.spelling import as_item
 
 ENVIRONMENT = Path("/fsx/podwright/environments/abc-def")
@@ -167,7 +172,7 @@ def variables(tmp_path, changes, **submitted):
     (tools / "nproc").write_text("#!/bin/sh\necho 14\n")
     (tools / "nproc").chmod(0o755)
     fragment = shell_templates.render(
-        Path(launch.__file__).with_name("devices.sbatch"), job=job(**changes), run_dir=shlex.quote(str(run))
+        Path(batch_script.__file__).with_name("devices.sbatch"), job=job(**changes), run_dir=shlex.quote(str(run))
     )
     script = f"set -euo pipefail\n{fragment}\nenv -0"
     environment = {"PATH": f"{tools}:/usr/bin:/bin", **submitted}
@@ -247,8 +252,11 @@ def files(tmp_path):
 
 def test_paths_are_the_contract_s():
     """The two files are read where the bootstrap writes them, and their fields have the contract's names."""
-    assert (launch.NODE_JSON, launch.PROVISIONING_PARAMETERS) == (contract.NODE_JSON, contract.PROVISIONING_PARAMETERS)
-    assert launch.API_PARAMETERS == contract.API_PARAMETERS
+    assert (node_facts.NODE_JSON, node_facts.PROVISIONING_PARAMETERS) == (
+        contract.NODE_JSON,
+        contract.PROVISIONING_PARAMETERS,
+    )
+    assert node_facts.API_PARAMETERS == contract.API_PARAMETERS
     read = {"accelerator", "accelerators_per_node", "accelerator_name", "efa_interfaces"}
     for said_by in (contract.InstanceFacts, contract.NodeRecord):
         assert read <= {field.name for field in fields(said_by)}
@@ -543,7 +551,7 @@ def test_nobody_elses_run_folder(tmp_path, planted):
 )
 def test_time_limits(text, seconds):
     """Slurm's formats of times are understood."""
-    assert launch._seconds(text) == seconds
+    assert launch_checks._seconds(text) == seconds
 
 
 @pytest.fixture

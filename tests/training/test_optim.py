@@ -70,7 +70,7 @@ def learn(holder, **options):
         norms.append(squared_norm(holder.values()).item())
         optimizers.step(lr=0.05)
     parameters = {name: whole(parameter) for name, parameter in named(holder)}
-    return parameters, {name: whole(value) for name, value in optimizers.memory().items()}, norms
+    return parameters, {name: whole(value) for name, value in optimizers.state_dict().items()}, norms
 
 
 def learn_in_all_ways(holder_of):
@@ -150,9 +150,9 @@ def test_the_average_follows_the_weights():
             give_gradients(holder, step)
             optimizers.step(lr=0.05)
         average = 0.8 * average + 0.2 * averaging["lm_head-weight"].detach()
-    torch.testing.assert_close(kept.memory()["lm_head.weight.ema"], average)
+    torch.testing.assert_close(kept.state_dict()["lm_head.weight.ema"], average)
     torch.testing.assert_close(averaging["lm_head-weight"], plain["lm_head-weight"], rtol=0, atol=0)
-    assert not any(name.endswith(".ema") for name in without.memory())
+    assert not any(name.endswith(".ema") for name in without.state_dict())
 
 
 def test_forgotten_gradients_change_nothing():
@@ -161,11 +161,11 @@ def test_forgotten_gradients_change_nothing():
     optimizers = Optimizers(named(holder), TrainConfig(ema_decay=0.8))
     give_gradients(holder, 0)
     optimizers.step(lr=0.05)
-    before = {name: value.clone() for name, value in optimizers.memory().items()}
+    before = {name: value.clone() for name, value in optimizers.state_dict().items()}
     give_gradients(holder, 1)
     optimizers.forget_gradients()
     assert all(parameter.grad is None for parameter in holder.values())
-    torch.testing.assert_close(optimizers.memory(), before, rtol=0, atol=0)
+    torch.testing.assert_close(optimizers.state_dict(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -178,7 +178,7 @@ def test_state_is_allocated_anew(optimizer):
     before = {name: whole(parameter) for name, parameter in named(holder)}
     optimizers.allocate()
     torch.testing.assert_close({name: whole(parameter) for name, parameter in named(holder)}, before, rtol=0, atol=0)
-    assert not [name for name, value in optimizers.memory().items() if value.any()]
+    assert not [name for name, value in optimizers.state_dict().items() if value.any()]
 
 
 def main(folder):
@@ -207,7 +207,7 @@ def test_a_routers_bias_moves_against_its_load():
         bias.grad, other.grad = torch.tensor([30.0, -10.0, 0.0, -20.0]), torch.zeros(2, 2)
         optimizers.step(lr=0.1)
     assert bias.tolist() == [-1.0, 1.0, 0.0, 1.0]
-    assert optimizers.memory()["model.layers.0.mlp.gate.e_score_correction_bias.step"] == 2
+    assert optimizers.state_dict()["model.layers.0.mlp.gate.e_score_correction_bias.step"] == 2
 
 
 def test_the_norm_of_a_large_gradient_is_as_exact_as_of_its_parts():

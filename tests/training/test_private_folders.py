@@ -13,7 +13,7 @@ import pytest
 
 from podwright_training import code_caches
 from podwright_training.__main__ import main
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import manifest, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.checkpoint.memory_folder import MemoryFolder
 from podwright_training.code_caches import SHARED_BY_DEFAULT, TEMPORARY, private_caches
@@ -221,7 +221,7 @@ def test_checkpoints_in_memory_of_another_user_are_not_read(shared):
     folder.root = place
 
     def read() -> None:
-        assert folder.held() == []
+        assert folder.parts() == []
 
     assert as_user(VICTIM, read) == ""
     said = as_user(VICTIM, folder.open)
@@ -294,12 +294,12 @@ def test_links_of_other_users_lead_no_file_anywhere(shared: Path) -> None:
     assert mine.read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", [step_folder.MANIFEST, step_folder.TRAINER])
+@pytest.mark.parametrize("name", [manifest.MANIFEST, manifest.TRAINER])
 def test_a_pipe_in_a_checkpoint_is_not_waited_for(shared: Path, name: str) -> None:
     """A checkpoint of another user, as of a run to merge with, may have a pipe for a file."""
     os.mkfifo(shared / name)
     with pytest.raises(DamagedCheckpointError, match="is a pipe"):
-        (step_folder.manifest_of if name == step_folder.MANIFEST else step_folder.read_state)(shared)
+        (manifest.manifest_of if name == manifest.MANIFEST else trainer_state.read_state)(shared)
 
 
 @pytest.mark.parametrize("command", ["tokenize", "curate"])

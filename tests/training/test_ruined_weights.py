@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwright_training.__main__ import DIVERGED_STATUS, main
-from podwright_training.checkpoint import step_folder, weights_check
+from podwright_training.checkpoint import checkpoint_writer, manifest, step_folder, weights_check
 from podwright_training.checkpoint.weights_check import LIMIT, complaint, measure, rms
 from podwright_training.json_text import to_json
 from podwright_training.loop.guard import MOST_ROLLBACKS, Guard, Rollbacks
@@ -36,7 +36,7 @@ def _strict(path):
 
 
 def _manifest(run_dir, step):
-    path = run_dir / "checkpoints" / f"step-{step:08d}" / step_folder.MANIFEST
+    path = run_dir / "checkpoints" / f"step-{step:08d}" / manifest.MANIFEST
     return json.loads(path.read_text(), parse_constant=_refuse)
 
 
@@ -96,7 +96,9 @@ def test_when_all_checkpoints_are_bad_a_line_says_so(tiny_flags, tmp_path, capsy
 def test_ruined_weights_of_an_older_version_are_found_when_they_are_loaded(tiny_flags, tmp_path, monkeypatch, caplog):
     """Its manifests say nothing of the weights."""
     with monkeypatch.context() as older:
-        older.setattr(step_folder, "commit_checked", lambda *arguments: step_folder.commit(*arguments[:3]) or "")
+        older.setattr(
+            checkpoint_writer, "commit_checked", lambda *arguments: checkpoint_writer.commit(*arguments[:3]) or ""
+        )
         assert _train(tiny_flags, tmp_path, max_steps=2) == 0
         older.setattr(Trainer, "validate", lambda *_: "")
         assert _train(tiny_flags, tmp_path, max_steps=3, **RUINOUS) == 0
@@ -138,7 +140,7 @@ def test_ruined_weights_take_no_place_in_memory(tiny_flags, tmp_path, monkeypatc
     flags = {"max_steps": 9, "validation_freq": 100, **options, **RUINOUS}
     assert _train(tiny_flags, tmp_path / "run", **flags) == DIVERGED_STATUS
     assert "the weights of step 1 are of no use: " in capsys.readouterr().err
-    assert not list((tmp_path / "memory").rglob(step_folder.MANIFEST))
+    assert not list((tmp_path / "memory").rglob(manifest.MANIFEST))
 
 
 def test_a_validation_loss_that_is_no_number_is_a_failure(tiny_flags, tmp_path, monkeypatch, capsys):

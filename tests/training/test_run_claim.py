@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from podwright_training import run_claim, run_folder
 from podwright_training.__main__ import main
-from podwright_training.run_claim import Claim, Kind, OwnedRunError, Owner, Standing, Surroundings, standing
+from podwright_training.run_claim import Claim, OwnedRunError, Owner, OwnerKind, Standing, Surroundings, standing
 from podwright_training.run_folder import RunFolder, write_once
 
 RACERS = 12
@@ -232,7 +232,7 @@ def test_a_job_whose_controller_is_away_is_looked_at(slurm):
         ({"restart": 1}, {"restart": 0}, Standing.OWNED),  # of a node that was lost, and has come back
         ({"step": "0"}, {"step": "1"}, Standing.OWNED),  # two steps of one job, side by side
         ({"step": "9"}, {"step": "10"}, Standing.FREE),  # HyperPod started the step again on another node
-        ({"kind": Kind.JOB}, {}, Standing.FREE),  # launch gave it to the job
+        ({"kind": OwnerKind.JOB}, {}, Standing.FREE),  # launch gave it to the job
     ],
 )
 def test_a_job_and_its_earlier_start(slurm, owner, claimant, expected):
@@ -245,20 +245,20 @@ def test_a_job_and_its_earlier_start(slurm, owner, claimant, expected):
 def test_hosts_of_an_elastic_run_share_a_claim(slurm):
     """Tasks of an array are one owner; another array's are not, and neither is a plain trainer."""
     slurm(f"{UID} RUNNING first")
-    host, other = _elsewhere(kind=Kind.ELASTIC, **JOB), _here(kind=Kind.ELASTIC, job="8")
-    assert standing(host, _here(kind=Kind.ELASTIC, **JOB), Surroundings()) == Standing.FREE
+    host, other = _elsewhere(kind=OwnerKind.ELASTIC, **JOB), _here(kind=OwnerKind.ELASTIC, job="8")
+    assert standing(host, _here(kind=OwnerKind.ELASTIC, **JOB), Surroundings()) == Standing.FREE
     assert standing(host, other, Surroundings()) == Standing.OWNED
     assert standing(host, _here(), Surroundings()) == Standing.OWNED
-    without_slurm = [_elsewhere(kind=Kind.ELASTIC), _here(kind=Kind.ELASTIC)]
+    without_slurm = [_elsewhere(kind=OwnerKind.ELASTIC), _here(kind=OwnerKind.ELASTIC)]
     assert standing(*without_slurm, Surroundings()) == Standing.FREE
 
 
 def test_a_launch_gives_its_claim_to_the_job(tmp_path, slurm):
     """Until the job starts, a second launch and a trainer beside it are refused; a cancelled job frees the run."""
     slurm(f"{UID} PENDING first")
-    with _claim(tmp_path, _here(kind=Kind.LAUNCH)) as launch:
+    with _claim(tmp_path, _here(kind=OwnerKind.LAUNCH)) as launch:
         launch.give_to_job("7")
-    for kind in (Kind.LAUNCH, Kind.PROCESS):
+    for kind in (OwnerKind.LAUNCH, OwnerKind.PROCESS):
         with pytest.raises(OwnedRunError, match=r"run first belongs to job 7, submitted .*: cancel it \(scancel 7\), "):
             _claim(tmp_path, _here(kind=kind)).take()
     slurm(f"{UID} CANCELLED first")
@@ -268,7 +268,7 @@ def test_a_launch_gives_its_claim_to_the_job(tmp_path, slurm):
 def test_the_job_of_a_launch_waits_for_its_claim(tmp_path, slurm, racer, monkeypatch):
     """A job that starts before its launch has given it the claim is not refused."""
     slurm(f"{UID} RUNNING first")
-    launch = _claim(tmp_path / "first" / "claims", _here(kind=Kind.LAUNCH)).take()
+    launch = _claim(tmp_path / "first" / "claims", _here(kind=OwnerKind.LAUNCH)).take()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     job = racer()
     _go(job)

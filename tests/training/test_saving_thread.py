@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from podwright_training.__main__ import main
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_writer
 from podwright_training.checkpoint.saving_thread import SavingThread
 from podwright_training.errors import UserError
 from podwright_training.loop.trainer import Trainer
@@ -71,7 +71,7 @@ def hang_in_a_save():
 
 
 if __name__ == "__main__":  # of each rank
-    write, take_step = step_folder.write, Trainer._take_step
+    write, take_step = checkpoint_writer.write, Trainer._take_step
 
     def write_or_hang(*args, **options):
         """Write the checkpoint, or hang."""
@@ -85,5 +85,5 @@ if __name__ == "__main__":  # of each rank
             raise torch.OutOfMemoryError("out of memory.")
         take_step(trainer, requests)
 
-    step_folder.write, Trainer._take_step = write_or_hang, step_or_end
+    checkpoint_writer.write, Trainer._take_step = write_or_hang, step_or_end
     sys.exit(main(["train", *sys.argv[2:]]))

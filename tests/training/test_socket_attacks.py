@@ -16,9 +16,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwright_training.checkpoint.checkpoint_writer import save_tensors
 from podwright_training.checkpoint.collective_io import CollectiveIO
-from podwright_training.checkpoint.step_folder import save_tensors
-from podwright_training.commands import launch
 from podwright_training.errors import ForgedMessageError, UserError
 from podwright_training.job_store import JobStore
 from podwright_training.jobs.script import start_script
@@ -28,6 +27,7 @@ from podwright_training.ranks import Ranks
 from podwright_training.run_folder import RunFolder
 from podwright_training.run_secret import run_secret
 from podwright_training.signed_objects import signed_objects
+from podwright_training.slurm import batch_script, submission
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -122,9 +122,9 @@ def slurm(tmp_path, monkeypatch, job_id):
     def run(job):
         job.run.root.mkdir(exist_ok=True)
         job.run.log.touch()
-        job.run.sbatch.write_text(launch.render(job))
+        job.run.sbatch.write_text(batch_script.render(job))
         if job.spec:
-            launch._write_job(job, job.spec)
+            submission._write_job(job, job.spec)
         of_job = {"SLURM_JOB_ID": job_id, "SLURM_JOB_NODELIST": "127.0.0.[1-2]", "SLURM_JOB_NUM_NODES": NODES}
         with job.run.log.open("a") as log:
             status = subprocess.run(
@@ -146,7 +146,7 @@ def other_trainer(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     spec = JobSpec(command=(str(script),))
-    return launch.Job(
+    return batch_script.Job(
         run=RunFolder(tmp_path / "run"), nodes=NODES, nproc_per_node=1, environment=Path(sys.prefix), spec=spec
     )
 
@@ -156,7 +156,7 @@ def test_what_is_planted_in_the_store_of_a_job_is_not_run(slurm, job_id, tiny_fl
     """Another user writes to the store from its first moment on; the run completes, and its log ends cleanly."""
     run, mark = RunFolder(tmp_path / "run"), tmp_path / "mark"
     flags = tuple(flag for flag in tiny_flags(run.root) if not flag.startswith("--run-dir"))
-    job = launch.Job(
+    job = batch_script.Job(
         run=run, nodes=NODES, nproc_per_node=1, environment=Path(sys.prefix), trainer_arguments=flags
     )  # fmt: skip
     with attacker("plant", port_of(job_id), f"{job_id}-0", mark) as stranger:
@@ -183,7 +183,7 @@ def test_a_port_on_which_somebody_listens_before_the_job_is_not_used(slurm, job_
 def test_no_script_has_a_rendezvous_that_unpickles(other_trainer):
     """Not that of our trainer, another one's by any launcher, of NxD Training, nor an example or a page."""
     jobs = [other_trainer, replace(other_trainer, spec=None)]
-    scripts = [launch.render(job) for job in jobs]
+    scripts = [batch_script.render(job) for job in jobs]
     scripts += [start_script(JobSpec(command=("a",), launcher=name), PLACES, environment=Path()) for name in LAUNCHERS]
     scripts += [path.read_text() for path in (ROOT / "training" / "podwright_training" / "nxdt").glob("*.sh")]
     for folder in ("docs", "examples", "training"):

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from podwright_training.__main__ import main
-from podwright_training.commands.tokenizer import fit
-from podwright_training.data.tokenizer import Encoder, token_bytes
+from podwright_training.commands.tokenizer import count_tokens
+from podwright_training.data.document_encoder import Encoder, token_bytes
 
 TEXTS = ["It's 12345 o'clock, and THEY'RE late.\n\n  Größe: 日本", "the node reads a file and then writes another file"]
 
@@ -63,7 +63,7 @@ def test_the_same_text_gives_the_same_tokenizer(trained, text_dataset, tmp_path)
 
 def test_inspect(trained, text_dataset, capsys):
     """The figures of several tokenizers stand side by side, and are those of the text."""
-    measured = fit(str(trained.name_or_path), TEXTS)
+    measured = count_tokens(str(trained.name_or_path), TEXTS)
     assert measured.text_bytes == sum(len(text.encode()) for text in TEXTS)
     assert measured.tokens == sum(len(trained(text, add_special_tokens=False).input_ids) for text in TEXTS)
     assert measured.words == sum(len(text.split()) for text in TEXTS)

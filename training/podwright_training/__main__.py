@@ -15,7 +15,7 @@ from io import TextIOWrapper
 
 from podwright_training.code_caches import private_caches_in_use
 from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
-from podwright_training.spelling import Help, Parser, as_shown, known, named
+from podwright_training.spelling import Help, Parser, as_shown, flags_by_name, named
 from podwright_training.terminal import fit_terminals, whole_lines
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
@@ -23,12 +23,12 @@ GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes m
 GROUPS = {"tokenizer"}  # commands that have commands of their own: alone, they show their help
 WHOLE = {"schema"}  # commands that print JSON
 COMPUTE = {"train", "join", "dry-run", "evaluate", "generate", "replay"}  # commands whose torch may compile
-USER_ERROR_STATUS = 2  # what argparse exits with too
+USER_ERROR_STATUS = 2  # Argparse exits with the same status.
 DIVERGED_STATUS = 65  # sysexits.h's DATAERR
-UNREAD_STATUS = 1  # of output that nobody reads to its end
-UNWRITTEN_STATUS = 1  # of a full disk or a read-only folder
-INTERRUPTED_STATUS = 130  # by Ctrl-C
-LOST_STATUS = 1  # of a rank that lost another one: as of any error that is not the user's, an elastic run starts again
+UNREAD_STATUS = 1  # Nobody reads the output to its end.
+UNWRITTEN_STATUS = 1  # The disk is full or the folder read-only.
+INTERRUPTED_STATUS = 130  # Ctrl-C interrupted the command.
+LOST_STATUS = 1  # A rank lost another one. An elastic run starts again, as after any error that is not the user's.
 STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  # the user solves them
 
 COMMANDS = {  # name: (module, summary)
@@ -115,7 +115,7 @@ def _run(arguments: list[str]) -> int:
         parser.error(_unknown_command(arguments[0]))
     args, unknown = parser.parse_known_args(as_shown(arguments, parser))
     if unknown and not hasattr(args, "unknown_words"):
-        named(parser, arguments).error(f"unknown argument {unknown[0]}{_meant(unknown[0], known(parser))}")
+        named(parser, arguments).error(f"unknown argument {unknown[0]}{_meant(unknown[0], flags_by_name(parser))}")
     args.unknown_words = unknown
     is_whole = _is_whole(args, arguments[0])
     if is_whole and sys.stdout is None:
@@ -185,7 +185,7 @@ def _unknown_command(name: str) -> str:
 
 
 class _Version(argparse.Action):
-    """Print the version, which is looked up when it is asked for."""
+    """Print the version, which is looked up only for this flag."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="show the version and exit")

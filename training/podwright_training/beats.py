@@ -19,9 +19,9 @@ from pathlib import Path
 
 VARIABLE = "PODWRIGHT_BEATS"
 GENERATION = "PODWRIGHT_GENERATION"  # number of the set of hosts that train
-ORPHANED_STATUS = 76  # of a rank that its agent has left
+ORPHANED_STATUS = 76  # The agent of this rank is gone.
 BEAT, TIMEOUT, RANKS = range(3)  # places of: seconds of the agent's last beat, of the longest silence, first rank
-VALUES = 5  # of a rank: Progress
+VALUES = 5  # Each rank has the numbers of a Progress.
 DOUBLE_BYTES = 8
 
 
@@ -39,7 +39,7 @@ class Activity(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """Place of a rank in its work."""
+    """Phase and step of a rank."""
 
     activity: Activity = Activity.STARTING
     step: int = 0  # steps taken
@@ -49,7 +49,7 @@ class Progress:
 
 
 class Beats:
-    """The memory of one host: a line of the agent and one of each of its ranks."""
+    """Shared memory of one host: a row for the agent, and one for each rank."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -63,7 +63,7 @@ class Beats:
         return cls(path)
 
     def beat(self, *, timeout_s: float) -> None:
-        """Say that the agent lives, and for how long its ranks may rely on it."""
+        """Record that the agent is alive, and for how long its ranks may rely on that."""
         self._values[TIMEOUT] = timeout_s
         self._values[BEAT] = time.monotonic()
 

@@ -22,14 +22,14 @@ from podwright_training.private_folder import make_private, why_not_private, why
 # https://docs.pytorch.org/docs/stable/torch.compiler_inductor_profiling.html,
 # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/torch/reference/env-vars.html
 SHARED_BY_DEFAULT = {
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",  # with Triton's kernels
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",  # It has Triton's kernels too.
     "NEURON_COMPILE_CACHE_URL": "neuron",
     "TORCH_NEURONX_NEFF_CACHE_DIR": "neff",
     "TORCH_NEURONX_NEFF_LOCAL_CACHE_DIR": "neff-local",
     "TORCH_NEURONX_HLO_CACHE_DIR": "hlo",
     "TORCH_NEURONX_DEBUG_DIR": "neuron-debug",
 }
-TEMPORARY = "TMPDIR"  # below it PyTorch keeps compiled headers and more, whatever TORCHINDUCTOR_CACHE_DIR says
+TEMPORARY = "TMPDIR"  # PyTorch keeps compiled headers and more below it, even if TORCHINDUCTOR_CACHE_DIR is set.
 IN_HOME_BY_DEFAULT = ("TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "NUMBA_CACHE_DIR", "CUDA_CACHE_PATH")
 
 _LOCK_DESCRIPTORS: list[int] = []  # open until this process ends

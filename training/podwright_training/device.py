@@ -61,8 +61,8 @@ def slow_precision(ranks: Ranks, wish: str, precision: str) -> str | None:
 
 def backend_of(device: torch.device) -> str:
     """Return the backends of a process group: the device's own for its tensors, gloo for CPU tensors."""
-    own = dist.get_default_backend_for_device(device.type)
-    return own if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
+    device_backend = dist.get_default_backend_for_device(device.type)
+    return device_backend if device.type == "cpu" else f"cpu:gloo,{device.type}:{device_backend}"
 
 
 def use_host_cores(ranks: Ranks) -> None:
@@ -72,7 +72,7 @@ def use_host_cores(ranks: Ranks) -> None:
 
 
 def use(device: torch.device) -> None:
-    """Make it the process's default device."""
+    """Make this device the process's default."""
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
 
@@ -139,5 +139,5 @@ def job_peak_flops(device: torch.device, ranks: Ranks) -> float | None:
 def _kind() -> str:
     """Return the type of this machine's accelerators, ``cpu`` if it has none."""
     neuron.load()
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return found.type if found else "cpu"
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator.type if accelerator else "cpu"

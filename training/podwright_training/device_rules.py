@@ -65,15 +65,15 @@ class _Shapes:
 
     def add(self, operation: Any, tensors: list[Tensor]) -> None:
         shapes = tuple((*tensor.shape, tensor.dtype) for tensor in tensors)
-        known = self._of[operation]
-        if shapes in known:
+        known_shapes = self._of[operation]
+        if shapes in known_shapes:
             return
-        if self.complete and known:
+        if self.complete and known_shapes:
             sizes = ", ".join(str([*tensor.shape]) for tensor in tensors)
             raise _broken(
                 self._part, f"{operation} has another shape than in the steps before: {sizes}", "keep shapes static"
             )
-        known.add(shapes)
+        known_shapes.add(shapes)
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -117,5 +117,5 @@ def _indexes_by_numbers(func: Any, inputs: list[Tensor]) -> bool:
     return func is torch.ops.aten.index.Tensor and not any(index.dtype == torch.bool for index in inputs[1:])
 
 
-def _broken(part: str, what: str, hint: str) -> DeviceRuleError:
-    return DeviceRuleError(f"device_rules neuron: in {part}, {what}; {hint}")
+def _broken(part: str, violation: str, hint: str) -> DeviceRuleError:
+    return DeviceRuleError(f"device_rules neuron: in {part}, {violation}; {hint}")

@@ -41,7 +41,7 @@ class LaunchOfNxdt(Launch):
 
 
 @dataclass
-class Collective:
+class CollectiveCalls:
     """Calls of one step, and the bytes that they move."""
 
     kind: str
@@ -69,7 +69,7 @@ class Rank:
     peak_bytes: int
     memory_bytes: dict[str, int]
     saved_bytes: int
-    collectives: list[Collective]
+    collectives: list[CollectiveCalls]
     kernels: dict[str, int]
     waits: dict[str, int]
     flops: int
@@ -157,7 +157,7 @@ class Generate:
 
 
 @dataclass
-class Kind:
+class TimeKind:
     """Time of a run that went into one thing."""
 
     kind: str
@@ -169,7 +169,7 @@ class Kind:
 
 
 @dataclass
-class Interruption:
+class RunInterruption:
     """A stop of a run, and the time that it cost."""
 
     cause: str
@@ -178,14 +178,14 @@ class Interruption:
 
 
 @dataclass
-class Goodput:
+class RunGoodput:
     """The share of a run's time that went into steps which count."""
 
     share: float | None
     predicted_share: float | None
     seconds: float
-    kinds: list[Kind]
-    interruptions: list[Interruption]
+    kinds: list[TimeKind]
+    interruptions: list[RunInterruption]
 
 
 @dataclass
@@ -195,11 +195,11 @@ class Report:
     page: Path
     folder: Path
     figures: list[str]
-    goodput: dict[str, Goodput]
+    goodput: dict[str, RunGoodput]
 
 
 @dataclass
-class Beginning:
+class ReplayedDocument:
     """The first words of a document in a sequence, and its tokens there."""
 
     text: str
@@ -207,11 +207,11 @@ class Beginning:
 
 
 @dataclass
-class Sequence:
+class ReplayedSequence:
     """A sequence of the batch."""
 
     number: int
-    documents: list[Beginning]
+    documents: list[ReplayedDocument]
     loss: float | None
 
 
@@ -222,7 +222,7 @@ class Replay:
     step: int
     digest: str
     weights_step: int | None
-    sequences: list[Sequence]
+    sequences: list[ReplayedSequence]
 
 
 @dataclass
@@ -245,7 +245,7 @@ class TokenizerTrained:
 
 
 @dataclass
-class Fit:
+class TokenizerFit:
     """Counts of a text that a tokenizer divided."""
 
     tokens: int
@@ -262,7 +262,7 @@ class Fit:
 class TokenizersInspected:
     """The document of `podwright-train tokenizer inspect --json`, by the tokenizer's name."""
 
-    tokenizers: dict[str, Fit]
+    tokenizers: dict[str, TokenizerFit]
 
 
 @dataclass
@@ -283,7 +283,7 @@ class CurateOnSlurm:
 
 
 @dataclass
-class Dropped:
+class DroppedInput:
     """Input that is not in the dataset."""
 
     unreadable: list[str]
@@ -302,7 +302,7 @@ class Prepare:
     characters: int
     vocab_size: int
     shards: int
-    dropped: Dropped
+    dropped: DroppedInput
     train_command: str
 
 
@@ -323,8 +323,8 @@ DOCUMENTS: dict[str, tuple[type, ...]] = {
 
 def document_schema(command: str) -> dict[str, Any]:
     """Return the JSON Schema of a command's document."""
-    found = [_schema(kind) for kind in DOCUMENTS[command]]
-    return {"$schema": DIALECT, **(found[0] if len(found) == 1 else {"anyOf": found})}
+    schemas = [_schema(kind) for kind in DOCUMENTS[command]]
+    return {"$schema": DIALECT, **(schemas[0] if len(schemas) == 1 else {"anyOf": schemas})}
 
 
 def _schema(kind: Any) -> dict[str, Any]:
@@ -338,7 +338,7 @@ def _schema(kind: Any) -> dict[str, Any]:
         return _PLAIN[kind]
     origin, of = get_origin(kind), get_args(kind)
     if origin in {Union, UnionType}:
-        return {"anyOf": [_schema(each) for each in of]}
+        return {"anyOf": [_schema(member) for member in of]}
     if origin is list:
         return {"type": "array", "items": _schema(of[0])}
     if origin is dict:

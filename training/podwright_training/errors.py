@@ -19,7 +19,7 @@ class UserError(ValueError):
 
 
 class DivergedError(UserError):
-    """The weights of a run are of no use, or its validation loss is no number. Exit status 65."""
+    """The weights of a run cannot be trained further, or its validation loss is NaN. Exit status 65."""
 
 
 class DeviceMemoryError(UserError):
@@ -34,12 +34,16 @@ class ConfigError(UserError):
         super().__init__("\n".join(self.problems))
 
 
+class LaunchError(UserError):
+    """Launching a job failed; the message lists every problem."""
+
+
 class LostRanksError(RuntimeError):
     """Another rank of the job is gone or late, and has its own error. A new start may succeed. Exit status 1."""
 
 
 def shortened(value: object) -> str:
-    """Return a value of a file as a message shows it, in one line."""
+    """Return a value from a file, shortened to one line for a message."""
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
@@ -61,12 +65,12 @@ def _is_first(line: str) -> bool:
 
     torchrun gives each rank a file for its error, in a folder that all ranks of the host share.
     """
-    own = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if own is None:
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if error_file is None:
         return True
     digest = hashlib.sha256(line.encode()).hexdigest()[:32]
     try:
-        (Path(own).parents[1] / f"reported-{digest}").touch(exist_ok=False)
+        (Path(error_file).parents[1] / f"reported-{digest}").touch(exist_ok=False)
     except FileExistsError:
         return False
     except OSError:

@@ -17,7 +17,7 @@ from podwright_training.errors import UserError
 
 PROGRAM = "lm_eval"
 INSTALL = "uv tool install --with torch --with transformers --with accelerate lm-eval"
-LAST_LINES = 5  # of a failure
+LAST_LINES = 5  # A failure's message shows the end of the output.
 
 
 def run_tasks(
@@ -36,15 +36,15 @@ def run_tasks(
     Raises:
         UserError: There is no such program, or it failed.
     """
-    found = shutil.which(program)
-    if found is None:
+    program_path = shutil.which(program)
+    if program_path is None:
         raise UserError(f"lm_eval: there is no {program} on PATH; {INSTALL}, or name the program with --lm-eval")
     with tempfile.TemporaryDirectory() as folder:
         arguments = json.dumps(
             {"pretrained": str(model), "dtype": dtype, "trust_remote_code": False}
         )  # a path may have commas
         command = [
-            *(found, "--model", "hf", "--model_args", arguments, "--device", device),
+            *(program_path, "--model", "hf", "--model_args", arguments, "--device", device),
             *("--tasks", ",".join(tasks), "--output_path", folder),
             *(["--include_path", str(include_path)] if include_path else []),
         ]
@@ -55,8 +55,8 @@ def run_tasks(
         )
         results = sorted(Path(folder).rglob("results_*.json"))
         if done.returncode or not results:
-            last = "\n".join((done.stdout + done.stderr).splitlines()[-LAST_LINES:])
-            raise UserError(f"{found} failed with exit status {done.returncode}:\n{last}")
+            last_lines = "\n".join((done.stdout + done.stderr).splitlines()[-LAST_LINES:])
+            raise UserError(f"{program_path} failed with exit status {done.returncode}:\n{last_lines}")
         content = json.loads(results[-1].read_text())["results"]
     return {
         task: {name: float(value) for name, value in numbers.items() if isinstance(value, int | float)}

@@ -21,8 +21,8 @@ def free_memory_bytes() -> int:
 
 def free_bytes_in(folder: Path) -> int:
     """Return the bytes that may still be written to a folder: the free space; on a tmpfs, the free memory if less."""
-    found = os.statvfs(folder)
-    room = found.f_bavail * found.f_frsize
+    file_system = os.statvfs(folder)
+    room = file_system.f_bavail * file_system.f_frsize
     return min(room, free_memory_bytes()) if is_in_memory(folder) else room
 
 
@@ -40,10 +40,10 @@ def is_in_memory(folder: Path) -> bool:
 def _own_groups() -> list[Path]:
     """Return this process's control group, of version 2, and those above it."""
     try:
-        own = next(line[3:] for line in OWN_GROUP.read_text().splitlines() if line.startswith("0::"))
+        group_path = next(line[3:] for line in OWN_GROUP.read_text().splitlines() if line.startswith("0::"))
     except (OSError, StopIteration):
         return []
-    group = GROUPS / own.lstrip("/")
+    group = GROUPS / group_path.lstrip("/")
     return [folder for folder in (group, *group.parents) if folder.is_relative_to(GROUPS)]
 
 

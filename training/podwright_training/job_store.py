@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from podwright_training.beats import GENERATION
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
 from podwright_training.errors import ForgedMessageError, LostRanksError, UserError
 from podwright_training.ranks import Ranks
 from podwright_training.run_secret import TAG_BYTES, tag
@@ -48,8 +48,8 @@ class JobStore:
         """Return PyTorch's store."""
         if "RANK" not in os.environ:
             return HashStore()  # a single rank needs no rendezvous
-        found = rendezvous("env://", self._ranks.rank, self._ranks.world_size, timeout=self._timeout)
-        store: Store = next(iter(found))[0]
+        rendezvous_results = rendezvous("env://", self._ranks.rank, self._ranks.world_size, timeout=self._timeout)
+        store: Store = next(iter(rendezvous_results))[0]
         store.set_timeout(self._timeout)
         return store
 
@@ -67,15 +67,19 @@ class JobStore:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Let the others end a block too before an error of the user ends the first rank, which has their answers."""
+        """Let the other ranks end a block, too, before a user's error ends the first rank, which hosts their store."""
         try:
             yield
         except UserError:
-            others = self._count_end()
+            ended_ranks = self._count_end()
             began = time.monotonic()
-            while self._ranks.rank == 0 and others < self._ranks.world_size - 1 and time.monotonic() - began < GRACE_S:
+            while (
+                self._ranks.rank == 0
+                and ended_ranks < self._ranks.world_size - 1
+                and time.monotonic() - began < GRACE_S
+            ):
                 time.sleep(POLL_S)
-                others = self.store.add(ENDED, 0)
+                ended_ranks = self.store.add(ENDED, 0)
             raise
         self._count_end()
 
@@ -99,10 +103,10 @@ class JobStore:
                 f"{name} in the store at {address} is not from the first rank of this run: another program listens "
                 "there, or has written to it; start the job again"
             )
-        answer = json.loads(zlib.decompress(content))
-        if "problem" in answer:
-            raise DataError(answer["problem"])
-        return answer["result"]
+        outcome = json.loads(zlib.decompress(content))
+        if "problem" in outcome:
+            raise DataError(outcome["problem"])
+        return outcome["result"]
 
     def _act(self, name: str, action: Callable[[], Any]) -> Any:
         try:
@@ -113,9 +117,9 @@ class JobStore:
         self._publish(name, {"result": result})
         return result
 
-    def _publish(self, name: str, answer: dict[str, Any]) -> None:
+    def _publish(self, name: str, outcome: dict[str, Any]) -> None:
         """Set a key, compressed: one store sends a list of many thousand files to every rank."""
-        content = zlib.compress(json.dumps(answer).encode(), 1)
+        content = zlib.compress(json.dumps(outcome).encode(), 1)
         self.store.set(name, self._tag(name, content) + content)  # type: ignore[arg-type]  # bytes will do
 
     def _tag(self, name: str, content: bytes) -> bytes:

@@ -59,17 +59,17 @@ def _misfits(value: Any, kind: Any, place: str) -> Iterator[str]:
     if kind is Any:
         return
     if origin in {Union, UnionType}:
-        reasons = [misfit(value, each, place) for each in of]
+        reasons = [misfit(value, member, place) for member in of]
         if all(reasons):
             yield reasons[0]
     elif is_dataclass(kind) and isinstance(value, dict):
         yield from _misfits_of_fields(value, kind, place)
     elif origin in {list, tuple} and isinstance(value, list):
-        for number, each in enumerate(value):
-            yield from _misfits(each, of[0], f"{place}[{number}]")
+        for number, item in enumerate(value):
+            yield from _misfits(item, of[0], f"{place}[{number}]")
     elif origin in {dict, Mapping} and isinstance(value, dict):
-        for name, each in value.items():
-            yield from _misfits(each, of[1], f"{place}.{name}")
+        for name, item in value.items():
+            yield from _misfits(item, of[1], f"{place}.{name}")
     elif type(value) not in _TYPES.get(kind, ()):
         yield f"{place}: got {shortened(value)}, need {_NAMES.get(origin or kind, 'an object')}"
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import trainer_state
 from podwright_training.code_version import package_version
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.run_folder import RunFolder
 
 
-def model_card(folder: RunFolder, path: Path, options: TrainConfig, *, averaged_with: Sequence[Path] = ()) -> str:
+def model_card(folder: RunFolder, path: Path, config: TrainConfig, *, averaged_with: Sequence[Path] = ()) -> str:
     """Return the card of a checkpoint of a run, without losses that the run did not log for these weights."""
-    state = step_folder.read_state(path)
+    state = trainer_state.read_state(path)
     rows = {
-        "parameters": f"{options.model.parameters:,}",
+        "parameters": f"{config.model.parameters:,}",
         "steps": f"{state.step:,}",
-        "tokens": f"{state.sequences * options.max_context_width:,}",
-        "data": options.data_mixture or options.dataset,
-        "tokenizer": options.tokenizer,
-        "context": f"{options.max_context_width:,} tokens",
+        "tokens": f"{state.sequences * config.max_context_width:,}",
+        "data": config.data_mixture or config.dataset,
+        "tokenizer": config.tokenizer,
+        "context": f"{config.max_context_width:,} tokens",
     }
     starts = [event for event in folder.events("start") if event["step"] <= state.step]
     if starts and "code" in starts[-1]:
@@ -31,19 +31,19 @@ def model_card(folder: RunFolder, path: Path, options: TrainConfig, *, averaged_
         for event in folder.events(kind):
             if event["step"] == state.step:  # the last one counts: a restarted run logs some steps twice
                 rows[f"{kind} loss, nats per token"] = f"{event['loss']:.4f}"
-    if options.ema_decay:
-        rows["ema_decay"] = str(options.ema_decay)
+    if config.ema_decay:
+        rows["ema_decay"] = str(config.ema_decay)
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     return (
         "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n"
         f"# {folder.root.absolute().name}\n\nPre-trained by podwright-training {package_version()}, "
-        f"configuration {options.digest}.\n\n| | |\n|---|---|\n{table}\n"
+        f"configuration {config.digest}.\n\n| | |\n|---|---|\n{table}\n"
     )
 
 
 def _averaged(path: Path, other_paths: Sequence[Path]) -> str:
     """Return the checkpoints that the weights are the mean of."""
-    steps = sorted((step_folder.read_state(checkpoint).step, checkpoint) for checkpoint in (path, *other_paths))
+    steps = sorted((trainer_state.read_state(checkpoint).step, checkpoint) for checkpoint in (path, *other_paths))
     if all(checkpoint.parent == path.parent for checkpoint in other_paths):
         return f"mean of steps {', '.join(f'{step:,}' for step, _ in steps)}"
     return f"mean of {', '.join(f'{_run(checkpoint)} at step {step:,}' for step, checkpoint in steps)}"

@@ -16,8 +16,8 @@ from podwright_training.regular_file import open_regular, read_text
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
-LIMIT_BYTES = 64 << 20  # of a text: the index of a model with a million tensors
-TEXTS = (".json", ".txt", ".model", ".jinja")  # of tokenizers and configurations
+LIMIT_BYTES = 64 << 20  # The index of a model with a million tensors is smaller.
+TEXTS = (".json", ".txt", ".model", ".jinja")  # Tokenizers and configurations have files of these types.
 LARGEST_NUMBER = 1e30
 
 
@@ -54,7 +54,7 @@ NUMBERS = {
     "attention_dropout": _FRACTION,
     "rope_theta": _POSITIVE,
 }
-ROTATION = {  # of rope_parameters and rope_scaling
+ROTATION = {  # Keys of rope_parameters and rope_scaling.
     "rope_theta": _POSITIVE,
     "factor": _POSITIVE,
     "low_freq_factor": _POSITIVE,
@@ -140,14 +140,14 @@ def _problems_of_rotation(place: str, value: Any) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{place}: got {shortened(value)}, need an object"
         return
-    for key, each in value.items():
-        if key in ROTATION and each is not None:
-            yield from _problems_of_number(f"{place}.{key}", each, ROTATION[key])
-        elif key in WORDS and type(each) is not str:
-            yield f"{place}.{key}: got {shortened(each)}, need a text"
-        elif isinstance(each, dict):  # of each kind of layer
-            yield from _problems_of_rotation(f"{place}.{key}", each)
+    for key, item in value.items():
+        if key in ROTATION and item is not None:
+            yield from _problems_of_number(f"{place}.{key}", item, ROTATION[key])
+        elif key in WORDS and type(item) is not str:
+            yield f"{place}.{key}: got {shortened(item)}, need a text"
+        elif isinstance(item, dict):  # There is an object for each kind of layer.
+            yield from _problems_of_rotation(f"{place}.{key}", item)
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

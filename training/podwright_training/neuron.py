@@ -18,7 +18,7 @@ from podwright_training.errors import UserError
 LEGACY = "train on it with NxD Training: podwright-train launch --backend nxdt"
 DEVICES = ("Trainium2", "Trainium3")  # that the native path runs on
 PYTHONS = ((3, 12), (3, 14))  # the first and the last
-SYSTEM = "Ubuntu 26.04"  # of its wheels
+SYSTEM = "Ubuntu 26.04"  # TorchNeuron's wheels are built for it.
 
 # Devices of instance families, and their cores: a rank has one, or LNC of them joined.
 FAMILIES = {"trn1": "Trainium", "trn1n": "Trainium", "inf2": "Inferentia2", "trn2": "Trainium2", "trn3": "Trainium3"}
@@ -35,10 +35,10 @@ def ranks_per_device(device: str) -> int:
     Raises:
         UserError: The environment's number of cores is neither 1 nor 2.
     """
-    given = os.environ.get(LNC) or str(JOINED.get(device, 1))
-    if given not in ("1", "2"):
-        raise UserError(f"{LNC}: got {given}, need 1 or 2, the cores of a logical one")
-    return max(1, CORES.get(device, 1) // int(given))
+    logical_cores = os.environ.get(LNC) or str(JOINED.get(device, 1))
+    if logical_cores not in ("1", "2"):
+        raise UserError(f"{LNC}: got {logical_cores}, need 1 or 2, the cores of a logical one")
+    return max(1, CORES.get(device, 1) // int(logical_cores))
 
 
 def device_name() -> str:
@@ -73,9 +73,9 @@ def machine_problem() -> str | None:
     """Return the reason why this machine cannot run native PyTorch on Neuron, or ``None``."""
     if problem := native_problem(device_name()):
         return problem
-    here, (first, last) = sys.version_info[:2], PYTHONS
-    if not first <= here <= last:
-        return f"TorchNeuron needs Python {_dotted(first)} to {_dotted(last)}, and this is {_dotted(here)}"
+    python, (oldest, newest) = sys.version_info[:2], PYTHONS
+    if not oldest <= python <= newest:
+        return f"TorchNeuron needs Python {_dotted(oldest)} to {_dotted(newest)}, and this is {_dotted(python)}"
     if find_spec("torch_neuronx"):
         return None
     system = _system()

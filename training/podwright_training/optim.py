@@ -15,7 +15,8 @@ from podwright_training.errors import UserError
 from podwright_training.model import is_router_bias
 
 EMA = "ema"
-SMALLEST_NORM = 1e-3  # of a matrix, for adaptive clipping: one that starts at zero must be able to grow
+# Adaptive clipping raises a matrix's norm to this one: a matrix that starts at zero must be able to grow.
+SMALLEST_NORM = 1e-3
 
 
 class Optimizers:
@@ -26,26 +27,26 @@ class Optimizers:
     so that one learning rate fits both; stacked matrices of experts keep AdamW.
     """
 
-    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], options: TrainConfig) -> None:
+    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], config: TrainConfig) -> None:
         self._named = dict(named_parameters)
-        self._ema_decay = options.ema_decay
-        self._ema = {name: item.detach().clone() for name, item in self._named.items()} if options.ema_decay else {}
+        self._ema_decay = config.ema_decay
+        self._ema = {name: item.detach().clone() for name, item in self._named.items()} if config.ema_decay else {}
         biases = [item for name, item in self._named.items() if is_router_bias(name)]
-        muon = {name for name, item in self._named.items() if options.optimizer == "muon" and _is_hidden(name, item)}
-        rest = [item for name, item in self._named.items() if name not in muon and not is_router_bias(name)]
+        muon = {name for name, item in self._named.items() if config.optimizer == "muon" and _is_hidden(name, item)}
+        adamw_parameters = [item for name, item in self._named.items() if name not in muon and not is_router_bias(name)]
         self._all: list[Optimizer] = []
-        if rest:
+        if adamw_parameters:
             self._all.append(
-                AdamW(_groups(rest, options), lr=options.lr, betas=(options.beta1, options.beta2), fused=True)
+                AdamW(_groups(adamw_parameters, config), lr=config.lr, betas=(config.beta1, config.beta2), fused=True)
             )
         if muon:
             matrices = [self._named[name] for name in self._named if name in muon]
             self._all.append(
-                Muon(matrices, lr=options.lr, weight_decay=options.weight_decay, adjust_lr_fn="match_rms_adamw")
+                Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
             )
 
         if biases:
-            self._all.append(BiasDescent(biases, speed=options.router_bias_speed))
+            self._all.append(BiasDescent(biases, speed=config.router_bias_speed))
 
     @torch.no_grad()
     def step(self, *, lr: float) -> None:
@@ -65,24 +66,24 @@ class Optimizers:
             optimizer.zero_grad()
 
     def allocate(self) -> None:
-        """Allocate the optimizers' state anew, by a step that does not change weights and does not count."""
+        """Reallocate the optimizers' state, by a step that does not change weights and does not count."""
         for optimizer in self._all:
             optimizer.state.clear()
         for parameter in self._named.values():
             parameter.grad = torch.zeros_like(parameter)
         self.step(lr=0.0)
         for optimizer in self._all:
-            for kept in optimizer.state.values():
-                if "step" in kept:
-                    kept["step"].zero_()
+            for parameter_state in optimizer.state.values():
+                if "step" in parameter_state:
+                    parameter_state["step"].zero_()
 
     @torch.no_grad()
     def restart_average(self) -> None:
-        """Begin the moving average anew with the weights as they are."""
+        """Restart the moving average from the current weights."""
         for name, average in self._ema.items():
             average.copy_(self._named[name])
 
-    def memory(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return the optimizers' state by ``<parameter>.<key>``; hyperparameters are in the configuration.
 
         Key ``ema`` is the moving average of the weights, where there is one.
@@ -90,7 +91,11 @@ class Optimizers:
         Raises:
             UserError: A parameter has no state: this checkpoint could not be resumed.
         """
-        state = {parameter: kept for optimizer in self._all for parameter, kept in optimizer.state.items()}
+        state = {
+            parameter: parameter_state
+            for optimizer in self._all
+            for parameter, parameter_state in optimizer.state.items()
+        }
         forgotten = [name for name, parameter in self._named.items() if not state.get(parameter)]
         if forgotten:
             raise UserError(
@@ -138,9 +143,9 @@ def _is_hidden(name: str, parameter: nn.Parameter) -> bool:
     return parameter.ndim == 2 and ".layers." in name  # noqa: PLR2004 - a matrix
 
 
-def _groups(parameters: list[nn.Parameter], options: TrainConfig) -> list[dict[str, object]]:
+def _groups(parameters: list[nn.Parameter], config: TrainConfig) -> list[dict[str, object]]:
     return [
-        {"params": [item for item in parameters if item.ndim > 1], "weight_decay": options.weight_decay},
+        {"params": [item for item in parameters if item.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [item for item in parameters if item.ndim <= 1], "weight_decay": 0.0},
     ]
 

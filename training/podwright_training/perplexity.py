@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from podwright_training.batch import Batch
 
 LARGEST_LOSS = 700.0  # nats; e to a larger one soon exceeds what a float holds
-LONGEST_TEXT = 1 << 20  # of a rank's counts
-HEAD_TOKENS = 512  # whose logits exist at a time
+LONGEST_TEXT = 1 << 20  # A rank's counts are shorter.
+HEAD_TOKENS = 512  # The logits of this many tokens exist at a time.
 PROBE_TOKENS = 8
-PROBE_TOLERANCE = 1e-2  # of the largest logit; what models do to logits changes them more
+PROBE_TOLERANCE = 1e-2  # Fraction of the largest logit; what a model does to its logits changes them more.
 
 
 def perplexity(loss: float) -> float:
@@ -44,9 +44,9 @@ class Sums:
     tokens: int = 0
     text_bytes: int = 0
 
-    def __add__(self, other: Sums) -> Sums:
+    def __add__(self, sums: Sums) -> Sums:
         """Return the counts on both texts."""
-        return Sums(self.nats + other.nats, self.tokens + other.tokens, self.text_bytes + other.text_bytes)
+        return Sums(self.nats + sums.nats, self.tokens + sums.tokens, self.text_bytes + sums.text_bytes)
 
     def figures(self) -> dict[str, float]:
         """Return loss (nats per token), perplexity and bits per byte."""
@@ -55,7 +55,7 @@ class Sums:
         return {"loss": loss, "perplexity": perplexity(loss), "bits_per_byte": bits_per_byte}
 
 
-def sums_by_source(loaded: LoadedModel, options: TrainConfig, *, tokens: int) -> dict[str, Sums]:
+def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> dict[str, Sums]:
     """Return the counts on the first ``tokens`` of the validation split, by source.
 
     They are the same tokens for any number of ranks, each of which reads and judges its own.
@@ -65,35 +65,36 @@ def sums_by_source(loaded: LoadedModel, options: TrainConfig, *, tokens: int) ->
     """
     import torch
 
+    from podwright_training.data.document_encoder import token_bytes
     from podwright_training.data.stream import open_stream
-    from podwright_training.data.tokenizer import token_bytes
 
-    most = getattr(loaded.model.config, "max_position_embeddings", None) or math.inf
-    if options.max_context_width > most:
+    longest_context = getattr(loaded.model.config, "max_position_embeddings", None) or math.inf
+    if config.max_context_width > longest_context:
         raise UserError(
-            f"max_context_width is {options.max_context_width}, the model's max_position_embeddings {most}: "
-            f"use --max-context-width {most}, or less"
+            f"max_context_width is {config.max_context_width}, the model's max_position_embeddings {longest_context}: "
+            f"use --max-context-width {longest_context}, or less"
         )
     ranks, device = Ranks.from_environment(), loaded.model.device
     try:
         stream = open_stream(
-            replace(options, data_workers=0),  # a few batches: workers would only have to be started
+            replace(config, data_workers=0),  # a few batches: workers would only have to be started
             split="validation",
             tokenizer=loaded.tokenizer,
             rank=ranks.rank,
             world_size=ranks.world_size,
-            local_batch_size=options.val_batch_size,
+            local_batch_size=config.val_batch_size,
         )
     except ValueError as error:  # the number of ranks
         raise UserError(str(error)) from error
     lengths = token_bytes(loaded.tokenizer)
-    sequences = tokens // options.max_context_width
+    sequences = tokens // config.max_context_width
     by_source: dict[str, Sums] = {}
     with torch.no_grad():
         by_parts = _ends_with_its_head(loaded.model)
-        for _ in range(math.ceil(sequences / (ranks.world_size * options.val_batch_size))):
+        for _ in range(math.ceil(sequences / (ranks.world_size * config.val_batch_size))):
             batch = stream.next_batch()
-            count = len(stream.own_sequences(before=sequences))  # of the last batch, some may be too many
+            # The last batch may have more sequences than requested.
+            count = len(stream.own_sequences(before=sequences))
             nats = _cross_entropy(loaded.model, batch.to(device), by_parts=by_parts)[:count]
             for name, row, labels_T in zip(stream.sources()[:count], nats, batch.labels_BT[:count], strict=True):
                 if lengths is None:
@@ -108,10 +109,10 @@ def _of_all_ranks(by_source: dict[str, Sums], ranks: Ranks) -> dict[str, Sums]:
     """Return the counts of all ranks, added up, by source."""
     if ranks.world_size == 1:
         return by_source
-    own = json.dumps({name: astuple(sums) for name, sums in by_source.items()})
+    own_counts = json.dumps({name: astuple(sums) for name, sums in by_source.items()})
     parts = [
         {name: Sums(float(nats), int(tokens), int(text_bytes)) for name, (nats, tokens, text_bytes) in part.items()}
-        for part in map(json.loads, _gather_texts(own, ranks))
+        for part in map(json.loads, _gather_texts(own_counts, ranks))
     ]
     names = sorted({name for part in parts for name in part})
     return {name: sum((part.get(name, Sums()) for part in parts), Sums()) for name in names}
@@ -142,8 +143,8 @@ def _ends_with_its_head(model: Any) -> bool:
     import torch
 
     inputs = {"input_ids": torch.arange(PROBE_TOKENS, device=model.device)[None], "use_cache": False}
-    logits, ours = model(**inputs).logits, torch.cat(list(_logits_by_parts(model, inputs)))
-    return bool((logits[0] - ours).abs().max() <= PROBE_TOLERANCE * logits.abs().max())
+    logits, head_logits = model(**inputs).logits, torch.cat(list(_logits_by_parts(model, inputs)))
+    return bool((logits[0] - head_logits).abs().max() <= PROBE_TOLERANCE * logits.abs().max())
 
 
 def _cross_entropy(model: Any, batch: Batch, *, by_parts: bool) -> list[float]:
@@ -176,5 +177,7 @@ def _logits_by_parts(model: Any, inputs: dict[str, Any]) -> Iterator[Tensor]:
 
 def _logits_by_sequence(model: Any, inputs: dict[str, Any]) -> Iterator[Tensor]:
     for row in range(len(inputs["input_ids"])):
-        one = {name: value if name == "use_cache" else value[row : row + 1] for name, value in inputs.items()}
-        yield model(**one).logits[0]
+        sequence_inputs = {
+            name: value if name == "use_cache" else value[row : row + 1] for name, value in inputs.items()
+        }
+        yield model(**sequence_inputs).logits[0]

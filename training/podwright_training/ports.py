@@ -28,9 +28,9 @@ def own_address() -> str:
     Raises:
         OSError: The first host's name has no address, or there is no route to it.
     """
-    first = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    family, kind, _, _, address = socket.getaddrinfo(first, 1, type=socket.SOCK_DGRAM)[0]
+    first_host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    family, kind, _, _, address = socket.getaddrinfo(first_host, 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)  # sends nothing
-        own: str = probe.getsockname()[0]
-    return first if ipaddress.ip_address(own).is_loopback else own
+        own_ip: str = probe.getsockname()[0]
+    return first_host if ipaddress.ip_address(own_ip).is_loopback else own_ip

@@ -11,7 +11,7 @@ from pathlib import Path
 from podwright_training.errors import UserError
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
-ANY = getattr(os, "O_PATH", os.O_RDONLY)  # of Linux: it opens folders that may not be read, too
+ANY = getattr(os, "O_PATH", os.O_RDONLY)  # Linux's O_PATH also opens folders that may not be read.
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 

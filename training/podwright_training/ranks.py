@@ -50,28 +50,28 @@ class Hosts:
     rank: int
 
     @property
-    def own(self) -> str:
+    def host(self) -> str:
         """Return this rank's host."""
         return self.names[self.rank]
 
     @property
-    def here(self) -> list[int]:
+    def local_ranks(self) -> list[int]:
         """Return the ranks of this host."""
-        return self._on(self.own)
+        return self._on(self.host)
 
     @property
     def ranks_here(self) -> int:
-        """Return their number."""
-        return len(self.here)
+        """Return the number of ranks on this host."""
+        return len(self.local_ranks)
 
     @property
     def place(self) -> int:
-        """Return this rank's place among them."""
-        return self.here.index(self.rank)
+        """Return this rank's index among the ranks of its host."""
+        return self.local_ranks.index(self.rank)
 
     @property
     def is_leader(self) -> bool:
-        """Return whether it is the first."""
+        """Return whether this rank is the first of its host."""
         return self.place == 0
 
     @property
@@ -84,8 +84,8 @@ class Hosts:
         distinct = list(dict.fromkeys(self.names))
         host = self.names[rank]
         following = distinct[(distinct.index(host) + 1) % len(distinct)]
-        there = self._on(following)
-        return None if following == host else there[self._on(host).index(rank) % len(there)]
+        partner_ranks = self._on(following)
+        return None if following == host else partner_ranks[self._on(host).index(rank) % len(partner_ranks)]
 
     def _on(self, host: str) -> list[int]:
         return [rank for rank, name in enumerate(self.names) if name == host]

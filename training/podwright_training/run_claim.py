@@ -36,18 +36,17 @@ from podwright_training.regular_file import UnreadableFileError, open_regular
 from podwright_training.run_folder import RunFolder, write_atomically, write_once
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # typing has it from Python 3.11 on.
 
 CLAIMED_BY = "PODWRIGHT_CLAIMED_BY"  # variable: process whose claim the program that it starts may take
 RENEWAL_S = 10.0
-SILENT_S = 60.0  # without a renewal
-ABANDONED_S = 3600.0  # without a renewal, by the file system's clock: nobody waits for the next one
-CLAIM_BYTES = 64 << 10  # read of a claim, which has some hundreds
+SILENT_S = 60.0  # The owner of a claim that was not renewed for this long is presumed gone.
+ABANDONED_S = 3600.0  # After this long without renewal, by the file system's clock, nobody waits for the next one.
+CLAIM_BYTES = 64 << 10  # A claim has some hundreds.
 LOOK_S = 0.5  # between two looks at a claim that may be renewed, or given on
 SLURM_S = 30  # limit of a question to Slurm
 NEWEST = 10  # claims that are not deleted
-CLAIM_BYTES = 1 << 16  # more than a claim has
-REPLACED_STATUS = 2  # of a process whose run another one has claimed
+REPLACED_STATUS = 2  # Another process has claimed this process's run.
 ENDED_STATES = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"),
@@ -59,7 +58,7 @@ class OwnedRunError(UserError):
     """Another job trains the run; the message names it."""
 
 
-class Kind(str, enum.Enum):
+class OwnerKind(str, enum.Enum):
     """Kinds of owners."""
 
     PROCESS = "process"
@@ -82,7 +81,7 @@ class Standing(enum.Enum):
 class Owner:
     """A process, or a job of Slurm."""
 
-    kind: Kind
+    kind: OwnerKind
     host: str
     machine: str  # boot of a kernel and namespace of processes: where ``pid`` counts
     pid: int
@@ -93,16 +92,16 @@ class Owner:
     job_name: str = ""
     cluster: str = ""  # Slurm's name of it: another cluster numbers its jobs from 1, too
     restart: int = 0  # how often Slurm requeued the job
-    step: str = ""  # of the job
+    step: str = ""  # Slurm's step of the job
     claimed_by: int = 0  # process that has the claim, and started this one to launch the job
     released: bool = False
 
     @classmethod
-    def of_this_process(cls, kind: Kind = Kind.PROCESS) -> Owner:
+    def of_this_process(cls, kind: OwnerKind = OwnerKind.PROCESS) -> Owner:
         """Return this process, and the job that it belongs to."""
         variables = os.environ
         job, array = variables.get("SLURM_JOB_ID", ""), variables.get("SLURM_ARRAY_JOB_ID", "")
-        if kind == Kind.ELASTIC:
+        if kind == OwnerKind.ELASTIC:
             job = array
         elif array:  # the id of an array's last task is the array's own, and would mean every task
             job = f"{array}_{variables.get('SLURM_ARRAY_TASK_ID', '')}"
@@ -122,32 +121,32 @@ class Owner:
             claimed_by=_whole(variables.get(CLAIMED_BY, "")),
         )
 
-    def is_same_job(self, other: Owner) -> bool:
+    def is_same_job(self, owner: Owner) -> bool:
         """Return whether both are of one job of one cluster."""
-        is_same_cluster = "" in (self.cluster, other.cluster) or self.cluster == other.cluster
-        return bool(self.job) and self.job == other.job and self.uid == other.uid and is_same_cluster
+        is_same_cluster = "" in (self.cluster, owner.cluster) or self.cluster == owner.cluster
+        return bool(self.job) and self.job == owner.job and self.uid == owner.uid and is_same_cluster
 
-    def shares_with(self, other: Owner) -> bool:
+    def shares_with(self, owner: Owner) -> bool:
         """Return whether both are hosts of one elastic run."""
-        are_elastic = self.kind == other.kind == Kind.ELASTIC
-        return are_elastic and (self.is_same_job(other) or not (self.job or other.job))
+        are_elastic = self.kind == owner.kind == OwnerKind.ELASTIC
+        return are_elastic and (self.is_same_job(owner) or not (self.job or owner.job))
 
     def __str__(self) -> str:
         """Return the owner as a message names it."""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        if self.kind == Kind.JOB:
+        if self.kind == OwnerKind.JOB:
             return f"job {self.job}, submitted {since}"
         name = f"job {self.job}" if self.job else f"process {self.pid}"
         return f"{name} on {self.host} since {since}"
 
     @property
     def ending(self) -> str:
-        """Return how to end it."""
+        """Return how to end the owner's job or process."""
         return f"cancel it (scancel {self.job})" if self.job else f"end it (kill {self.pid} on {self.host})"
 
 
 class Surroundings:
-    """Answers of Slurm and of this machine about an owner; ``None`` is no answer."""
+    """State of an owner as Slurm and this machine report it; ``None`` if they report none."""
 
     def has_job(self, owner: Owner) -> bool | None:
         """Return whether Slurm still has the owner's job, waiting or running."""
@@ -172,7 +171,7 @@ class Surroundings:
         return None if lines is None else any(line.strip().endswith(f".{owner.step}") for line in lines)
 
     def has_process(self, owner: Owner) -> bool | None:
-        """Return whether the owner's process lives; ``None`` if it is of another machine."""
+        """Return whether the owner's process lives; ``None`` if the process is on another machine."""
         if owner.machine != _machine():
             return None
         return _began(owner.pid) == owner.began
@@ -180,20 +179,20 @@ class Surroundings:
 
 def standing(owner: Owner, claimant: Owner, around: Surroundings) -> Standing:
     """Return whether ``claimant`` may make the next claim after that of ``owner``."""
-    is_parent = owner.kind == Kind.LAUNCH and (owner.machine, owner.pid) == (claimant.machine, claimant.claimed_by)
+    is_parent = owner.kind == OwnerKind.LAUNCH and (owner.machine, owner.pid) == (claimant.machine, claimant.claimed_by)
     if owner.released or is_parent or owner.shares_with(claimant):
         return Standing.FREE
     if owner.is_same_job(claimant):
-        if owner.kind == Kind.JOB or owner.restart < claimant.restart:
+        if owner.kind == OwnerKind.JOB or owner.restart < claimant.restart:
             return Standing.FREE
         lives = around.has_process(owner)
         lives = around.has_step(owner) if lives is None else lives
     else:
-        lives = around.has_job(owner) if owner.job and owner.kind != Kind.LAUNCH else None
-        lives = around.has_process(owner) if lives is None and owner.kind != Kind.JOB else lives
+        lives = around.has_job(owner) if owner.job and owner.kind != OwnerKind.LAUNCH else None
+        lives = around.has_process(owner) if lives is None and owner.kind != OwnerKind.JOB else lives
     if lives is None:
         return Standing.UNKNOWN
-    if lives and owner.kind == Kind.LAUNCH:
+    if lives and owner.kind == OwnerKind.LAUNCH:
         return Standing.BRIEF
     return Standing.OWNED if lives else Standing.FREE
 
@@ -232,7 +231,7 @@ class Claim:
         self._owner = owner or Owner.of_this_process()
         self._around = around or Surroundings()
         self._record: _Record | None = None
-        self._ended_number = 0  # of the newest claim whose owner has ended
+        self._ended_number = 0  # number of the newest claim whose owner has ended
         self._released = threading.Event()
         self._renewing: threading.Thread | None = None
 
@@ -245,10 +244,10 @@ class Claim:
         self._released.set()
         self._record, self._released = None, threading.Event()
         while self._record is None:
-            last = _newest(self._folder)
-            if last:
-                self._await_end(last)
-            number = last.number + 1 if last else 1
+            newest_claim = _newest(self._folder)
+            if newest_claim:
+                self._await_end(newest_claim)
+            number = newest_claim.number + 1 if newest_claim else 1
             path = self._folder / f"{number:08}.json"
             if write_once(path, json.dumps(asdict(self._owner))):
                 self._record = self._verified(path, number)
@@ -261,8 +260,8 @@ class Claim:
 
     def check(self) -> None:
         """Raise ``OwnedRunError`` if another job has the newest claim; do not make one."""
-        if last := _newest(self._folder):
-            self._await_end(last)
+        if newest_claim := _newest(self._folder):
+            self._await_end(newest_claim)
 
     def __enter__(self) -> Self:
         self.take()
@@ -274,18 +273,18 @@ class Claim:
         self.release()
 
     def release(self) -> None:
-        """Let others claim it."""
+        """Release the claim, so that another job can claim the run."""
         self._replace(replace(self._owner, released=True))
 
     def give_to_job(self, job: str) -> None:
-        """Let a job that was submitted have the claim; it makes its own when it starts."""
-        self._replace(replace(self._owner, kind=Kind.JOB, job=job, job_name="", restart=0, step="", cluster=""))
+        """Transfer the claim to a submitted job, which makes a claim of its own when it starts."""
+        self._replace(replace(self._owner, kind=OwnerKind.JOB, job=job, job_name="", restart=0, step="", cluster=""))
 
     def verify(self) -> None:
-        """Raise ``OwnedRunError`` if another job has claimed it since: this process was frozen, or cut off."""
+        """Raise ``OwnedRunError`` if another job claimed the run while this process was frozen or cut off."""
         newest = _newest(self._folder)
         if newest and self._record and newest.number > self._record.number:
-            if newest.owner.shares_with(self._owner) or self._owner.kind == Kind.LAUNCH:
+            if newest.owner.shares_with(self._owner) or self._owner.kind == OwnerKind.LAUNCH:
                 self._released.set()  # the host that leads now, or the job, has its own
                 return
             raise OwnedRunError(
@@ -310,37 +309,41 @@ class Claim:
             return None
         return record
 
-    def _await_end(self, last: _Record) -> None:
+    def _await_end(self, claim: _Record) -> None:
         """Return when the owner of a claim has ended, or another claim is the newest.
 
         Raises:
             OwnedRunError: It lives.
         """
         began = time.monotonic()
-        is_abandoned = last.number <= self._ended_number
+        is_abandoned = claim.number <= self._ended_number
         while True:
-            state = standing(last.owner, self._owner, self._around)
+            state = standing(claim.owner, self._owner, self._around)
             if state == Standing.FREE:
                 return
             if state == Standing.OWNED:
-                raise self._owned(last.owner)
+                raise self._owned(claim.owner)
             if state == Standing.UNKNOWN and not is_abandoned:
-                is_abandoned = _age_s(last) > ABANDONED_S
+                is_abandoned = _age_s(claim) > ABANDONED_S
             if is_abandoned or time.monotonic() - began > SILENT_S:
                 if state == Standing.BRIEF:
-                    raise self._owned(last.owner)
-                self._ended_number = last.number
+                    raise self._owned(claim.owner)
+                self._ended_number = claim.number
                 return
             time.sleep(LOOK_S)
             newest = _newest(self._folder)
-            if newest is None or newest.number != last.number:
+            if newest is None or newest.number != claim.number:
                 return
-            if newest.owner == last.owner and newest.changed != last.changed and last.owner.kind != Kind.LAUNCH:
-                raise self._owned(last.owner)
-            last = newest
+            if newest.owner == claim.owner and newest.changed != claim.changed and claim.owner.kind != OwnerKind.LAUNCH:
+                raise self._owned(claim.owner)
+            claim = newest
 
     def _owned(self, owner: Owner) -> OwnedRunError:
-        verb = {Kind.JOB: "belongs to", Kind.LAUNCH: "is being submitted by", Kind.EXPORT: "is being written by"}
+        verb = {
+            OwnerKind.JOB: "belongs to",
+            OwnerKind.LAUNCH: "is being submitted by",
+            OwnerKind.EXPORT: "is being written by",
+        }
         words = verb.get(owner.kind, "is being trained by")
         return OwnedRunError(f"{self._name} {words} {owner}: {owner.ending}, wait for it, or {self._alternative}")
 
@@ -354,17 +357,17 @@ class Claim:
                 print(f"error: {error}", file=sys.stderr, flush=True)
                 os._exit(REPLACED_STATUS)  # nothing of this process may write any more
             except (OSError, UserError):
-                continue  # of the shared file system: it may come back
+                continue  # The shared file system may come back.
 
 
-def claim_of_run(folder: RunFolder, kind: Kind = Kind.PROCESS) -> Claim:
+def claim_of_run(folder: RunFolder, kind: OwnerKind = OwnerKind.PROCESS) -> Claim:
     """Return this process's claim of a run, not taken yet."""
     return Claim(folder.claims, f"run {folder.root.absolute().name}", Owner.of_this_process(kind))
 
 
-def claims_of_training(options: TrainConfig) -> list[Claim]:
+def claims_of_training(config: TrainConfig) -> list[Claim]:
     """Return this process's claims of what training writes: the run and, if that is elsewhere, its checkpoints."""
-    folder, checkpoints = RunFolder(Path(options.run_dir)), options.checkpoints.absolute()
+    folder, checkpoints = RunFolder(Path(config.run_dir)), config.checkpoints.absolute()
     claims = [claim_of_run(folder)]
     if not checkpoints.is_relative_to(folder.root.absolute()):
         name, alternative = f"checkpoint_dir {checkpoints}", "choose another --checkpoint-dir"
@@ -379,7 +382,7 @@ def _newest(folder: Path) -> _Record | None:
         UserError: Its file is damaged.
     """
     for _ in range(20):
-        path, number = max(_paths(folder), key=lambda each: each[1], default=(None, 0))
+        path, number = max(_paths(folder), key=lambda numbered_path: numbered_path[1], default=(None, 0))
         if path is None:
             return None
         with suppress(FileNotFoundError):  # a later owner has removed it
@@ -403,14 +406,14 @@ def _read(path: Path, number: int) -> _Record:
         status, values = os.fstat(file.fileno()), loads(file.read(CLAIM_BYTES))
     if not isinstance(values, dict):
         raise TypeError("no object")
-    kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "bool": bool, "Kind": str}
+    kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "bool": bool, "OwnerKind": str}
     names = {field.name: kinds[str(field.type)] for field in fields(Owner)}
-    known: dict[str, Any] = {name: values[name] for name in names if name in values}
-    if not all(isinstance(value, names[name]) for name, value in known.items()):
+    owner_values: dict[str, Any] = {name: values[name] for name in names if name in values}
+    if not all(isinstance(value, names[name]) for name, value in owner_values.items()):
         raise ValueError("a value is of another type")
-    texts = {name: _printable(value) for name, value in known.items() if isinstance(value, str)}
-    time.localtime(known.get("since", 0.0))  # a message shows it
-    owner = Owner(**{**known, **texts, "kind": Kind(values["kind"])})
+    texts = {name: _printable(value) for name, value in owner_values.items() if isinstance(value, str)}
+    time.localtime(owner_values.get("since", 0.0))  # Raise if no message can show it.
+    owner = Owner(**{**owner_values, **texts, "kind": OwnerKind(values["kind"])})
     return _Record(path, number, owner, (status.st_ino, status.st_mtime_ns))
 
 

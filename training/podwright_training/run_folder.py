@@ -80,11 +80,11 @@ POSITIVE_NUMBERS = frozenset(["world_size", "parameters", "perplexity"])  # read
 NUMBERS_BY_NAME = frozenset(["losses", "source_tokens", "source_epochs"])
 TEXTS = frozenset(["texts"])
 NUMBERS_AS_TEXT = frozenset(["guard", "overflow"])  # events whose numbers are texts: NaN is no JSON
-START = b'"event": "start"'  # as the trainer writes it
-DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or infinite: null in the file
-LARGEST = 1e100  # of a number that is not damage
+START = b'"event": "start"'  # The trainer writes it like this.
+DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # Values that may be NaN or infinite are null in the file.
+LARGEST = 1e100  # A larger number is damage.
 LARGEST_WHOLE = 2**63
-METRICS_LIMIT_BYTES = 1 << 30  # of the end of the metrics that is read: the steps of two million lines
+METRICS_LIMIT_BYTES = 1 << 30  # Only the end of larger metrics is read; it has the steps of two million lines.
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # errors of a file system without hard links
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
@@ -191,7 +191,7 @@ class RunFolder:
 
     @property
     def hf_steps(self) -> Path:
-        """Return the folder of one such model per checkpoint, by its name: ``step-00000100/``."""
+        """Return the folder of one exported model per checkpoint, by the checkpoint's name: ``step-00000100/``."""
         return self.root / "hf-steps"
 
     @property
@@ -251,11 +251,11 @@ class RunFolder:
 def _starts(file: BinaryIO, end: int) -> Iterator[bytes]:
     """Yield the lines of starts that begin before ``end``."""
     with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        found = content.find(START, 0, end)
-        while found >= 0:
-            after = content.find(b"\n", found)
-            yield content[content.rfind(b"\n", 0, found) + 1 : after]
-            found = content.find(START, after, end)
+        offset = content.find(START, 0, end)
+        while offset >= 0:
+            after = content.find(b"\n", offset)
+            yield content[content.rfind(b"\n", 0, offset) + 1 : after]
+            offset = content.find(START, after, end)
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
@@ -292,9 +292,9 @@ def _is_value(kind: str, name: str, value: Any) -> bool:
     if name in NUMBERS:
         return _is_number(name, value) or (kind in NUMBERS_AS_TEXT and isinstance(value, str))
     if name in NUMBERS_BY_NAME:
-        return isinstance(value, dict) and all(_is_number(name, each) for each in value.values())
+        return isinstance(value, dict) and all(_is_number(name, item) for item in value.values())
     if name in TEXTS:
-        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
     return kind not in REQUIRED or isinstance(value, str | list) or _is_number(name, value)
 
 
@@ -445,7 +445,7 @@ def commit_folder(partial: Path, final: Path) -> None:
     aside = final.with_name(f".{final.name}{ASIDE}")
     _sync_folder(partial)
     if final.exists():
-        delete_folder(aside)  # of a process that was killed
+        delete_folder(aside)  # A killed process may have left it.
         final.rename(aside)
     partial.rename(final)
     _sync_folder(final.parent)
@@ -469,7 +469,7 @@ def delete_folder(path: Path) -> None:
         path.unlink()
         return
     hidden = path.with_name(f".{path.name.removeprefix('.')}.deleted")
-    shutil.rmtree(hidden, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(hidden, ignore_errors=True)  # A killed process may have left it.
     if path.exists():
         path.rename(hidden)
         shutil.rmtree(hidden)

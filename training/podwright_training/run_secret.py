@@ -17,7 +17,7 @@ from podwright_training.private_folder import OTHERS
 from podwright_training.run_folder import RunFolder
 
 SECRET_BYTES = 32
-TAG_BYTES = 32  # of HMAC-SHA256
+TAG_BYTES = 32  # HMAC-SHA256 has this size.
 
 
 def run_secret(folder: RunFolder) -> bytes:

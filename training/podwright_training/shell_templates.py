@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SHARED = Path(__file__).parent / "commands"
+SHARED = Path(__file__).parent / "slurm"
 
 
 def render(template: Path, **values: object) -> str:
-    """Return the script of a template, which may include others of its folder and of ``commands/``.
+    """Return the script of a template, which may include others of its folder and of ``slurm/``.
 
     Raises:
         jinja2.UndefinedError: The template uses a value that is not given.

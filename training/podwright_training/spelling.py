@@ -18,7 +18,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """End, with what was printed, such as the help, written: an error of that is raised here."""
+        """Exit after flushing the output, such as the help; raise the error if the output cannot be written."""
         if sys.stdout is not None:
             sys.stdout.flush()
         super().exit(status, message)
@@ -78,7 +78,7 @@ def as_item(word: str) -> tuple[str, str]:
 
 def as_shown(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
     """Return the arguments with the flags before ``--`` spelt as the help shows them."""
-    flags = known(parser)
+    flags = flags_by_name(parser)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     words: list[str] = []
     for word in arguments[:end]:
@@ -95,14 +95,14 @@ def as_shown(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[
     return [*words, *arguments[end:]]
 
 
-def known(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+def flags_by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Return the flags of a parser, and of the commands in it that have any."""
-    found = dict(parser._option_string_actions)  # noqa: SLF001 -- argparse has no public list
+    flags = dict(parser._option_string_actions)  # noqa: SLF001 -- argparse has no public list
     for action in parser._actions:  # noqa: SLF001 -- as above
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 -- as above
             for below in action.choices.values():
-                found |= known(below)
-    return found
+                flags |= flags_by_name(below)
+    return flags
 
 
 def named(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from podwright_training import model_folder
-from podwright_training.data.faults import first_line
+from podwright_training.data.bad_data import first_line
 from podwright_training.errors import UserError
 from podwright_training.openmp import sleep_when_idle
 from podwright_training.remote_code import needs_code, refusal
 
-TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")  # without one, transformers makes up an empty tokenizer
+TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")  # Without such a file, transformers makes up an empty tokenizer.
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def load_model(
     from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    from podwright_training.data.tokenizer import load_tokenizer
+    from podwright_training.data.document_encoder import load_tokenizer
 
     disable_progress_bar()
     kind = getattr(torch, dtype)
@@ -88,13 +88,13 @@ def _of_folder(folder: Path, dtype: Any) -> Any:
     """Return the model of a folder in Hugging Face's layout; transformers would make up weights that are missing."""
     from transformers import AutoModelForCausalLM
 
-    model, found = AutoModelForCausalLM.from_pretrained(
+    model, loading_info = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, local_files_only=True, output_loading_info=True, trust_remote_code=False
     )
     kinds = model.config.architectures or [type(model).__name__]
     if type(model).__name__ not in kinds:
         raise UserError(f"{folder} is a {kinds[0]}: need a model that predicts the next token")
-    missing = sorted(found["missing_keys"])
+    missing = sorted(loading_info["missing_keys"])
     if missing:
         raise UserError(f"{folder} lacks {len(missing)} weights of its model, the first of them {missing[0]}")
     return model
@@ -104,12 +104,12 @@ def _of_checkpoint(path: Path, dtype: Any) -> Any:
     """Return transformers' model with the weights of a checkpoint, which transformers arranges as in a file."""
     import transformers
 
-    from podwright_training.checkpoint import step_folder
+    from podwright_training.checkpoint import manifest, trainer_state
     from podwright_training.checkpoint.export import weights_of
     from podwright_training.checkpoint.tensor_reader import TensorReader
 
-    step_folder.check_hashes(path)
-    config = transformers.AutoConfig.for_model(**step_folder.model_config(path).to_hf())
+    manifest.check_hashes(path)
+    config = transformers.AutoConfig.for_model(**trainer_state.model_config(path).to_hf())
     with TensorReader(path) as reader:
         weights = {
             weight.part.name: reader.read(weight.key, weight.part.begin, weight.part.shape).view(weight.shape).to(dtype)

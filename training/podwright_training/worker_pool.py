@@ -25,7 +25,7 @@ def run_all(pool: ProcessPoolExecutor, function: Callable[..., T], calls: Iterab
         for process in active_children():
             process.kill()
         raise
-    except BaseException:  # of a call, or of this process: its error is worth no further calls
+    except BaseException:  # After an error of a call, or of this process, further calls are of no use.
         pool.shutdown(cancel_futures=True)
         raise
 
@@ -33,7 +33,7 @@ def run_all(pool: ProcessPoolExecutor, function: Callable[..., T], calls: Iterab
 @contextmanager
 def _held_back() -> Iterator[None]:
     """Hold Ctrl-C back within the context, and for ever in processes that start in it."""
-    resource_tracker.ensure_running()  # of multiprocessing: its start would end the holding back
+    resource_tracker.ensure_running()  # multiprocessing's tracker would unblock the signal when it starts.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -28,10 +28,10 @@ def refuse_run(options: argparse.Namespace, groups: Sequence[InstanceGroup]) -> 
     if flags.backend != "nxdt":
         return []
     from podwright.planning import nxdt as planner  # a native run needs no planner
-    from podwright_training.commands.launch import problems_of_nxdt
     from podwright_training.errors import ConfigError
     from podwright_training.nxdt.launch import planned
     from podwright_training.nxdt.plan import MEMBERS
+    from podwright_training.slurm.launch_checks import problems_of_nxdt
 
     partitions = {flags.partition} if flags.partition else {group.partition for group in groups}
     compute_types = [group.instance_type for group in groups if group.role == COMPUTE and group.partition in partitions]
@@ -64,7 +64,7 @@ def refuse_job(options: argparse.Namespace, job: JobSpec, settings_file: Path | 
     settings, flags = check(settings_file).settings, _launch(options)
     if settings is None:
         return
-    nodes, ranks = flags.nodes.most if flags.nodes else job.nodes, flags.nproc_per_node or job.ranks_per_node
+    nodes, ranks = flags.nodes.max_nodes if flags.nodes else job.nodes, flags.nproc_per_node or job.ranks_per_node
     sized_job = replace(job, nodes=nodes, ranks_per_node=ranks)
     if findings := list(job_fits(settings, sized_job, partition=flags.partition)):
         hints = dict.fromkeys(finding.hint for finding in findings)

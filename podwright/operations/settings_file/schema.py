@@ -95,7 +95,7 @@ def cluster_text() -> str:
 
 def run_text() -> str:
     """Return the schema of run.yaml as text. Needs podwright-training."""
-    from podwright_training.config.json_schema import run_schema
+    from podwright_training.config.run_schema import run_schema
 
     return json.dumps(run_schema(), indent=1) + "\n"
 

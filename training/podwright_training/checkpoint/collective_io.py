@@ -59,7 +59,7 @@ class CollectiveIO:
             outcome = CheckpointError(f"cannot use {path}: {why}", passing=failure.errno in PASSING)
         outcomes: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(outcomes, outcome, group=self._group)
-        problems = [found for found in outcomes if isinstance(found, CheckpointError)]
+        problems = [result for result in outcomes if isinstance(result, CheckpointError)]
         if problems:
             raise min(problems, key=lambda problem: problem.passing)
         return outcomes

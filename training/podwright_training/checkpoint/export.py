@@ -22,12 +22,12 @@ import torch
 from transformers import GenerationConfig
 from xxhash import xxh3_128
 
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_reader, manifest, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.tokenizer import load_tokenizer
+from podwright_training.data.document_encoder import load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.model import HuggingFacePart, from_hugging_face
 from podwright_training.run_folder import CARD, ORIGIN, commit_folder, place_of, write_atomically
@@ -36,7 +36,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 STORED = {torch.float32: "F32", torch.bfloat16: "BF16"}  # names in safetensors
 INDEX = "model.safetensors.index.json"
 BLOCK_BYTES = 8 * 2**20
-ALIGNMENT = 8  # of a header of safetensors
+ALIGNMENT = 8  # A header of safetensors ends at a multiple of this.
 
 
 @dataclass(frozen=True)
@@ -53,25 +53,25 @@ class Weight:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its shape in the export, where each expert is a matrix."""
+        """Return the tensor's shape in the export, where each expert is a matrix."""
         return self.part.shape[-2:]
 
     def blocks(self, itemsize: int) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield begin and shape of boxes of rows that make it up."""
+        """Yield offset and shape of the blocks of rows that make up the tensor."""
         axis = len(self.part.shape) - len(self.shape)
         rows = max(1, BLOCK_BYTES // (math.prod(self.shape[1:]) * itemsize))
-        for first in range(0, self.shape[0], rows):
+        for row_begin in range(0, self.shape[0], rows):
             begin, shape = list(self.part.begin), list(self.part.shape)
-            begin[axis] += first
-            shape[axis] = min(rows, self.shape[0] - first)
+            begin[axis] += row_begin
+            shape[axis] = min(rows, self.shape[0] - row_begin)
             yield begin, shape
 
 
 def export(
     path: Path,
     target: Path,
-    options: TrainConfig,
-    chosen: ExportOptions | None = None,
+    config: TrainConfig,
+    export_options: ExportOptions | None = None,
     *,
     averaged_with: Sequence[Path] = (),
     card: str = "",
@@ -82,8 +82,8 @@ def export(
     Args:
         path: Folder of the checkpoint.
         target: Folder to write; one that is there is replaced when the new one is complete.
-        options: Of the run.
-        chosen: What is exported. Default: the weights in fp32.
+        config: Configuration of the run.
+        export_options: What is exported. Default: the weights in fp32.
         averaged_with: Checkpoints of the same model whose weights are averaged with this one's.
         card: Text of the model card.
         on_bytes: Called with the number of bytes of each block that was written.
@@ -91,24 +91,27 @@ def export(
     Raises:
         UserError: The checkpoint is damaged or has no moving average, or the disk is full; no files are left.
     """
-    chosen = chosen or ExportOptions()
+    export_options = export_options or ExportOptions()
     target = place_of(target)
     partial = target.with_name(f".{target.name}.partial")
     averaged = (path, *averaged_with)
     try:
-        files = _files(path, chosen)
-        finished = _finished(partial, _origin(path, chosen, averaged_with))
+        files = _files(path, export_options)
+        finished = _finished(partial, _origin(path, export_options, averaged_with))
         with ThreadPoolExecutor(1) as checker, ThreadPoolExecutor(1) as disk:
-            checked = [checker.submit(step_folder.check_hashes, each) for each in averaged]
+            checked = [checker.submit(manifest.check_hashes, checkpoint) for checkpoint in averaged]
             try:
-                _write_tokenizer(partial, options)
-                written = list(_write_all(averaged, partial, files, finished, chosen, disk=disk, on_bytes=on_bytes))
+                _write_tokenizer(partial, config)
+                written = list(
+                    _write_all(averaged, partial, files, finished, export_options, disk=disk, on_bytes=on_bytes)
+                )
             finally:
-                for each in checked:
-                    each.result()  # what is damaged may fail to be read: its name says more than that failure
-            for each in written:
-                each.result()
-        _write_description(partial, path, files, chosen)
+                for task in checked:
+                    # A damaged file may also fail to be read: the check's error names it, that failure does not.
+                    task.result()
+            for task in written:
+                task.result()
+        _write_description(partial, path, files, export_options)
         if card:
             write_atomically(partial / CARD, card)
         for file in partial.iterdir():
@@ -121,14 +124,14 @@ def export(
         raise UserError(f"cannot export to {target}: {error.filename or partial}: {error.strerror}") from error
 
 
-def is_exported(path: Path, target: Path, chosen: ExportOptions) -> bool:
+def is_exported(path: Path, target: Path, export_options: ExportOptions) -> bool:
     """Return whether ``target`` is a complete export of this checkpoint, with these options."""
-    return _recorded(target, _origin(path, chosen)) is not None
+    return _recorded(target, _origin(path, export_options)) is not None
 
 
-def total_bytes(path: Path, chosen: ExportOptions) -> int:
+def total_bytes(path: Path, export_options: ExportOptions) -> int:
     """Return the size of the weights that are exported."""
-    return sum(_size(weight, chosen) for weights in _files(path, chosen).values() for weight in weights)
+    return sum(_size(weight, export_options) for weights in _files(path, export_options).values() for weight in weights)
 
 
 def weights_of(path: Path, *, ema: bool = False) -> Iterator[Weight]:
@@ -137,7 +140,7 @@ def weights_of(path: Path, *, ema: bool = False) -> Iterator[Weight]:
     Raises:
         UserError: It has no moving average of the weights.
     """
-    entries, model_type = step_folder.shapes(path), step_folder.model_config(path).model_type
+    entries, model_type = checkpoint_reader.shapes(path), trainer_state.model_config(path).model_type
     for name in (key.removeprefix("model.") for key in entries if key.startswith("model.")):
         key = f"optimizer.{name}.ema" if ema else f"model.{name}"
         if key not in entries:
@@ -146,15 +149,15 @@ def weights_of(path: Path, *, ema: bool = False) -> Iterator[Weight]:
             yield Weight(key, part)
 
 
-def _files(path: Path, chosen: ExportOptions) -> dict[str, list[Weight]]:
+def _files(path: Path, export_options: ExportOptions) -> dict[str, list[Weight]]:
     """Return the weights of each file, in the layout of the hub: one file, or several and an index."""
     shards: list[list[Weight]] = [[]]
-    room = chosen.max_shard_gb * 1e9
-    for weight in weights_of(path, ema=chosen.ema):
-        room -= _size(weight, chosen)
+    room = export_options.max_shard_gb * 1e9
+    for weight in weights_of(path, ema=export_options.ema):
+        room -= _size(weight, export_options)
         if shards[-1] and room < 0:
             shards.append([])
-            room = chosen.max_shard_gb * 1e9 - _size(weight, chosen)
+            room = export_options.max_shard_gb * 1e9 - _size(weight, export_options)
         shards[-1].append(weight)
     if len(shards) == 1:
         return {"model.safetensors": shards[0]}
@@ -162,54 +165,59 @@ def _files(path: Path, chosen: ExportOptions) -> dict[str, list[Weight]]:
     return {f"model-{number:05d}-of-{count:05d}.safetensors": shard for number, shard in enumerate(shards, start=1)}
 
 
-def _size(weight: Weight, chosen: ExportOptions) -> int:
-    return math.prod(weight.shape) * DTYPES[chosen.dtype].itemsize
+def _size(weight: Weight, export_options: ExportOptions) -> int:
+    return math.prod(weight.shape) * DTYPES[export_options.dtype].itemsize
 
 
-def _origin(path: Path, chosen: ExportOptions, averaged_with: Sequence[Path] = ()) -> dict[str, Any]:
+def _origin(path: Path, export_options: ExportOptions, averaged_with: Sequence[Path] = ()) -> dict[str, Any]:
     origin = {
         "checkpoint": str(path),
-        "step": step_folder.read_state(path).step,
-        **asdict(chosen),
+        "step": trainer_state.read_state(path).step,
+        **asdict(export_options),
         "checkpoint_manifest_sha256": _manifest_hash(path),
     }
-    others = {_name(each, path): _manifest_hash(each) for each in averaged_with}
-    return origin | ({"averaged_with": others} if others else {})
+    manifest_hashes = {_name(checkpoint, path): _manifest_hash(checkpoint) for checkpoint in averaged_with}
+    return origin | ({"averaged_with": manifest_hashes} if manifest_hashes else {})
 
 
-def _name(other: Path, path: Path) -> str:
+def _name(checkpoint: Path, path: Path) -> str:
     """Return the name of a checkpoint, with its folder if that is another run's."""
-    return other.name if other.parent == path.parent else str(other)
+    return checkpoint.name if checkpoint.parent == path.parent else str(checkpoint)
 
 
 def _manifest_hash(path: Path) -> str:
-    return hashlib.sha256((path / step_folder.MANIFEST).read_bytes()).hexdigest()
+    return hashlib.sha256((path / manifest.MANIFEST).read_bytes()).hexdigest()
 
 
 def _recorded(folder: Path, origin: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
     """Return the files that an export of the same origin recorded and that have their sizes; ``None`` without one."""
     try:
-        there = json.loads((folder / ORIGIN).read_text())
-        files: dict[str, dict[str, Any]] = there.pop("files")
-        same = {**there, "checkpoint": ""} == {**origin, "checkpoint": ""}  # the run's folder may have moved
-        whole = all((folder / name).stat().st_size == entry["bytes"] for name, entry in files.items())
+        recorded_origin = json.loads((folder / ORIGIN).read_text())
+        files: dict[str, dict[str, Any]] = recorded_origin.pop("files")
+        is_same_origin = {**recorded_origin, "checkpoint": ""} == {
+            **origin,
+            "checkpoint": "",
+        }  # the run's folder may have moved
+        are_complete = all((folder / name).stat().st_size == entry["bytes"] for name, entry in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return files if same and whole else None
+    return files if is_same_origin and are_complete else None
 
 
 def _finished(partial: Path, origin: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the files that a killed export left complete, read back once more; clear away the rest."""
-    found = _recorded(partial, origin) or {}
-    kept = {name: entry for name, entry in found.items() if _read_back(partial / name) == entry["xxh3_128"]}
-    if not kept:
+    recorded_files = _recorded(partial, origin) or {}
+    intact_files = {
+        name: entry for name, entry in recorded_files.items() if _read_back(partial / name) == entry["xxh3_128"]
+    }
+    if not intact_files:
         shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True, exist_ok=True)
     for file in partial.iterdir():
-        if file.name not in kept:
+        if file.name not in intact_files:
             file.unlink()
-    write_atomically(partial / ORIGIN, json.dumps({**origin, "files": kept}, indent=2) + "\n")
-    return kept
+    write_atomically(partial / ORIGIN, json.dumps({**origin, "files": intact_files}, indent=2) + "\n")
+    return intact_files
 
 
 def _write_all(
@@ -217,7 +225,7 @@ def _write_all(
     partial: Path,
     files: Mapping[str, list[Weight]],
     finished: Mapping[str, Any],
-    chosen: ExportOptions,
+    export_options: ExportOptions,
     *,
     disk: ThreadPoolExecutor,
     on_bytes: Callable[[int], object],
@@ -230,32 +238,32 @@ def _write_all(
                 continue
             digest = xxh3_128()
             with (partial / name).open("wb") as file:
-                for piece in _pieces(reader, weights, chosen):
+                for piece in _pieces(reader, weights, export_options):
                     digest.update(piece)
                     file.write(piece)
                     on_bytes(len(piece))
             yield disk.submit(_confirm, partial / name, digest.hexdigest())
 
 
-def _header(weights: list[Weight], chosen: ExportOptions) -> bytes:
+def _header(weights: list[Weight], export_options: ExportOptions) -> bytes:
     """Return the header of a safetensors file: names, shapes and places of its tensors."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for weight in weights:
-        begin, end = end, end + _size(weight, chosen)
-        dtype = STORED[DTYPES[chosen.dtype]]
+        begin, end = end, end + _size(weight, export_options)
+        dtype = STORED[DTYPES[export_options.dtype]]
         entries[weight.part.name] = {"dtype": dtype, "shape": weight.shape, "data_offsets": [begin, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
 
 
-def _pieces(reader: TensorReader, weights: list[Weight], chosen: ExportOptions) -> Iterator[bytes | memoryview]:
+def _pieces(reader: TensorReader, weights: list[Weight], export_options: ExportOptions) -> Iterator[bytes | memoryview]:
     """Yield the parts of a file, in order."""
-    yield _header(weights, chosen)
+    yield _header(weights, export_options)
     for weight in weights:
         for begin, shape in weight.blocks(reader.entries[weight.key].properties.dtype.itemsize):
-            block = reader.read(weight.key, begin, shape).to(DTYPES[chosen.dtype])
+            block = reader.read(weight.key, begin, shape).to(DTYPES[export_options.dtype])
             yield block.reshape(-1).view(torch.uint8).numpy().data
 
 
@@ -274,28 +282,30 @@ def _read_back(file: Path) -> str:
     """Return the hash of a file's content on disk, bypassing the page cache."""
     digest, buffer = xxh3_128(), memoryview(bytearray(BLOCK_BYTES))
     with file.open("rb", buffering=0) as opened:
-        if hasattr(os, "posix_fadvise"):  # not on macOS
+        if hasattr(os, "posix_fadvise"):  # macOS does not have it.
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while count := opened.readinto(buffer):
             digest.update(buffer[:count])
     return digest.hexdigest()
 
 
-def _write_tokenizer(target: Path, options: TrainConfig) -> None:
-    tokenizer = load_tokenizer(options.tokenizer)
+def _write_tokenizer(target: Path, config: TrainConfig) -> None:
+    tokenizer = load_tokenizer(config.tokenizer)
     tokenizer.save_pretrained(target)
     GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     ).save_pretrained(target)
 
 
-def _write_description(target: Path, path: Path, files: Mapping[str, list[Weight]], chosen: ExportOptions) -> None:
+def _write_description(
+    target: Path, path: Path, files: Mapping[str, list[Weight]], export_options: ExportOptions
+) -> None:
     if len(files) > 1:
         weight_map = {weight.part.name: name for name, weights in files.items() for weight in weights}
-        index = {"metadata": {"total_size": total_bytes(path, chosen)}, "weight_map": weight_map}
+        index = {"metadata": {"total_size": total_bytes(path, export_options)}, "weight_map": weight_map}
         write_atomically(target / INDEX, json.dumps(index, indent=2) + "\n")
-    dtype = str(DTYPES[chosen.dtype]).removeprefix("torch.")
-    config = {**step_folder.model_config(path).to_hf(), "dtype": dtype}
+    dtype = str(DTYPES[export_options.dtype]).removeprefix("torch.")
+    config = {**trainer_state.model_config(path).to_hf(), "dtype": dtype}
     write_atomically(target / "config.json", json.dumps(config, indent=2) + "\n")
 
 

@@ -35,8 +35,9 @@ FREE = (  # keys of config.json that may differ: they change no weight, or nothi
     "router_aux_loss_coef",
     "use_cache",
 )
-MAY_CHANGE = ("rms_norm_eps", "rope_parameters", "sliding_window")  # as for longer sequences; worth a warning
-PLAIN_ROTATION = {"rope_type": "default", "partial_rotary_factor": 1.0}  # of rope_parameters, where they lack it
+# Longer sequences may need other values: worth a warning.
+MAY_CHANGE = ("rms_norm_eps", "rope_parameters", "sliding_window")
+PLAIN_ROTATION = {"rope_type": "default", "partial_rotary_factor": 1.0}  # Defaults that rope_parameters may lack.
 NEEDLESS = ("rotary_emb.inv_freq",)  # ends of the names of tensors that follow from the configuration
 
 
@@ -52,32 +53,35 @@ class HuggingFaceModel:
         return (folder / CONFIG).is_file()
 
     def problems(self, config: ModelConfig) -> list[str]:
-        """Return why its weights do not fit a model of this configuration, one line each."""
+        """Return why the published weights do not fit a model of this configuration, one line each."""
         try:
             model_folder.check(self._folder)
-            there = self._config()
+            published_config = self._config()
         except UserError as error:
             return [f"init_from {error}"]
         except Exception as error:  # noqa: BLE001 - of transformers, which meets an odd value with any kind
             if needs_code(error):
                 return [f"init_from {refusal(self._folder)}"]
             return [f"init_from {self._folder}: cannot read {CONFIG}: {' '.join(str(error).split())}"]
-        here = config.to_hf()
-        if there.get("model_type") != here["model_type"]:
-            kinds = f"a {there.get('model_type')} model there, a {here['model_type']} model here"
+        model_config = config.to_hf()
+        if published_config.get("model_type") != model_config["model_type"]:
+            kinds = f"a {published_config.get('model_type')} model there, a {model_config['model_type']} model here"
             return [f"init_from {self._folder}: {kinds}, by model_type, qk_norm and num_local_experts"]
-        differing = _differing(there, here)
-        words = differing.pop("vocab_size", None)
+        differing = _differing(published_config, model_config)
+        vocabulary_sizes = differing.pop("vocab_size", None)
         problems = [
             f"init_from {self._folder}: {key} is {old} there, {new} here"
             for key, (old, new) in differing.items()
             if key not in (*FREE, *MAY_CHANGE)
         ]
-        problems += self._problems_of_rotation(there.get("rope_parameters") or {}, here["rope_parameters"])
-        if words:
+        problems += self._problems_of_rotation(
+            published_config.get("rope_parameters") or {}, model_config["rope_parameters"]
+        )
+        if vocabulary_sizes:
+            published_size, model_size = vocabulary_sizes
             problems.append(
-                f"init_from {self._folder}: vocab_size is {words[0]} there, {words[1]} here; podwright-train does not "
-                "extend or cut a vocabulary: set the model's vocab_size and its tokenizer"
+                f"init_from {self._folder}: vocab_size is {published_size} there, {model_size} here; podwright-train "
+                "does not extend or cut a vocabulary: set the model's vocab_size and its tokenizer"
             )
         try:
             return problems or self._missing_files()
@@ -93,8 +97,12 @@ class HuggingFaceModel:
         collective = CollectiveIO(self._folder)
         parts = _parts(weights, config)
         collective.first_rank(lambda: self._warn(config))
-        wanted = collective.all_ranks(lambda: {part.name for each in parts.values() for part in each})
-        collective.all_ranks(lambda: self._load(weights, parts, set().union(*wanted), tied=config.tie_word_embeddings))
+        names_by_rank = collective.all_ranks(
+            lambda: {part.name for weight_parts in parts.values() for part in weight_parts}
+        )
+        collective.all_ranks(
+            lambda: self._load(weights, parts, set().union(*names_by_rank), tied=config.tie_word_embeddings)
+        )
 
     def load_alone(self, weights: Mapping[str, Tensor], config: ModelConfig) -> None:
         """Fill whole weights, without a process group.
@@ -103,21 +111,21 @@ class HuggingFaceModel:
             CheckpointError: Tensors are missing, too many or of another shape.
         """
         parts = _parts(weights, config)
-        wanted = {part.name for each in parts.values() for part in each}
-        self._load(weights, parts, wanted, tied=config.tie_word_embeddings)
+        tensor_names = {part.name for weight_parts in parts.values() for part in weight_parts}
+        self._load(weights, parts, tensor_names, tied=config.tie_word_embeddings)
 
     def _config(self) -> dict[str, Any]:
         return dict(AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False).to_dict())
 
     def _warn(self, config: ModelConfig) -> None:
-        there = self._config()
-        for key, (old, new) in _differing(there, config.to_hf()).items():
+        published_config = self._config()
+        for key, (old, new) in _differing(published_config, config.to_hf()).items():
             if key in MAY_CHANGE:
                 logger.warning("init_from %s: %s is %s there, %s here", self._folder, key, old, new)
 
-    def _problems_of_rotation(self, there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
+    def _problems_of_rotation(self, published_rope: Mapping[str, Any], model_rope: Mapping[str, Any]) -> Iterator[str]:
         """Yield a rotation that the weights have not learned; a plain one may be scaled for a longer context."""
-        old, new = PLAIN_ROTATION | dict(there), PLAIN_ROTATION | dict(here)
+        old, new = PLAIN_ROTATION | dict(published_rope), PLAIN_ROTATION | dict(model_rope)
         for key, plain in PLAIN_ROTATION.items():
             scales = key == "rope_type" and old[key] == plain
             if old[key] != new[key] and not scales:
@@ -127,7 +135,12 @@ class HuggingFaceModel:
                 yield f"init_from {self._folder}: {key} is {old[key]} there, {new[key]} here{to_do}"
 
     def _load(
-        self, weights: Mapping[str, Tensor], parts: Mapping[str, list[HuggingFacePart]], wanted: set[str], *, tied: bool
+        self,
+        weights: Mapping[str, Tensor],
+        parts: Mapping[str, list[HuggingFacePart]],
+        tensor_names: set[str],
+        *,
+        tied: bool,
     ) -> None:
         with ExitStack() as stack:
             try:
@@ -135,30 +148,32 @@ class HuggingFaceModel:
             except SafetensorError as error:
                 raise CheckpointError(f"init_from {self._folder}: {error}") from error
             tensors = {name: file.get_slice(name) for file in files for name in file.keys()}  # noqa: SIM118 - no mapping
-            self._check(tensors, wanted, (part for each in parts.values() for part in each), tied=tied)
+            self._check(
+                tensors, tensor_names, (part for weight_parts in parts.values() for part in weight_parts), tied=tied
+            )
             for name, weight in weights.items():
                 local, begin = _local(weight)
                 for part in parts[name]:
                     _copy(local, begin, part, tensors[part.name])
 
     def _check(
-        self, tensors: Mapping[str, Any], wanted: set[str], parts: Iterable[HuggingFacePart], *, tied: bool
+        self, tensors: Mapping[str, Any], tensor_names: set[str], parts: Iterable[HuggingFacePart], *, tied: bool
     ) -> None:
-        missing = wanted - set(tensors)
-        more = {name for name in set(tensors) - wanted if not name.endswith(NEEDLESS)}
+        missing = tensor_names - set(tensors)
+        more = {name for name in set(tensors) - tensor_names if not name.endswith(NEEDLESS)}
         if tied:
             more -= {"lm_head.weight"}  # some tools write it twice
         problems = [
-            f"{what}: {', '.join(sorted(names)[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: PLR2004
-            for what, names in (("its tensors lack", missing), ("it has tensors that the model lacks", more))
+            f"{heading}: {', '.join(sorted(names)[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: PLR2004
+            for heading, names in (("its tensors lack", missing), ("it has tensors that the model lacks", more))
             if names
         ]
         for part in parts:
             if part.name in missing:
                 continue
-            there, here = list(tensors[part.name].get_shape()), list(part.shape)
-            if there != here[len(here) - len(there) :]:
-                problems.append(f"{part.name} is {there}, need {here}")
+            published_shape, model_shape = list(tensors[part.name].get_shape()), list(part.shape)
+            if published_shape != model_shape[len(model_shape) - len(published_shape) :]:
+                problems.append(f"{part.name} is {published_shape}, need {model_shape}")
         if problems:
             raise CheckpointError(f"init_from {self._folder} belongs to another model: {'; '.join(problems)}")
 
@@ -188,8 +203,12 @@ def _parts(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, list
     }
 
 
-def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    return {key: (there.get(key), value) for key, value in here.items() if there.get(key) != value}
+def _differing(published_config: Mapping[str, Any], model_config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {
+        key: (published_config.get(key), value)
+        for key, value in model_config.items()
+        if published_config.get(key) != value
+    }
 
 
 def _local(weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -202,13 +221,15 @@ def _local(weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 
 def _copy(local: Tensor, begin: tuple[int, ...], part: HuggingFacePart, tensor: Any) -> None:
     """Copy a part's rows and columns that belong to this rank, without reading the rest of the file."""
-    low = [max(own, first) for own, first in zip(begin, part.begin, strict=True)]
+    low = [max(local_begin, first) for local_begin, first in zip(begin, part.begin, strict=True)]
     ends = zip(begin, local.shape, part.begin, part.shape, strict=True)
-    high = [min(own + size, first + length) for own, size, first, length in ends]
+    high = [min(local_begin + size, first + length) for local_begin, size, first, length in ends]
     if any(first >= last for first, last in zip(low, high, strict=True)):
         return
-    there = tuple(slice(a - first, b - first) for a, b, first in zip(low, high, part.begin, strict=True))
-    here = tuple(slice(a - own, b - own) for a, b, own in zip(low, high, begin, strict=True))
-    values: Tensor = tensor[there[len(there) - len(tensor.get_shape()) :]]
+    tensor_slices = tuple(slice(a - first, b - first) for a, b, first in zip(low, high, part.begin, strict=True))
+    local_slices = tuple(
+        slice(a - local_begin, b - local_begin) for a, b, local_begin in zip(low, high, begin, strict=True)
+    )
+    values: Tensor = tensor[tensor_slices[len(tensor_slices) - len(tensor.get_shape()) :]]
     with torch.no_grad():
-        local[here].copy_(values.view(local[here].shape))
+        local[local_slices].copy_(values.view(local[local_slices].shape))

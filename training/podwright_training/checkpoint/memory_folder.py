@@ -14,6 +14,7 @@ from pathlib import Path
 
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.checkpoint.manifest import MANIFEST
 from podwright_training.errors import UserError
 from podwright_training.host_memory import free_bytes_in
 from podwright_training.memory_place import give_back, host_folder
@@ -22,12 +23,12 @@ from podwright_training.run_folder import write_atomically
 
 
 @dataclass(frozen=True)
-class Held:
+class HostPart:
     """Part of one checkpoint that a host has."""
 
     step: int
     manifest: str | None  # its text
-    sizes: dict[str, int]  # of files, by name
+    sizes: dict[str, int]  # bytes by file name
 
 
 class MemoryFolder:
@@ -61,7 +62,7 @@ class MemoryFolder:
             CheckpointError: The folder has no space left; no files were written.
         """
         self.open()
-        complete = [held.step for held in self.held() if held.manifest]
+        complete = [part.step for part in self.parts() if part.manifest]
         self.keep(complete[:1])
         _, partial = step_folder.folders(self.root, step)
         room = free_bytes_in(self.root)
@@ -74,9 +75,9 @@ class MemoryFolder:
 
     def keep(self, steps: Iterable[int]) -> None:
         """Remove everything but the checkpoints of these steps."""
-        kept = {path for step in steps for path in step_folder.folders(self.root, step)}
+        retained_paths = {path for step in steps for path in step_folder.folders(self.root, step)}
         for path in self.root.iterdir() if self.root.is_dir() else ():
-            if path not in kept:
+            if path not in retained_paths:
                 shutil.rmtree(path)
 
     def path_of(self, step: int) -> Path:
@@ -84,28 +85,28 @@ class MemoryFolder:
         final, partial = step_folder.folders(self.root, step)
         return partial if partial.is_dir() else final
 
-    def held(self) -> list[Held]:
+    def parts(self) -> list[HostPart]:
         """Return this host's checkpoints, the newest first."""
-        found: list[Held] = []
+        parts: list[HostPart] = []
         if any(map(why_not_private, (self.root.parent, self.root))):
-            return found  # what another user has put there is no checkpoint of ours; saving says so
+            return parts  # Another user put something there, which is no checkpoint of ours. Saving reports it.
         for path in self.root.iterdir():
             name = path.name.removeprefix(".").removesuffix(".partial")
             if step_folder.NAME.fullmatch(name) and path.is_dir():
                 files = {file.name: file.stat().st_size for file in path.iterdir() if file.is_file()}
-                manifest = path / step_folder.MANIFEST
+                manifest = path / MANIFEST
                 text = manifest.read_text(errors="replace") if manifest.name in files else None
-                found.append(Held(step_folder.step_of(Path(name)), text, files))
-        return sorted(found, key=lambda held: held.step, reverse=True)
+                parts.append(HostPart(step_folder.step_of(Path(name)), text, files))
+        return sorted(parts, key=lambda part: part.step, reverse=True)
 
     def name(self, step: int, manifest: str) -> None:
-        """Give a step's folder, which may be empty, its name."""
+        """Rename a step's folder, which may be empty, to its final name."""
         final, partial = step_folder.folders(self.root, step)
         if not final.is_dir():
             partial.mkdir(exist_ok=True)
             partial.rename(final)
-        write_atomically(final / step_folder.MANIFEST, manifest)
+        write_atomically(final / MANIFEST, manifest)
 
     def remove(self) -> None:
-        """Give the memory back."""
+        """Delete the folder, which frees its memory."""
         give_back(self.root)

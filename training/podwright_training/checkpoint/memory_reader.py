@@ -16,7 +16,7 @@ from podwright_training.checkpoint.index import IndexedReader
 from podwright_training.checkpoint.memory_server import Address, MemoryClient
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # typing has it from Python 3.11 on.
 
 
 class RemoteFiles:

@@ -4,7 +4,7 @@ Both sides prove that they know the run's secret by HMAC-SHA256 of both sides' r
 it. A request is a line with a tag and JSON, ``[file, offset, length]``; the answer is a line with the number of bytes
 and a tag, and these. Tags are keyed BLAKE2b (RFC 7693) of the message and its place in this connection: who relays or
 takes over the connection can change nothing, nor does a bit that TCP's checksum of 16 bits missed.
-The server answers for files of one folder, whose names it has seen itself: no link, no path out of it.
+The server serves files of one folder, whose names it has listed itself: no link, no path out of the folder.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from podwright_training.ports import listen
 from podwright_training.run_secret import TAG_BYTES, tag
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # typing has it from Python 3.11 on.
 
 NONCE_BYTES = 32
 LABEL = b"memory"
 LONGEST_REQUEST = 4096
-PIECE_BYTES = 1 << 22  # of a file whose checksum is computed
+PIECE_BYTES = 1 << 22  # A file's checksum is computed piece by piece.
 TIMEOUT_S = 30.0
-POLL_S = 0.02  # until ``close`` is noticed: a recovery waits for it
+POLL_S = 0.02  # A recovery waits until ``close`` is noticed.
 FILE = re.compile(r"(?:step-\d+|\.step-\d+\.partial)/[\w.-]+")
 
 
@@ -74,11 +74,11 @@ class MemoryServer:
 
     @property
     def port(self) -> int:
-        """Return the port it listens on."""
+        """Return the port that the server listens on."""
         return int(self._server.socket.getsockname()[1])
 
     def close(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -166,14 +166,14 @@ class _Tags:
 def _prove(
     connection: socket.socket, stream: IO[bytes] | BufferedIOBase, secret: bytes, *, side: bytes
 ) -> _Tags | None:
-    """Prove to the other side that we know the secret; return the tags of the connection if it knows it too.
+    """Prove to the peer that this process knows the secret; return the connection's tags if the peer does, too.
 
     The client proves it first.
     """
-    own = secrets.token_bytes(NONCE_BYTES)
-    connection.sendall(own)
-    other = stream.read(NONCE_BYTES)
-    nonces = (own, other) if side == b"server" else (other, own)
+    own_nonce = secrets.token_bytes(NONCE_BYTES)
+    connection.sendall(own_nonce)
+    peer_nonce = stream.read(NONCE_BYTES)
+    nonces = (own_nonce, peer_nonce) if side == b"server" else (peer_nonce, own_nonce)
     client, server, key = (tag(secret, LABEL, name, *nonces) for name in (b"client", b"server", b"key"))
     if side == b"client":
         connection.sendall(client)

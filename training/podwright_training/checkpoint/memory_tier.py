@@ -33,16 +33,25 @@ from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlanner
 
-from podwright_training.checkpoint import step_folder, weights_check
+from podwright_training.checkpoint import (
+    checkpoint_reader,
+    checkpoint_writer,
+    random_state,
+    step_folder,
+    trainer_state,
+    weights_check,
+)
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO, RuinedCheckpointError
 from podwright_training.checkpoint.index import INDEX
-from podwright_training.checkpoint.memory_folder import Held, MemoryFolder
+from podwright_training.checkpoint.manifest import TRAINER, describe, parse_manifest
+from podwright_training.checkpoint.memory_folder import HostPart, MemoryFolder
 from podwright_training.checkpoint.memory_reader import MemoryReader, RemoteFiles
 from podwright_training.checkpoint.memory_server import Address, MemoryServer
 from podwright_training.checkpoint.saving_thread import SavingThread
+from podwright_training.checkpoint.snapshot import Snapshot
 from podwright_training.checkpoint.stager import Stager
-from podwright_training.checkpoint.step_folder import TRAINER, Snapshot, TrainerState
-from podwright_training.config.sections.checkpoint import AUTO
+from podwright_training.checkpoint.trainer_state import TrainerState
+from podwright_training.config.sections.checkpoint_options import AUTO
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.failures import best_interval_steps, seconds_between_failures
 from podwright_training.memory_place import run_id
@@ -53,11 +62,11 @@ from podwright_training.run_folder import RunFolder
 from podwright_training.run_secret import run_secret
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # typing has it from Python 3.11 on.
 
 logger = logging.getLogger(__name__)
 
-PIECE_BYTES = 1 << 30  # of a file that is sent
+PIECE_BYTES = 1 << 30  # A file is sent piece by piece.
 TIMEOUT = timedelta(minutes=10)
 
 
@@ -80,7 +89,7 @@ class MemoryTier:
     """Write a run's checkpoints in memory, one at a time, and read them; all ranks call every method but ``busy``.
 
     Args:
-        options: Where to write, and how often.
+        config: Where to write, and how often.
         hosts: The hosts of all ranks.
         merge: Joins the positions in the data of all ranks.
 
@@ -92,29 +101,29 @@ class MemoryTier:
 
     def __init__(
         self,
-        options: TrainConfig,
+        config: TrainConfig,
         hosts: Hosts,
         *,
         merge: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
         silent: Callable[[], str] = lambda: "",
     ) -> None:
-        self._options = options
+        self._config = config
         self._hosts = hosts
         self._merge = merge
         self.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        self._collective = CollectiveIO(Path(options.memory_checkpoint_dir), self.group)
-        run = self._collective.first_rank(lambda: run_id(options.checkpoints))
-        self.folder = MemoryFolder(Path(options.memory_checkpoint_dir), run=run, host=hosts.own)
+        self._collective = CollectiveIO(Path(config.memory_checkpoint_dir), self.group)
+        run = self._collective.first_rank(lambda: run_id(config.checkpoints))
+        self.folder = MemoryFolder(Path(config.memory_checkpoint_dir), run=run, host=hosts.host)
         self._as_leader(self.folder.open)
-        self._thread = SavingThread("checkpoint in memory", patience_s=options.step_timeout_s, silent=silent)
+        self._thread = SavingThread("checkpoint in memory", patience_s=config.step_timeout_s, silent=silent)
         self._stager = Stager()
         self._planner = _planner()
-        self._secret = run_secret(RunFolder(Path(options.run_dir))) if hosts.are_several else b""
+        self._secret = run_secret(RunFolder(Path(config.run_dir))) if hosts.are_several else b""
         self._server: MemoryServer | None = None
         self._addresses: dict[str, Address] = {}
-        self._steps = 1 if options.memory_checkpoint_freq == AUTO else int(options.memory_checkpoint_freq or 1)
+        self._steps = 1 if config.memory_checkpoint_freq == AUTO else int(config.memory_checkpoint_freq or 1)
         self._last: tuple[int, float] | None = None  # step and time of the last save
-        self._sizes: deque[float] = deque(maxlen=weights_check.HISTORY)  # of the weights, in good checkpoints
+        self._sizes: deque[float] = deque(maxlen=weights_check.HISTORY)  # rms of the weights in good checkpoints
         self.ruined: RuinedCheckpointError | None = None
         self._warned = self._broken = False
         self.newest_step: int | None = None
@@ -126,7 +135,7 @@ class MemoryTier:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the memory back, unless an error ends training: then the next start needs it."""
+        """Free the memory, unless an error ends training: the next start needs the checkpoints then."""
         self._thread.end(error)
         self._stager.close()
         self._close_server()
@@ -139,7 +148,7 @@ class MemoryTier:
 
         With a frequency that was given, ``save`` waits instead: that many steps are what a lost host may cost.
         """
-        return self._broken or (self._thread.is_busy and self._options.memory_checkpoint_freq == AUTO)
+        return self._broken or (self._thread.is_busy and self._config.memory_checkpoint_freq == AUTO)
 
     def due(self, step: int) -> bool:
         """Return whether to save after this step, if no rank is busy."""
@@ -158,8 +167,8 @@ class MemoryTier:
 
     def is_late(self, step: int) -> bool:
         """Return whether a host lost right after ``step`` would cost more steps than the given frequency."""
-        given = self._options.memory_checkpoint_freq != AUTO
-        return bool(self._thread.is_busy and given and self._last and step - self._last[0] >= self._steps)
+        has_fixed_frequency = self._config.memory_checkpoint_freq != AUTO
+        return bool(self._thread.is_busy and has_fixed_frequency and self._last and step - self._last[0] >= self._steps)
 
     def wait(self) -> None:
         """Wait until this rank does not save."""
@@ -170,12 +179,12 @@ class MemoryTier:
 
         Every file was hashed.
         """
-        held = self._gather_held()
-        for step, manifest in _candidates(held):
+        parts = self._gather_parts()
+        for step, manifest in _candidates(parts):
             if step < at_least:
                 break
             try:
-                files = step_folder.parse_manifest(manifest)
+                files = parse_manifest(manifest)
             except ValueError:
                 continue  # another host's may be intact
             places = self._places(step, files)
@@ -187,23 +196,23 @@ class MemoryTier:
         return None
 
     def restore(
-        self, found: MemoryCheckpoint, *, weights: Mapping[str, Tensor], optimizers: Optimizers
+        self, checkpoint: MemoryCheckpoint, *, weights: Mapping[str, Tensor], optimizers: Optimizers
     ) -> TrainerState:
         """Load everything from a checkpoint that ``newest`` returned, on all ranks; return its state.
 
         Raises:
             CheckpointError: A host that has a file went away meanwhile, or it is of another model; on all ranks.
         """
-        files = step_folder.parse_manifest(found.manifest)
-        path = step_folder.folders(self.folder.root, found.step)[0]
-        self._as_leader(lambda: self.folder.name(found.step, found.manifest))
-        with RemoteFiles(self._remote(found), self._secret) as remote:
+        files = parse_manifest(checkpoint.manifest)
+        path = step_folder.folders(self.folder.root, checkpoint.step)[0]
+        self._as_leader(lambda: self.folder.name(checkpoint.step, checkpoint.manifest))
+        with RemoteFiles(self._remote(checkpoint), self._secret) as remote:
             self._as_leader(lambda: self._copy_small_files(path, files, remote))
-            step_folder.load_by(MemoryReader(path, files, remote), path, weights=weights, optimizers=optimizers)
-        step_folder.load_rng(path)
+            checkpoint_reader.load_by(MemoryReader(path, files, remote), path, weights=weights, optimizers=optimizers)
+        random_state.load_rng(path)
         self._close_server()  # every rank has read
-        self.newest_step = found.step
-        return step_folder.read_state(path)
+        self.newest_step = checkpoint.step
+        return trainer_state.read_state(path)
 
     def keep(self, step: int | None) -> None:
         """Forget every checkpoint but that of ``step``: training continues from there."""
@@ -232,17 +241,17 @@ class MemoryTier:
 
     def _write_together(self, snapshot: Snapshot, paused_s: float, step_s: float) -> None:
         step, collective = snapshot.state.step, self._collective
-        size = 2 * self._hosts.ranks_here * _size(snapshot)  # with as much of the partners
-        own = (snapshot.state.data, paused_s, step_s)
+        size = 2 * self._hosts.ranks_here * _size(snapshot)  # The partners' copies take as much again.
+        rank_values = (snapshot.state.data, paused_s, step_s)
         final, partial = step_folder.folders(self.folder.root, step)
-        gathered = collective.all_ranks(lambda: self._begin(step, size, own))
-        self._choose_frequency([each[1:] for each in gathered])
-        step_folder.save_tensors(partial, snapshot.tensors, self.group, durable=False, planner=self._planner())
-        state = replace(snapshot.state, data=self._merge([each[0] for each in gathered]))
+        gathered = collective.all_ranks(lambda: self._begin(step, size, rank_values))
+        self._choose_frequency([values[1:] for values in gathered])
+        checkpoint_writer.save_tensors(partial, snapshot.tensors, self.group, durable=False, planner=self._planner())
+        state = replace(snapshot.state, data=self._merge([values[0] for values in gathered]))
         finished = collective.all_ranks(
             lambda: (self._finish_own(partial, snapshot, state), weights_check.measure(snapshot.tensors))
         )
-        described, parts = [each[0] for each in finished], [each[1] for each in finished]
+        described, parts = [result[0] for result in finished], [result[1] for result in finished]
         if bad := weights_check.complaint(parts, self._sizes):
             raise RuinedCheckpointError(f"the weights of step {step} are of no use: {bad}")
         self._exchange(partial, described)
@@ -253,22 +262,22 @@ class MemoryTier:
         }
         collective.all_ranks(lambda: None)  # every rank has its files in both places
         rms = weights_check.rms(parts)
-        self._as_leader(lambda: step_folder.commit(partial, final, files, weights={"rms": rms}))
+        self._as_leader(lambda: checkpoint_writer.commit(partial, final, files, weights={"rms": rms}))
         self._sizes.append(rms)
 
-    def _begin(self, step: int, size: int, own: tuple[Any, float, float]) -> tuple[Any, float, float]:
+    def _begin(self, step: int, size: int, rank_values: tuple[Any, float, float]) -> tuple[Any, float, float]:
         if self._hosts.is_leader:
             self.folder.begin(step, size=size)
-        return own
+        return rank_values
 
     def _finish_own(self, partial: Path, snapshot: Snapshot, state: TrainerState) -> dict[str, dict[str, Any]]:
         """Write everything but tensors; return this rank's files."""
-        step_folder.save_rng(step_folder.rng_file(partial), snapshot.rng)
-        names = [step_folder.rng_file(partial), *partial.glob(f"__{dist.get_rank()}_*")]
+        random_state.save_rng(random_state.rng_file(partial), snapshot.rng)
+        names = [random_state.rng_file(partial), *partial.glob(f"__{dist.get_rank()}_*")]
         if dist.get_rank() == 0:
-            step_folder.write_state(partial, state)
+            trainer_state.write_state(partial, state)
             names += [partial / TRAINER, partial / INDEX]
-        return step_folder.describe(names)
+        return describe(names)
 
     def _exchange(self, partial: Path, described: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
         """Send this rank's files to its partner, and receive the files of the ranks that have this partner."""
@@ -287,9 +296,11 @@ class MemoryTier:
             for piece in _pieces(path, size)
         ]
         if partner is not None:
-            own = ((partial / name, entry["bytes"]) for name, entry in described[rank].items())
+            outgoing_files = ((partial / name, entry["bytes"]) for name, entry in described[rank].items())
             pending += [
-                dist.isend(piece, partner, group=self.group) for path, size in own for piece in _pieces(path, size)
+                dist.isend(piece, partner, group=self.group)
+                for path, size in outgoing_files
+                for piece in _pieces(path, size)
             ]
         for work in pending:
             if work is not None:
@@ -298,7 +309,7 @@ class MemoryTier:
     def _choose_frequency(self, times: Iterable[tuple[float, float]]) -> None:
         """Choose the number of steps between two saves from the slowest rank's times; the same on all ranks."""
         paused_s, step_s = map(max, zip(*times, strict=True))
-        if self._options.memory_checkpoint_freq == AUTO and step_s:
+        if self._config.memory_checkpoint_freq == AUTO and step_s:
             between_s = seconds_between_failures(dist.get_world_size())
             self._steps = best_interval_steps(paused_s, between_s, step_s=step_s)
 
@@ -306,17 +317,17 @@ class MemoryTier:
         """Run an action on one rank of each host."""
         self._collective.all_ranks(lambda: action() and None if self._hosts.is_leader else None)
 
-    def _gather_held(self) -> list[Held]:
+    def _gather_parts(self) -> list[HostPart]:
         """Return the hosts' checkpoints, and serve their files to the run's other hosts."""
-        own = self.folder.held() if self._hosts.is_leader else []
-        answers = self._collective.all_ranks(lambda: own)
+        own_parts = self.folder.parts() if self._hosts.is_leader else []
+        parts_by_rank = self._collective.all_ranks(lambda: own_parts)
         self._close_server()
         if self._hosts.is_leader and self._hosts.are_several:
             self._server = MemoryServer(self.folder.root, self._secret)
         port = self._server.port if self._server else 0
-        listening = self._collective.all_ranks(lambda: (self._hosts.own, own_address(), port))
+        listening = self._collective.all_ranks(lambda: (self._hosts.host, own_address(), port))
         self._addresses = {host: Address(address, port) for host, address, port in listening if port}
-        return [held for part in answers for held in part]
+        return [part for parts in parts_by_rank for part in parts]
 
     def _places(self, step: int, files: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
         """Return the hosts on which each file is intact; the ranks of a host hash a share of its files each."""
@@ -324,27 +335,27 @@ class MemoryTier:
         share = [name for name in sorted(files) if (path / name).is_file()][self._hosts.place :: self._hosts.ranks_here]
 
         def intact() -> list[str]:
-            found = step_folder.describe(path / name for name in share)
-            return [name for name, entry in found.items() if entry.items() <= files[name].items()]
+            descriptions = describe(path / name for name in share)
+            return [name for name, entry in descriptions.items() if entry.items() <= files[name].items()]
 
         places: dict[str, list[str]] = {}
-        for host, names in self._collective.all_ranks(lambda: (self._hosts.own, intact())):
+        for host, names in self._collective.all_ranks(lambda: (self._hosts.host, intact())):
             for name in names:
                 places.setdefault(name, []).append(host)
         return places
 
-    def _remote(self, found: MemoryCheckpoint) -> dict[str, list[tuple[str, Address]]]:
+    def _remote(self, checkpoint: MemoryCheckpoint) -> dict[str, list[tuple[str, Address]]]:
         """Return where to read the files that this host does not have."""
-        name = step_folder.folders(Path(), found.step)[0].name
+        name = step_folder.folders(Path(), checkpoint.step)[0].name
         return {
             file: [(f"{name}/{file}", self._addresses[host]) for host in hosts]
-            for file, hosts in found.places.items()
-            if self._hosts.own not in hosts
+            for file, hosts in checkpoint.places.items()
+            if self._hosts.host not in hosts
         }
 
     def _copy_small_files(self, path: Path, files: Mapping[str, Any], remote: RemoteFiles) -> None:
         """Copy the files that every host needs completely."""
-        for name in (INDEX, TRAINER, *(f"rng-{rank:05d}.pt" for rank in self._hosts.here)):
+        for name in (INDEX, TRAINER, *(f"rng-{rank:05d}.pt" for rank in self._hosts.local_ranks)):
             if name in remote:
                 (path / name).write_bytes(remote.read(name, 0, files[name]["bytes"]))
 
@@ -364,9 +375,9 @@ def _planner() -> Callable[[], SavePlanner]:
     return lambda: Planner(enable_plan_caching=True)
 
 
-def _candidates(held: Iterable[Held]) -> list[tuple[int, str]]:
+def _candidates(parts: Iterable[HostPart]) -> list[tuple[int, str]]:
     """Return step and manifest of all checkpoints that some host has named, the newest first."""
-    return sorted({(each.step, each.manifest) for each in held if each.manifest}, reverse=True)
+    return sorted({(part.step, part.manifest) for part in parts if part.manifest}, reverse=True)
 
 
 def _lost(step: int, missing: Sequence[str], files: Mapping[str, Mapping[str, Any]]) -> str:
@@ -398,8 +409,8 @@ def _reserve(sizes: Mapping[Path, int]) -> None:
 
 def _pieces(path: Path, size: int) -> Sequence[Tensor]:
     """Return a file in memory as tensors, which share its bytes."""
-    whole = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
-    return torch.split(whole, PIECE_BYTES)
+    content = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
+    return torch.split(content, PIECE_BYTES)
 
 
 def _remove(path: Path) -> None:

@@ -23,9 +23,9 @@ from pyarrow.fs import (
     copy_files,
 )
 
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import manifest, step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
-from podwright_training.checkpoint.step_folder import MANIFEST
+from podwright_training.checkpoint.manifest import MANIFEST
 from podwright_training.run_folder import commit_folder, place_of
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Mirror:
     def newest(self) -> str | None:
         """Return the name of the newest complete checkpoint in the store that is not marked bad."""
         for name in sorted(self._names(), reverse=True):
-            if self._exists(f"{name}/{MANIFEST}") and not step_folder.mark_in(self._manifest(name)):
+            if self._exists(f"{name}/{MANIFEST}") and not manifest.mark_in(self._manifest(name)):
                 return name
         return None
 
@@ -86,8 +86,8 @@ class Mirror:
         collective.all_ranks(lambda: self._download_files(name, collective.share(files), partial))
         collective.first_rank(lambda: commit_folder(partial, self._directory / name))
 
-    def upload(self, path: Path, *, kept: Iterable[Path], group: dist.ProcessGroup | None = None) -> None:
-        """Copy a checkpoint to the store, with all ranks; delete all others there except those ``kept``.
+    def upload(self, path: Path, *, retained: Iterable[Path], group: dist.ProcessGroup | None = None) -> None:
+        """Copy a checkpoint to the store, with all ranks; delete all others there but ``retained``.
 
         Raises:
             CheckpointError: The copy failed, the same error on every rank; it may work later.
@@ -96,19 +96,19 @@ class Mirror:
         files = sorted(file.name for file in path.iterdir() if file.name != MANIFEST)
         collective.all_ranks(lambda: self._upload_files(path, collective.share(files)))
         collective.first_rank(lambda: self._upload_files(path, [MANIFEST]))
-        collective.first_rank(lambda: self._prune({path.name, *(item.name for item in kept)}))
+        collective.first_rank(lambda: self._prune({path.name, *(item.name for item in retained)}))
 
     def _newer_remote(self) -> str | None:
         try:
-            there = self.newest()
+            newest_remote = self.newest()
         except OSError as error:
             raise CheckpointError(f"cannot read {self._url}: {_brief(error)}") from error
-        here = step_folder.newest(self._directory)
-        return there if there and (here is None or there > here.name) else None
+        newest_local = step_folder.newest(self._directory)
+        return newest_remote if newest_remote and (newest_local is None or newest_remote > newest_local.name) else None
 
     def _names(self) -> list[str]:
-        found = self._store.get_file_info(FileSelector(self._prefix, allow_not_found=True))
-        return [item.base_name for item in found if item.base_name.startswith("step-")]
+        entries = self._store.get_file_info(FileSelector(self._prefix, allow_not_found=True))
+        return [item.base_name for item in entries if item.base_name.startswith("step-")]
 
     def _files(self, name: str) -> list[str]:
         return [item.base_name for item in self._store.get_file_info(FileSelector(f"{self._prefix}/{name}"))]
@@ -142,9 +142,9 @@ class Mirror:
             except OSError as error:
                 raise CheckpointError(f"cannot copy {self._url}/{name}/{file} to {target}: {_brief(error)}") from error
 
-    def _prune(self, kept: set[str]) -> None:
+    def _prune(self, retained_names: set[str]) -> None:
         try:
-            for name in set(self._names()) - kept:
+            for name in set(self._names()) - retained_names:
                 if self._exists(f"{name}/{MANIFEST}"):
                     self._store.delete_file(f"{self._prefix}/{name}/{MANIFEST}")
                 self._store.delete_dir(f"{self._prefix}/{name}")

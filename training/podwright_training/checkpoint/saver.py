@@ -23,22 +23,23 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from torch import Tensor
 
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_writer, step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, RuinedCheckpointError
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.checkpoint.saving_thread import SavingThread
+from podwright_training.checkpoint.snapshot import Snapshot
 from podwright_training.checkpoint.stager import Stager
-from podwright_training.checkpoint.step_folder import Snapshot, TrainerState
+from podwright_training.checkpoint.trainer_state import TrainerState
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.optim import Optimizers
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # typing has it from Python 3.11 on.
 
 logger = logging.getLogger(__name__)
 
 MOST_FAILURES = 3  # in a row
-TIMEOUT = timedelta(hours=2)  # of the slowest rank's share of a checkpoint
+TIMEOUT = timedelta(hours=2)  # The slowest rank's share of a checkpoint may take this long.
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,15 @@ class Saved:
 
     step: int
     path: Path
-    seconds: float  # from the request until it was complete
-    paused_s: float  # of these, training waited
+    seconds: float  # time between the request and the complete checkpoint
+    paused_s: float  # part of ``seconds`` for which training waited
 
 
 class Saver:
     """Write a run's checkpoints, one at a time; all ranks call every method that waits.
 
     Args:
-        options: Where to save, how many to keep, and whether to write in the background.
+        config: Where to save, how many to keep, and whether to write in the background.
         on_saved: Called with each complete checkpoint, from the saving thread.
         silent: Returns the name of a rank that stands still, empty if none does.
 
@@ -65,13 +66,13 @@ class Saver:
     """
 
     def __init__(
-        self, options: TrainConfig, *, on_saved: Callable[[Saved], None], silent: Callable[[], str] = lambda: ""
+        self, config: TrainConfig, *, on_saved: Callable[[Saved], None], silent: Callable[[], str] = lambda: ""
     ) -> None:
-        self._options = options
+        self._config = config
         self._on_saved = on_saved
-        self._mirror = Mirror(options.remote_checkpoints, options.checkpoints) if options.remote_checkpoints else None
+        self._mirror = Mirror(config.remote_checkpoints, config.checkpoints) if config.remote_checkpoints else None
         self.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        self._thread = SavingThread("checkpoint", patience_s=options.step_timeout_s, silent=silent)
+        self._thread = SavingThread("checkpoint", patience_s=config.step_timeout_s, silent=silent)
         self._stager = Stager()
         self._failures: list[CheckpointError] = []  # since the last success
         self.ruined: RuinedCheckpointError | None = None
@@ -105,11 +106,11 @@ class Saver:
         begin = perf_counter()
         self.wait()
         snapshot = Snapshot.of(state, weights=weights, optimizers=optimizers)
-        if self._options.async_checkpoints:
+        if self._config.async_checkpoints:
             snapshot = replace(snapshot, tensors=self._stager.stage(snapshot.tensors))
         paused_s = perf_counter() - begin
         self._thread.start(self._write, snapshot, begin, paused_s)
-        if not self._options.async_checkpoints:
+        if not self._config.async_checkpoints:
             self.wait()
 
     def wait(self) -> None:
@@ -138,18 +139,16 @@ class Saver:
         self.ruined = None
 
     def _write(self, snapshot: Snapshot, begin: float, paused_s: float) -> None:
-        options = self._options
+        config = self._config
         try:
-            path = step_folder.write(options.checkpoints, snapshot, group=self.group)
+            path = checkpoint_writer.write(config.checkpoints, snapshot, group=self.group)
             seconds = perf_counter() - begin
-            self._on_saved(
-                Saved(snapshot.state.step, path, seconds, paused_s if options.async_checkpoints else seconds)
-            )
-            kept = step_folder.retain(
-                options.checkpoints, newest=options.keep_checkpoints, every=options.keep_every, group=self.group
+            self._on_saved(Saved(snapshot.state.step, path, seconds, paused_s if config.async_checkpoints else seconds))
+            retained = step_folder.retain(
+                config.checkpoints, newest=config.keep_checkpoints, every=config.keep_every, group=self.group
             )
             if self._mirror:
-                self._mirror.upload(path, kept=kept, group=self.group)
+                self._mirror.upload(path, retained=retained, group=self.group)
             self._failures = []
         except RuinedCheckpointError as error:
             self.ruined = self.ruined or error

@@ -81,8 +81,8 @@ class SavingThread:
 
     def _abandon(self, error: BaseException | None, silent: str) -> None:
         """End the process with one line, and with the stack of an error that is not another rank's."""
-        other = f"{silent} stands still" if silent else f"another rank has made no progress for {self._patience_s:g} s"
-        words = f"the {self._name} in progress is abandoned: {other}"
+        cause = f"{silent} stands still" if silent else f"another rank has made no progress for {self._patience_s:g} s"
+        words = f"the {self._name} in progress is abandoned: {cause}"
         if isinstance(error, LostRanksError):
             words = str(error)
         elif lost := lost_ranks_error(error, silent):

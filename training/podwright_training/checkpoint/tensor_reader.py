@@ -18,11 +18,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.utils import _create_file_view
 
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_reader
 from podwright_training.checkpoint.collective_io import DamagedCheckpointError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # typing has it from Python 3.11 on.
 
 
 class _Place(NamedTuple):
@@ -39,7 +39,7 @@ class TensorReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._index = step_folder.index(path)
+        self._index = checkpoint_reader.index(path)
         self._stack = ExitStack()
         self._file = lru_cache(None)(lambda name: self._stack.enter_context((path / name).open("rb", buffering=0)))
         self._place = lru_cache(None)(self._find)
@@ -52,7 +52,7 @@ class TensorReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close its files."""
+        """Close the checkpoint's files."""
         self._stack.close()
 
     def read(self, name: str, begin: Sequence[int], shape: Sequence[int]) -> Tensor:
@@ -73,8 +73,8 @@ class TensorReader:
             if part.shape == torch.Size(shape):
                 return part
             box = torch.empty(tuple(shape), dtype=entry.properties.dtype) if box is None else box
-            own = zip(low, high, begin, strict=True)
-            box[tuple(slice(first - start, end - start) for first, end, start in own)] = part
+            bounds = zip(low, high, begin, strict=True)
+            box[tuple(slice(first - start, end - start) for first, end, start in bounds)] = part
         if box is None:
             raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: it has no {name} at {list(begin)}")
         return box
@@ -94,16 +94,16 @@ class TensorReader:
         part = torch.empty(sizes, dtype=dtype)
         file, offset = self._place(name, chunk.offsets)
         view = part.reshape(-1).view(torch.uint8).numpy().data
-        position = offset + before * dtype.itemsize
+        file_offset = offset + before * dtype.itemsize
         while view:
-            count = os.preadv(file.fileno(), [view], position)
+            count = os.preadv(file.fileno(), [view], file_offset)
             if not count:
                 raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {file.name} ends within {name}")
-            view, position = view[count:], position + count
+            view, file_offset = view[count:], file_offset + count
         return part
 
     def _find(self, name: str, offsets: torch.Size) -> _Place:
-        """Return where a chunk's values begin: PyTorch knows it of a tensor that it loads without its values."""
+        """Return where a chunk's values begin in its file, as PyTorch reports when it loads a tensor without values."""
         info = self._index.storage_data[MetadataIndex(name, offsets)]
         file = self._file(info.relative_path)
         try:

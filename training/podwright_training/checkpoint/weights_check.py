@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 LIMIT = 100.0  # factor between the sizes of neighbouring checkpoints
-LARGEST_RMS = 1e4  # of any model: initial weights are below 1, and those of a trained norm layer below 100
+LARGEST_RMS = 1e4  # Initial weights are below 1, and those of a trained norm layer below 100.
 HISTORY = 8  # good checkpoints
 
 

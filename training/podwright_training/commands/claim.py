@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from podwright_training.errors import UserError
-from podwright_training.run_claim import CLAIMED_BY, Kind, Owner, claim_of_run
+from podwright_training.run_claim import CLAIMED_BY, Owner, OwnerKind, claim_of_run
 from podwright_training.run_folder import RunFolder, writable
 
 
@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 if no other job trains the run; the error names the other."""
+    """Return 0 if no other job trains the run; otherwise raise an error that names that job."""
     folder = RunFolder(args.run_dir)
     if args.program:
-        with writable(folder.root), claim_of_run(folder, Kind.LAUNCH):
+        with writable(folder.root), claim_of_run(folder, OwnerKind.LAUNCH):
             environment = {**os.environ, CLAIMED_BY: str(os.getpid())}
             return subprocess.run(args.program, env=environment, check=False).returncode
     claim = claim_of_run(folder)

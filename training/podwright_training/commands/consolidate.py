@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from podwright_training.answer import add_json, answer
+from podwright_training.command_result import add_json, print_result
 from podwright_training.config.export_options import DTYPES, SHARD_GB, ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
-from podwright_training.run_claim import Claim, Kind, Owner
+from podwright_training.run_claim import Claim, Owner, OwnerKind
 from podwright_training.run_folder import RunFolder, writable
 from podwright_training.terminal import drawing_console
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """Write ``<run_dir>/hf``, replacing an older one when complete, or ``<run_dir>/hf-steps``; return the status."""
     from podwright_training.checkpoint import export, step_folder  # seconds
 
-    folder, chosen = (
+    folder, export_options = (
         RunFolder(Path(args.run_dir)),
         ExportOptions(ema=args.ema, dtype=args.dtype, average=args.average, max_shard_gb=args.max_shard_gb),
     )
@@ -66,34 +66,34 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--average and --all-checkpoints: got both, need one; --step N --average exports one mean")
     if args.merge_with and (args.average > 1 or args.all_checkpoints):
         raise UserError("--merge-with takes one checkpoint of each run: leave out --average and --all-checkpoints")
-    others = [RunFolder(Path(each)) for each in args.merge_with]
+    merged_runs = [RunFolder(Path(run_dir)) for run_dir in args.merge_with]
     if not args.all_checkpoints:
-        source = consolidate(folder, chosen, step=args.step, merge_with=others)
-        answer(args, f"{source} → {folder.hf}", {"exported": [{"checkpoint": source, "model": folder.hf}]})
+        source = consolidate(folder, export_options, step=args.step, merge_with=merged_runs)
+        print_result(args, f"{source} → {folder.hf}", {"exported": [{"checkpoint": source, "model": folder.hf}]})
         return 0
     exported = []
     for path in reversed(step_folder.intact(load_run(folder).checkpoints)):
         target = folder.hf_steps / path.name
-        if export.is_exported(path, target, chosen):
+        if export.is_exported(path, target, export_options):
             _say(args, f"{target} is there")
             continue
-        _export(folder, path, target, chosen)
+        _export(folder, path, target, export_options)
         _say(args, f"{path} → {target}")
         exported.append({"checkpoint": path, "model": target})
     if args.json:
-        answer(args, "", {"exported": exported})
+        print_result(args, "", {"exported": exported})
     return 0
 
 
 def _say(args: argparse.Namespace, line: str) -> None:
-    """Print a line as soon as it is true, unless a document follows."""
+    """Print a line of progress at once, unless ``--json`` prints a document at the end."""
     if not args.json:
         print(line)
 
 
 def consolidate(
     folder: RunFolder,
-    chosen: ExportOptions | None = None,
+    export_options: ExportOptions | None = None,
     *,
     step: int | None = None,
     merge_with: Sequence[RunFolder] = (),
@@ -109,60 +109,62 @@ def consolidate(
     from podwright_training.checkpoint import step_folder
 
     path = step_folder.find(load_run(folder).checkpoints, step)
-    _export(folder, path, folder.hf, chosen or ExportOptions(), merged=_newest_alike(folder, path, merge_with))
+    _export(folder, path, folder.hf, export_options or ExportOptions(), merged=_newest_alike(folder, path, merge_with))
     return path
 
 
-def _newest_alike(folder: RunFolder, path: Path, others: Sequence[RunFolder]) -> list[Path]:
+def _newest_alike(folder: RunFolder, path: Path, other_runs: Sequence[RunFolder]) -> list[Path]:
     """Return the newest checkpoints of other runs, all of the same model and tokenizer."""
-    from podwright_training.checkpoint import step_folder
+    from podwright_training.checkpoint import step_folder, trainer_state
 
     newest, problems = [], []
-    tokenizer, model = load_run(folder).tokenizer, step_folder.model_config(path)
-    for other in others:
-        options = load_run(other)
-        newest.append(step_folder.find(options.checkpoints))
-        differences = model.differences(step_folder.model_config(newest[-1]), may_scale=False)
-        if options.tokenizer != tokenizer:
-            differences.append(f"tokenizer {options.tokenizer} there, {tokenizer} here")
-        problems += [f"--merge-with {other.root}: {difference}" for difference in differences]
+    tokenizer, model = load_run(folder).tokenizer, trainer_state.model_config(path)
+    for other_run in other_runs:
+        config = load_run(other_run)
+        newest.append(step_folder.find(config.checkpoints))
+        differences = model.differences(trainer_state.model_config(newest[-1]), may_scale=False)
+        if config.tokenizer != tokenizer:
+            differences.append(f"tokenizer {config.tokenizer} there, {tokenizer} here")
+        problems += [f"--merge-with {other_run.root}: {difference}" for difference in differences]
     if problems:
         raise UserError("\n".join(problems))
     return newest
 
 
-def _export(folder: RunFolder, path: Path, target: Path, chosen: ExportOptions, *, merged: Sequence[Path] = ()) -> None:
+def _export(
+    folder: RunFolder, path: Path, target: Path, export_options: ExportOptions, *, merged: Sequence[Path] = ()
+) -> None:
     from podwright_training.checkpoint import export
     from podwright_training.model_card import model_card
 
-    options = load_run(folder)
-    others = [*merged, *_earlier(path, chosen.average)]
-    card = model_card(folder, path, options, averaged_with=others)
+    config = load_run(folder)
+    averaged_with = [*merged, *_earlier(path, export_options.average)]
+    card = model_card(folder, path, config, averaged_with=averaged_with)
     claim = Claim(
         folder.claims / target.name,
         f"model {target}",
-        Owner.of_this_process(Kind.EXPORT),
+        Owner.of_this_process(OwnerKind.EXPORT),
         alternative="start again later",
     )
-    with writable(folder.root), claim, _progress(path, export.total_bytes(path, chosen)) as advance:
-        export.export(path, target, options, chosen, averaged_with=others, card=card, on_bytes=advance)
+    with writable(folder.root), claim, _progress(path, export.total_bytes(path, export_options)) as advance:
+        export.export(path, target, config, export_options, averaged_with=averaged_with, card=card, on_bytes=advance)
 
 
 def _earlier(path: Path, average: int) -> list[Path]:
     """Return the checkpoints to average with this one, newest first."""
-    from podwright_training.checkpoint import step_folder
+    from podwright_training.checkpoint import step_folder, trainer_state
 
     if average == 1:
         return []
-    before = [each for each in step_folder.intact(path.parent) if each.name < path.name]
-    if len(before) < average - 1:
-        kept = [str(step_folder.read_state(each).step) for each in reversed([path, *before])]
-        there = f"is 1 (step {kept[0]})" if len(kept) == 1 else f"are {len(kept)} (steps {', '.join(kept)})"
+    earlier = [checkpoint for checkpoint in step_folder.intact(path.parent) if checkpoint.name < path.name]
+    if len(earlier) < average - 1:
+        steps = [str(trainer_state.read_state(checkpoint).step) for checkpoint in reversed([path, *earlier])]
+        count_text = f"is 1 (step {steps[0]})" if len(steps) == 1 else f"are {len(steps)} (steps {', '.join(steps)})"
         raise UserError(
-            f"--average {average} needs {average} checkpoints up to step {kept[-1]}, there {there}: train with a "
+            f"--average {average} needs {average} checkpoints up to step {steps[-1]}, there {count_text}: train with a "
             "higher keep_checkpoints, or with keep_every"
         )
-    return before[: average - 1]
+    return earlier[: average - 1]
 
 
 @contextmanager
@@ -171,8 +173,8 @@ def _progress(path: Path, total_bytes: int) -> Iterator[Callable[[int], object]]
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = drawing_console(sys.stderr)
-    left = TimeRemainingColumn(elapsed_when_finished=True)
-    columns = (TextColumn(path.name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), left)
+    remaining_time = TimeRemainingColumn(elapsed_when_finished=True)
+    columns = (TextColumn(path.name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), remaining_time)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(path.name, total=total_bytes)
         yield lambda count: progress.advance(task, count)

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podwright_training.answer import add_json, answer
+from podwright_training.command_result import add_json, print_result
 from podwright_training.commands.tokenize import train_on_shards
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_TASKS, CurationSettings
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
 from podwright_training.errors import ConfigError
 from podwright_training.spelling import flag
 from podwright_training.terminal import drawing_console
@@ -32,7 +32,7 @@ REFRESH_S = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train curate``; those named as the trainer's have the same meaning."""
-    own, defaults = CurationSettings(dataset="", tokenizer=""), TrainConfig()
+    settings, defaults = CurationSettings(dataset="", tokenizer=""), TrainConfig()
     parser.add_argument("--dataset", required=True, help="folder, s3:// prefix or name on the hub; its training split")
     for name in ("dataset_config_name", "text_column"):
         parser.add_argument(
@@ -53,19 +53,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--buckets",
         type=int,
-        default=own.buckets,
-        help=f"MinHash buckets; more buckets find less similar pairs. Default: {own.buckets}",
+        default=settings.buckets,
+        help=f"MinHash buckets; more buckets find less similar pairs. Default: {settings.buckets}",
     )
     parser.add_argument(
-        "--validation-fraction", type=float, default=own.validation_fraction,
-        help=f"fraction of the documents to hold out. Default: {own.validation_fraction}",
+        "--validation-fraction", type=float, default=settings.validation_fraction,
+        help=f"fraction of the documents to hold out. Default: {settings.validation_fraction}",
     )  # fmt: skip
     parser.add_argument("--tasks", type=int, help=f"number of tasks. Default: one per file, at most {MOST_TASKS}")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tasks at a time. Default: one per CPU")
     for name, bad in (("max_bad_records", "broken records"), ("max_bad_shards", "damaged files")):
-        most = getattr(own, name)
-        text = f"{bad} that a task skips before it stops. Default: {most}"
-        parser.add_argument(flag(name), type=int, default=most, help=text)
+        limit = getattr(settings, name)
+        text = f"{bad} that a task skips before it stops. Default: {limit}"
+        parser.add_argument(flag(name), type=int, default=limit, help=text)
     add_json(parser)
     slurm = parser.add_argument_group("Slurm")
     slurm.add_argument("--partition", help="partition to submit the tasks to, as jobs. Default: run them here")
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(curation: Curation, args: argparse.Namespace) -> int:
-    from podwright_training.curation.manifest import MANIFEST, lines
+    from podwright_training.curation.dataset_manifest import MANIFEST, lines
     from podwright_training.curation.stages import Slurm
 
     if args.partition:
@@ -98,21 +98,21 @@ def _run(curation: Curation, args: argparse.Namespace) -> int:
         job = curation.submit(slurm)
         logs = curation.work / "logs"
         text = f"{curation.work}: jobs up to {job} write {args.output}; logs are in {logs}"
-        answer(args, text, {"output": args.output, "job": job, "logs": logs})
+        print_result(args, text, {"output": args.output, "job": job, "logs": logs})
         return 0
     curation.run(workers=args.workers, on_stage=_progress)
     manifest = json.loads((args.output / MANIFEST).read_text())
     shown = list(lines(manifest))
     documents = {split: total["documents"] for split, total in manifest["splits"].items()}
     if not documents["validation"]:
-        least = min(0.5, 2 / documents["train"])  # holds out two of them
+        fraction = min(0.5, 2 / documents["train"])  # It holds out two documents.
         shown.append(
-            f"training needs validation documents: curate again with --validation-fraction {least:.2g} or more"
+            f"training needs validation documents: curate again with --validation-fraction {fraction:.2g} or more"
         )
     else:
         shards = [[s["documents"] for s in manifest["shards"] if s["split"] == split] for split in documents]
         shown.append(train_on_shards(args.output, args.tokenizer, vocab_size=manifest["vocabulary"], documents=shards))
-    answer(args, "\n".join(shown), {"output": args.output, "manifest": manifest})
+    print_result(args, "\n".join(shown), {"output": args.output, "manifest": manifest})
     return 0
 
 

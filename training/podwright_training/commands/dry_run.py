@@ -18,7 +18,7 @@ from podwright_training.worker_pool import run_all
 
 FINDING_STATUS = 1
 ALL_KINDS = "all-kinds"
-MOST_TOKENS = 100_000_000  # of a micro-batch: more take hours here, chunk by chunk, and fit no GPU
+MOST_TOKENS = 100_000_000  # A larger micro-batch takes hours here, chunk by chunk, and fits no GPU.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,26 +45,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the memory and traffic of a step on each kind of rank; return 1 if it does not fit, else 0."""
-    options = sources.load(args)
+    config = sources.load(args)
     memory_gb = MEMORY_GB[args.gpu] if args.gpu else args.memory_gb
-    nodes, rest = divmod(args.world_size, args.ranks_per_node)
-    if rest and args.world_size > args.ranks_per_node:
+    nodes, remainder = divmod(args.world_size, args.ranks_per_node)
+    if remainder and args.world_size > args.ranks_per_node:
         raise UserError(
             f"--world-size: got {args.world_size}, need a multiple of --ranks-per-node {args.ranks_per_node}"
         )
-    tokens = options.train_batch_size * options.max_context_width
+    tokens = config.train_batch_size * config.max_context_width
     if tokens > MOST_TOKENS:
         raise UserError(
-            f"train_batch_size {options.train_batch_size} x max_context_width {options.max_context_width}: got "
+            f"train_batch_size {config.train_batch_size} x max_context_width {config.max_context_width}: got "
             f"{tokens:,} tokens, need at most {MOST_TOKENS:,} in a micro-batch"
         )
-    found = list(problems(options, world_size=args.world_size, nodes=max(nodes, 1)))
-    if found:
-        raise ConfigError(found)
+    conflicts = list(problems(config, world_size=args.world_size, nodes=max(nodes, 1)))
+    if conflicts:
+        raise ConfigError(conflicts)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported: it warns of fake groups
-    from podwright_training.dry_run import rank, report  # seconds
+    from podwright_training.dry_run import rank, step_report  # These imports take seconds.
 
-    kinds = rank.kinds(options, args.world_size) if args.rank == ALL_KINDS else {_rank(args): "chosen"}
+    kinds = rank.kinds(config, args.world_size) if args.rank == ALL_KINDS else {_rank(args): "chosen"}
     per_node = min(args.ranks_per_node, args.world_size)
     context = get_context("forkserver")
     context.set_forkserver_preload([rank.__name__])  # imports torch once for all processes
@@ -72,14 +72,14 @@ def run(args: argparse.Namespace) -> int:
     for number, kind in kinds.items():
         ranks = Ranks(number, args.world_size, number % per_node, per_node)
         if len(kinds) == 1:
-            steps.append(rank.run(options, ranks, kind))
+            steps.append(rank.run(config, ranks, kind))
         else:  # a process each: PyTorch's caches remember the groups of another rank
             with ProcessPoolExecutor(1, mp_context=context) as process:
-                steps += run_all(process, rank.run, [(options, ranks, kind)])
+                steps += run_all(process, rank.run, [(config, ranks, kind)])
         if not args.json:
-            print(report.text(options, steps[-1], memory_gb=memory_gb), flush=True)
+            print(step_report.text(config, steps[-1], memory_gb=memory_gb), flush=True)
     if args.json:
-        print(to_json(report.document(options, steps, world_size=args.world_size, memory_gb=memory_gb), indent=2))
+        print(to_json(step_report.document(config, steps, world_size=args.world_size, memory_gb=memory_gb), indent=2))
     exceeds = memory_gb is not None and any(step.peak_bytes > memory_gb * 1e9 for step in steps)
     return FINDING_STATUS if exceeds else 0
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from podwright_training.answer import add_json, answer
+from podwright_training.command_result import add_json, print_result
 from podwright_training.commands.generate import PROMPTS, continue_texts
 from podwright_training.config.sources import add_options, load, load_run
 from podwright_training.config.train_config import TrainConfig
@@ -72,43 +72,43 @@ def run(args: argparse.Namespace) -> int:
     """
     _check(args)
     with _process_group() as ranks:
-        found = _of_model(args) if args.model else _of_run(args)
+        result = _of_model(args) if args.model else _of_run(args)
         if ranks.rank == 0:
-            _keep(found, args)
+            _keep(result, args)
     return 0
 
 
 def _check(args: argparse.Namespace) -> None:
-    given = [flag(name) for name in ("config", *TEXT) if getattr(args, name, None) is not None]
-    if args.run_dir and given:
-        raise UserError(f"got {given[0]} with --run-dir: a run is judged on its own validation split")
+    text_flags = [flag(name) for name in ("config", *TEXT) if getattr(args, name, None) is not None]
+    if args.run_dir and text_flags:
+        raise UserError(f"got {text_flags[0]} with --run-dir: a run is judged on its own validation split")
     if args.run_dir:
         require_own(args.run_dir)
-    if args.model and not {"--config", "--dataset", "--data-mixture"}.intersection(given):
+    if args.model and not {"--config", "--dataset", "--data-mixture"}.intersection(text_flags):
         raise UserError("--model needs a text to judge it on: --dataset, or --config with config.yaml of a run")
     if args.model and args.all_checkpoints:
         raise UserError("got --all-checkpoints with --model: only --run-dir has checkpoints")
 
 
 def _of_model(args: argparse.Namespace) -> dict[str, Any]:
-    options = load(args, TEXT)
-    figures = _figures(args.model, options, _validated_tokens(options), device=args.device, dtype=args.dtype)
+    config = load(args, TEXT)
+    figures = _figures(args.model, config, _validated_tokens(config), device=args.device, dtype=args.dtype)
     return {"model": str(args.model), **figures}
 
 
 def _of_run(args: argparse.Namespace) -> dict[str, Any]:
     folder = RunFolder(args.run_dir)
-    found = evaluate(folder, device=args.device, dtype=args.dtype)
+    result = evaluate(folder, device=args.device, dtype=args.dtype)
     if args.all_checkpoints:
-        found["progression"] = list(
-            progression(folder, args.prompts, tokens=found["tokens"], device=args.device, dtype=args.dtype)
+        result["progression"] = list(
+            progression(folder, args.prompts, tokens=result["tokens"], device=args.device, dtype=args.dtype)
         )
-    return found
+    return result
 
 
-def _keep(found: dict[str, Any], args: argparse.Namespace) -> None:
+def _keep(result: dict[str, Any], args: argparse.Namespace) -> None:
     if args.tasks:
-        found["tasks"] = run_tasks(
+        result["tasks"] = run_tasks(
             args.model or RunFolder(args.run_dir).hf,
             args.tasks,
             program=args.lm_eval,
@@ -117,26 +117,26 @@ def _keep(found: dict[str, Any], args: argparse.Namespace) -> None:
             dtype=args.dtype,
         )
     if args.run_dir:
-        write_atomically(RunFolder(args.run_dir).evaluation, to_json(found, indent=2) + "\n")
-    answer(args, "\n".join(as_lines(found)), found)
+        write_atomically(RunFolder(args.run_dir).evaluation, to_json(result, indent=2) + "\n")
+    print_result(args, "\n".join(as_lines(result)), result)
 
 
-def as_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def as_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the result, one for each source, checkpoint, prompt and task."""
-    step = f", step {found['step']}" if "step" in found else ""
-    yield f"{found['model']}{step}, on {found['tokens']:,} tokens"
-    yield f"  {_quality(found)}"
-    if "trainer_loss" in found:
-        perplexity, apart = found["trainer_perplexity"], found["relative_difference"]
+    step = f", step {result['step']}" if "step" in result else ""
+    yield f"{result['model']}{step}, on {result['tokens']:,} tokens"
+    yield f"  {_quality(result)}"
+    if "trainer_loss" in result:
+        perplexity, apart = result["trainer_perplexity"], result["relative_difference"]
         yield f"  the trainer's perplexity at this step: {perplexity:.5g}, relative difference {apart:.1e}"
-    for name, figures in found.get("sources", {}).items():
+    for name, figures in result.get("sources", {}).items():
         yield f"source {name}, {figures['tokens']:,} tokens"
         yield f"  {_quality(figures)}"
-    for checkpoint in found.get("progression", ()):
+    for checkpoint in result.get("progression", ()):
         yield f"checkpoint of step {checkpoint['step']}"
         yield f"  {_quality(checkpoint)}"
         yield from (f"  writes {json.dumps(text, ensure_ascii=False)}" for text in checkpoint["samples"])
-    for task, numbers in found.get("tasks", {}).items():
+    for task, numbers in result.get("tasks", {}).items():
         yield f"task {task}"
         yield from (f"  {name} {number:.4g}" for name, number in numbers.items())
 
@@ -163,7 +163,7 @@ def _process_group() -> Iterator[Ranks]:
 
 
 def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "float32") -> dict[str, Any]:
-    """Return loss (nats per token), perplexity and bits per byte of ``folder.hf``, beside the trainer's at its step.
+    """Return loss (nats per token), perplexity and bits per byte of ``folder.hf``, and the trainer's at the same step.
 
     Args:
         folder: a consolidated run.
@@ -173,21 +173,21 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
     Raises:
         UserError: The run is not consolidated, or its model is damaged.
     """
-    options, origin = load_run(folder), _origin(folder)
+    config, origin = load_run(folder), _origin(folder)
     step, is_averaged = origin["step"], bool(origin.get("ema") or origin.get("averaged_with"))
     validations = {event["step"]: event for event in folder.events("validation")}
     trainer = validations.get(step)  # none if the run was stopped between validations
-    tokens = next((event["tokens"] for event in reversed(validations.values())), _validated_tokens(options))
-    figures = _figures(folder.hf, options, trainer["tokens"] if trainer else tokens, device=device, dtype=dtype)
-    found = {"model": str(folder.hf), "step": step, **figures}
+    tokens = next((event["tokens"] for event in reversed(validations.values())), _validated_tokens(config))
+    figures = _figures(folder.hf, config, trainer["tokens"] if trainer else tokens, device=device, dtype=dtype)
+    result = {"model": str(folder.hf), "step": step, **figures}
     if trainer and not is_averaged:  # the trainer validates the weights that it trains
         perplexity = trainer["perplexity"]
-        found |= {
+        result |= {
             "trainer_loss": trainer["loss"],
             "trainer_perplexity": perplexity,
             "relative_difference": abs(figures["perplexity"] - perplexity) / perplexity,
         }
-    return found
+    return result
 
 
 def _origin(folder: RunFolder) -> dict[str, Any]:
@@ -202,17 +202,17 @@ def _origin(folder: RunFolder) -> dict[str, Any]:
         raise UserError(f"{folder.hf / ORIGIN} does not have the step of the model: {again} again") from error
 
 
-def _validated_tokens(options: TrainConfig) -> int:
-    return options.validated_sequences(readers=1) * options.max_context_width
+def _validated_tokens(config: TrainConfig) -> int:
+    return config.validated_sequences(readers=1) * config.max_context_width
 
 
-def _figures(model: Path, options: TrainConfig, tokens: int, *, device: str | None, dtype: str) -> dict[str, Any]:
+def _figures(model: Path, config: TrainConfig, tokens: int, *, device: str | None, dtype: str) -> dict[str, Any]:
     """Return the figures of a model; for a mixture, also by source."""
-    by_source = sums_by_source(load_model(model, device=device, dtype=dtype), options, tokens=tokens)
-    found: dict[str, Any] = {"tokens": tokens, **sum(by_source.values(), Sums()).figures()}
+    by_source = sums_by_source(load_model(model, device=device, dtype=dtype), config, tokens=tokens)
+    figures: dict[str, Any] = {"tokens": tokens, **sum(by_source.values(), Sums()).figures()}
     if len(by_source) > 1:
-        found["sources"] = {name: {"tokens": sums.tokens, **sums.figures()} for name, sums in by_source.items()}
-    return found
+        figures["sources"] = {name: {"tokens": sums.tokens, **sums.figures()} for name, sums in by_source.items()}
+    return figures
 
 
 def progression(
@@ -227,11 +227,11 @@ def progression(
         device: of torch. Default: ``cuda`` where there is one, else ``cpu``.
         dtype: name of torch's type of weights and activations.
     """
-    from podwright_training.checkpoint import step_folder
+    from podwright_training.checkpoint import step_folder, trainer_state
 
-    options, first = load_run(folder), Ranks.from_environment().rank == 0
-    for path in reversed(step_folder.intact(options.checkpoints)):
-        loaded = load_model(path, tokenizer=options.tokenizer, device=device, dtype=dtype)
-        figures = sum(sums_by_source(loaded, options, tokens=tokens).values(), Sums()).figures()
-        texts = continue_texts(loaded, prompts, max_new_tokens=SAMPLE_TOKENS, do_sample=False) if first else []
-        yield {"step": step_folder.read_state(path).step, **figures, "samples": texts}
+    config, is_first_rank = load_run(folder), Ranks.from_environment().rank == 0
+    for path in reversed(step_folder.intact(config.checkpoints)):
+        loaded = load_model(path, tokenizer=config.tokenizer, device=device, dtype=dtype)
+        figures = sum(sums_by_source(loaded, config, tokens=tokens).values(), Sums()).figures()
+        texts = continue_texts(loaded, prompts, max_new_tokens=SAMPLE_TOKENS, do_sample=False) if is_first_rank else []
+        yield {"step": trainer_state.read_state(path).step, **figures, "samples": texts}

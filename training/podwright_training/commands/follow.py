@@ -22,11 +22,11 @@ from podwright_training.run_claim import claim_of_run
 from podwright_training.run_folder import RunFolder
 
 POLL_S = 0.5
-IDLE_POLLS = 4  # without a line, before a step whose lines may be incomplete is written
-LINE_S = 10  # for the expressions on one line; the batch script waits for this process
+IDLE_POLLS = 4  # A step whose lines may be incomplete is written after this many polls without a line.
+LINE_S = 10  # The expressions get this long on one line: the batch script waits for this process.
 CHUNK_BYTES = 1 << 16
-LINE_BYTES = 4 * LONGEST_LINE  # of UTF-8
-LAST_BYTES = 1 << 20  # of the metrics of an earlier job
+LINE_BYTES = 4 * LONGEST_LINE  # UTF-8 needs up to 4 bytes for a character.
+LAST_BYTES = 1 << 20  # The last events of an earlier job are within this many bytes.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,8 +71,8 @@ class _Follower:
 
         Its lines get the time of its last event: they were written shortly after it.
         """
-        last = next(iter(deque(self._folder.events(last_bytes=LAST_BYTES), 1)), {})
-        begin, at = last.get("log_byte") or 0, last.get("time") or round(time.time(), 3)
+        last_event = next(iter(deque(self._folder.events(last_bytes=LAST_BYTES), 1)), {})
+        begin, at = last_event.get("log_byte") or 0, last_event.get("time") or round(time.time(), 3)
         if 0 < begin < end:
             reader = self._reader(before=_before(self._folder), continues=True)
             for line in _lines(self._log, begin, end):
@@ -107,11 +107,11 @@ def _too_slow(*_: object) -> None:
 
 def _before(folder: RunFolder) -> dict[str, Any]:
     """Return step, tokens and stride of the last steps in the metrics."""
-    last = list(deque(folder.events("train", last_bytes=LAST_BYTES), 2))
-    if not last:
+    last_steps = list(deque(folder.events("train", last_bytes=LAST_BYTES), 2))
+    if not last_steps:
         return {}
-    stride = last[-1]["step"] - last[0]["step"] if len(last) > 1 else last[-1]["step"]
-    return {"step": last[-1]["step"], "tokens": last[-1].get("tokens"), "stride": max(0, stride)}
+    stride = last_steps[-1]["step"] - last_steps[0]["step"] if len(last_steps) > 1 else last_steps[-1]["step"]
+    return {"step": last_steps[-1]["step"], "tokens": last_steps[-1].get("tokens"), "stride": max(0, stride)}
 
 
 def _lines(path: Path, begin: int, end: int | None = None) -> Iterator[_Line]:
@@ -127,21 +127,21 @@ def _lines(path: Path, begin: int, end: int | None = None) -> Iterator[_Line]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     with opened as file:
-        at, rest = file.seek(begin), b""  # where a line begins, and what was read of it
+        line_begin, unfinished = file.seek(begin), b""
         while end is None or file.tell() < end:
             before = file.tell()
             chunk = file.read(CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - before))
             *lines, tail = chunk.replace(b"\r", b"\n").split(b"\n")
             for line in lines:
                 before += len(line) + 1
-                yield _Line((rest + line).decode(errors="replace"), at, before)
-                at, rest = before, b""
-            rest = (rest + tail)[:LINE_BYTES]
+                yield _Line((unfinished + line).decode(errors="replace"), line_begin, before)
+                line_begin, unfinished = before, b""
+            unfinished = (unfinished + tail)[:LINE_BYTES]
             if chunk:
                 continue
             if end is not None:
                 return
             if path.exists() and path.stat().st_size < file.tell():
-                at, rest = file.seek(0), b""
-            yield _Line(None, at, at)
+                line_begin, unfinished = file.seek(0), b""
+            yield _Line(None, line_begin, line_begin)
             time.sleep(POLL_S)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from podwright_training.answer import add_json, answer
+from podwright_training.command_result import add_json, print_result
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder, require_own, write_atomically
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.run_dir:
         write_atomically(RunFolder(args.run_dir).samples, text)
     if not streams:
-        answer(args, text.removesuffix("\n"), {"prompts": args.prompts, "texts": texts})
+        print_result(args, text.removesuffix("\n"), {"prompts": args.prompts, "texts": texts})
     return 0
 
 
@@ -175,5 +175,5 @@ def _source(args: argparse.Namespace) -> tuple[Path, str | None]:
         return folder.hf, None
     from podwright_training.checkpoint import step_folder
 
-    options = load_run(folder)
-    return step_folder.find(options.checkpoints, args.step), options.tokenizer
+    config = load_run(folder)
+    return step_folder.find(config.checkpoints, args.step), config.tokenizer

@@ -37,18 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Take part until the run ends, or this host is asked to leave; return the exit status."""
-    options = sources.load(args)
+    config = sources.load(args)
     if args.nproc_per_node < 1:
         raise ConfigError([f"--nproc-per-node: got {args.nproc_per_node}, need at least 1"])
-    policy = Policy.of(options, ranks_per_node=args.nproc_per_node)
+    policy = Policy.of(config, ranks_per_node=args.nproc_per_node)
     if args.nproc_per_node > 1:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun sets it too.
     from podwright_training.elastic.agent import Agent
     from podwright_training.elastic.membership import UNABLE
 
     job = os.environ.get("SLURM_ARRAY_JOB_ID")
     try:
-        agent = Agent(options, policy, number=args.member, address=args.address, job=job)
+        agent = Agent(config, policy, number=args.member, address=args.address, job=job)
         return asyncio.run(agent.run())
     except OSError as error:  # a full disk or memory, which may have room when Slurm starts this host again
         logger.error("elastic: this host cannot take part: %s", error)  # noqa: TRY400 - one line

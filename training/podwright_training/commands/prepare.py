@@ -23,10 +23,10 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from podwright_training.answer import add_json, answer
+from podwright_training.command_result import add_json, print_result
+from podwright_training.data.bad_data import first_line
 from podwright_training.data.byte_level_bpe import SMALLEST_VOCABULARY
 from podwright_training.data.byte_level_bpe import train as train_tokenizer
-from podwright_training.data.faults import first_line
 from podwright_training.data.prose import READERS, UnreadableError, check_packages
 from podwright_training.data.storage import files_below
 from podwright_training.errors import UserError
@@ -71,8 +71,8 @@ class Dropped:
         """Yield one line for people per kind of input that was dropped."""
         yield from (f"skipped {name}" for name in self.unreadable)
         if self.without_prose:
-            first, count = self.without_prose[0], len(self.without_prose)
-            yield f"skipped {count:,} files without a paragraph of {PARAGRAPH_CHARACTERS} characters: {first}, …"
+            example, count = self.without_prose[0], len(self.without_prose)
+            yield f"skipped {count:,} files without a paragraph of {PARAGRAPH_CHARACTERS} characters: {example}, …"
         if self.other_types:
             kinds = ", ".join(
                 f"{count:,} {suffix or 'without suffix'}" for suffix, count in self.other_types.most_common()
@@ -106,11 +106,11 @@ def run(args: argparse.Namespace) -> int:
             vocab_size=args.vocab_size,
             validation_fraction=args.validation_fraction,
         )
-    except DAMAGE[1:] as error:  # of an archive
+    except DAMAGE[1:] as error:  # The archive is damaged.
         raise PrepareError(f"{args.source} is truncated or damaged: {first_line(error)}") from error
     except OSError as error:
-        where = error.filename or args.output
-        raise PrepareError(f"cannot prepare {args.source}: {where}: {error.strerror or error}") from error
+        path = error.filename or args.output
+        raise PrepareError(f"cannot prepare {args.source}: {path}: {error.strerror or error}") from error
     for line in prepared.dropped.lines():
         print(line, file=sys.stderr)
     text = (
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         f"for validation, {prepared.characters / 1e6:.1f} million characters, {prepared.vocab_size:,} tokens\n"
         f"Train the smallest preset on it:\n{_train_command(prepared)}"
     )
-    answer(args, text, {**asdict(prepared), "train_command": _train_command(prepared)})
+    print_result(args, text, {**asdict(prepared), "train_command": _train_command(prepared)})
     return 0
 
 
@@ -153,7 +153,7 @@ def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validat
         documents[digest] = (url, text)
     train: list[tuple[str, str]] = []
     validation: list[tuple[str, str]] = []
-    for digest in sorted(documents):  # by hash: also the shuffle
+    for digest in sorted(documents):  # The order of the hashes shuffles the documents.
         (validation if int(digest[:8], 16) < validation_fraction * 16**8 else train).append(documents[digest])
     if min(len(train), len(validation)) < shards:  # train reads either split in as many streams
         raise PrepareError(
@@ -219,7 +219,7 @@ def _documents(source: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
 
 
 def split_documents(prose: str) -> Iterator[str]:
-    """Yield documents of at least ``DOCUMENT_CHARACTERS``, cut between paragraphs; the rest is one more."""
+    """Yield documents of at least ``DOCUMENT_CHARACTERS``, cut between paragraphs; the last one may be shorter."""
     document: list[str] = []
     heading: list[str] = []
     for paragraph in re.split(r"\n\s*\n", prose):

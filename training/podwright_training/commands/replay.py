@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from podwright_training.answer import add_json, answer
+from podwright_training.command_result import add_json, print_result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,5 +27,5 @@ def run(args: argparse.Namespace) -> int:
     from podwright_training.run_folder import RunFolder
 
     replayed = replay(RunFolder(args.run_dir), args.step, losses=args.losses)
-    answer(args, "\n".join(replayed.lines()), asdict(replayed))
+    print_result(args, "\n".join(replayed.lines()), asdict(replayed))
     return 0

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podwright_training.answer import add_json, answer
+from podwright_training.command_result import add_json, print_result
 from podwright_training.errors import UserError
 from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder, place_of, require_own, write_atomically
@@ -27,7 +27,7 @@ PAGE = "index.html"
 TIME = "time.md"
 PORT = 8000
 LARGEST_PORT = 65_535
-LIMIT_BYTES = 16 << 20  # of samples, and of the result of evaluate
+LIMIT_BYTES = 16 << 20  # Samples, and the result of evaluate, may be this large.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     names = [figure.name for figure in drawing.figures]
     text = f"{output / PAGE}\n{', '.join(names)}: .svg and .png in {output}; the run's time: {output / TIME}"
     goodput = {history.name: history.goodput.to_dict(args.usd_per_hour) for history in histories}
-    answer(args, text, {"page": output / PAGE, "folder": output, "figures": names, "goodput": goodput})
+    print_result(args, text, {"page": output / PAGE, "folder": output, "figures": names, "goodput": goodput})
     return 0
 
 
@@ -76,12 +76,12 @@ def _write(output: Path, texts: Mapping[str, str], drawing: Drawing, *, title: s
     output = place_of(output)
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output, prefix=".report-") as name:
-        made = Path(name)
+        staging = Path(name)
         for figure in drawing.figures:
-            draw(figure, drawing.data, made, moments=drawing.moments, title=title)
+            draw(figure, drawing.data, staging, moments=drawing.moments, title=title)
         for file, text in texts.items():
-            write_atomically(made / file, text)
-        for path in made.iterdir():
+            write_atomically(staging / file, text)
+        for path in staging.iterdir():
             final = place_of(output / path.name)
             if final.parent != output:  # a link, perhaps to another disk
                 path = Path(shutil.copy(path, final.with_name(f".{final.name}.{path.name}")))  # noqa: PLW2901
@@ -89,7 +89,7 @@ def _write(output: Path, texts: Mapping[str, str], drawing: Drawing, *, title: s
 
 
 def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None) -> int:
-    """Serve the page on this host's loopback until Ctrl-C; every request reads the metrics anew.
+    """Serve the page on this host's loopback until Ctrl-C; every request reads the metrics again.
 
     Raises:
         UserError: The port is taken, or there is no such port.
@@ -140,8 +140,10 @@ def _histories(folders: Sequence[RunFolder]) -> list[History]:
 def _page(folders: Sequence[RunFolder], histories: Sequence[History], **options: Any) -> str:
     from podwright_training.report.page import render
 
-    first = folders[0]
-    return render(histories, samples=_text(first.samples).rstrip(), evaluation=_evaluation(first.evaluation), **options)
+    first_run = folders[0]
+    return render(
+        histories, samples=_text(first_run.samples).rstrip(), evaluation=_evaluation(first_run.evaluation), **options
+    )
 
 
 def _evaluation(path: Path) -> dict[str, Any]:

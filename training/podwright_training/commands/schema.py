@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from podwright_training.config.json_schema import run_schema
+from podwright_training.config.run_schema import run_schema
 from podwright_training.documents import DOCUMENTS, document_schema
 from podwright_training.errors import UserError
-from podwright_training.jobs.json_schema import job_schema
+from podwright_training.jobs.job_schema import job_schema
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

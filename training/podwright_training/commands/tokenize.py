@@ -16,17 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podwright_training.answer import add_json, answer
+from podwright_training.command_result import add_json, print_result
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.faults import DataError, Faults
+from podwright_training.data.bad_data import DataError, Faults
 from podwright_training.private_folder import refuse_prepared
 from podwright_training.run_folder import place_of
 from podwright_training.spelling import command_line, flag
 from podwright_training.worker_pool import run_all
 
 if TYPE_CHECKING:  # numpy and pyarrow, which --help does without
+    from podwright_training.data.document_encoder import Encoder
     from podwright_training.data.splits import Split
-    from podwright_training.data.tokenizer import Encoder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         text += train_on_shards(args.output, args.tokenizer, vocab_size=written.vocabulary, documents=written.documents)
     else:
         text += "training needs documents of either split: add some to the dataset, or a file for validation"
-    answer(args, text, {"output": args.output, **asdict(written)})
+    print_result(args, text, {"output": args.output, **asdict(written)})
     return 0
 
 
@@ -99,10 +99,10 @@ def train_on_shards(folder: Path, tokenizer: str, *, vocab_size: int, documents:
 class Written:
     """Contents of token shards."""
 
-    documents: list[list[int]]  # of each shard, by split
+    documents: list[list[int]]  # documents of each shard, by split
     tokens: int
     vocabulary: int
-    bad_records: int  # of the shards that this call wrote
+    bad_records: int  # broken records in the shards that this call wrote
 
 
 def tokenize(
@@ -121,9 +121,9 @@ def tokenize(
         DataError: There is no such dataset or tokenizer, a shard is broken or has too many broken records, ``output``
             exists, or ``<output>.partial`` has shards of another tokenizer.
     """
+    from podwright_training.data.document_encoder import Encoder, load_tokenizer
     from podwright_training.data.splits import SPLITS, Split, find_split
     from podwright_training.data.token_shards import SUFFIX
-    from podwright_training.data.tokenizer import Encoder, load_tokenizer
 
     if output.exists():
         raise DataError(f"output {output} exists: remove it, or choose another folder")
@@ -169,4 +169,4 @@ def _write(
     shard = TokenShard(str(path))
     if shard.tokenizer != encoder.digest:
         raise DataError(f"{path} holds tokens of another tokenizer: remove {path.parent}, or choose another folder")
-    return len(shard), shard.token_count, set(faults.found)
+    return len(shard), shard.token_count, set(faults.fault_by_place)

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from podwright_training.answer import add_json, answer
+from podwright_training.command_result import add_json, print_result
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, Fault, Faults
 from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, special_token_problems, train
-from podwright_training.data.faults import BadRecordError, BadShardError, DataError, Fault, Faults
 from podwright_training.errors import UserError
 from podwright_training.run_folder import place_of
 from podwright_training.spelling import command_line, flag
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Fit:
+class TokenizerCounts:
     """Counts of a text that a tokenizer divided.
 
     Attributes:
@@ -112,13 +112,13 @@ class Fit:
         yield "decodes to the same text", "yes" if self.restored else "no"
 
 
-def fit(tokenizer: str, texts: list[str]) -> Fit:
+def count_tokens(tokenizer: str, texts: list[str]) -> TokenizerCounts:
     """Measure how the tokenizer divides the texts.
 
     Raises:
         DataError: There is no such tokenizer, or no fast implementation of it.
     """
-    from podwright_training.data.tokenizer import Encoder, load_tokenizer  # numpy: --help does without
+    from podwright_training.data.document_encoder import Encoder, load_tokenizer  # numpy: --help does without
 
     loaded = load_tokenizer(tokenizer)
     encoder = Encoder(loaded)
@@ -127,18 +127,18 @@ def fit(tokenizer: str, texts: list[str]) -> Fit:
     for start in range(0, len(texts), ENCODE_DOCUMENTS):
         some = texts[start : start + ENCODE_DOCUMENTS]
         for text, ids in zip(some, encoder.encode(some), strict=True):
-            own = ids[:-1].tolist()  # without the end of text
-            used.update(own)
-            restored = restored and loaded.decode(own) == text
+            token_ids = ids[:-1].tolist()  # The last id is the end of text.
+            used.update(token_ids)
+            restored = restored and loaded.decode(token_ids) == text
     words = Counter(word for text in texts for word in text.split())
-    known = list(words)
-    lengths = [len(ids) - 1 for ids in encoder.encode([f" {word}" for word in known])]
-    return Fit(
+    distinct_words = list(words)
+    lengths = [len(ids) - 1 for ids in encoder.encode([f" {word}" for word in distinct_words])]
+    return TokenizerCounts(
         tokens=used.total(),
         characters=sum(map(len, texts)),
         text_bytes=sum(len(text.encode()) for text in texts),
         words=words.total(),
-        whole_words=sum(words[word] for word, length in zip(known, lengths, strict=True) if length == 1),
+        whole_words=sum(words[word] for word, length in zip(distinct_words, lengths, strict=True) if length == 1),
         used=len(used),
         vocabulary=len(loaded),
         restored=restored,
@@ -166,7 +166,7 @@ def _train(args: argparse.Namespace) -> int:
         lines.append(f"fewer than {args.vocab_size:,}, as the text has no more words to learn")
     text = {name: getattr(args, name) for name in ("dataset", "dataset_config_name", "text_column")}
     lines.append(command_line(f"tokenizer inspect {shlex.quote(str(args.output))}", **text))
-    answer(args, "\n".join(lines), {"output": args.output, "tokens": size})
+    print_result(args, "\n".join(lines), {"output": args.output, "tokens": size})
     return 0
 
 
@@ -176,8 +176,8 @@ def _inspect(args: argparse.Namespace) -> int:
     texts = list(islice(_texts(args, "validation"), args.documents))
     if not any(text.split() for text in texts):
         raise TokenizerError(f"{args.dataset} has no text in its validation split")
-    measured = [fit(tokenizer, texts) for tokenizer in args.tokenizers]
-    columns = [list(found.rows()) for found in measured]
+    measured = [count_tokens(tokenizer, texts) for tokenizer in args.tokenizers]
+    columns = [list(measurement.rows()) for measurement in measured]
     width = max(len(name) for name, _ in columns[0])
     widths = [
         max(len(name), *(len(value) for _, value in column))
@@ -188,16 +188,16 @@ def _inspect(args: argparse.Namespace) -> int:
     for number, (name, _) in enumerate(columns[0]):
         values = (column[number][1].rjust(wide) for column, wide in zip(columns, widths, strict=True))
         lines.append("  ".join([name.ljust(width), *values]))
-    fits = {tokenizer: asdict(found) for tokenizer, found in zip(args.tokenizers, measured, strict=True)}
-    answer(args, "\n".join(lines), {"tokenizers": fits})
+    fits = {tokenizer: asdict(measurement) for tokenizer, measurement in zip(args.tokenizers, measured, strict=True)}
+    print_result(args, "\n".join(lines), {"tokenizers": fits})
     return 0
 
 
 def _check(args: argparse.Namespace) -> None:
     problems = []
     if args.vocab_size < SMALLEST_VOCABULARY + len(args.special_tokens):
-        least = SMALLEST_VOCABULARY + len(args.special_tokens)
-        problems.append(f"vocab-size: got {args.vocab_size}, need at least {least}: every byte is a token")
+        smallest = SMALLEST_VOCABULARY + len(args.special_tokens)
+        problems.append(f"vocab-size: got {args.vocab_size}, need at least {smallest}: every byte is a token")
     if args.multiple < 1:
         problems.append(f"multiple: got {args.multiple}, need at least 1")
     if args.documents is not None and args.documents < 1:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from podwright_training.report.history import History
 
 REFRESH_S = 5.0
-LAST_BYTES = 16 << 20  # of the metrics: some 30,000 steps, read in half a second
+LAST_BYTES = 16 << 20  # The metrics of some 30,000 steps take this many bytes, which are read in half a second.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

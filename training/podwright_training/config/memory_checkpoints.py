@@ -26,9 +26,9 @@ class MemoryCheckpoints:
     hosts: int
 
     @classmethod
-    def of(cls, options: TrainConfig, *, world_size: int, hosts: int) -> MemoryCheckpoints:
+    def of(cls, config: TrainConfig, *, world_size: int, hosts: int) -> MemoryCheckpoints:
         """Return the checkpoints in memory of a run; each parameter is saved once, however many ranks have it."""
-        state_bytes = options.model.parameters * state_bytes_per_parameter(options)
+        state_bytes = config.model.parameters * state_bytes_per_parameter(config)
         return cls(state_bytes / world_size, world_size // hosts, hosts)
 
     @property
@@ -52,7 +52,7 @@ class MemoryCheckpoints:
         return (self.copies - 1) * self.rank_bytes * self.ranks_per_host
 
 
-def state_bytes_per_parameter(options: TrainConfig) -> int:
+def state_bytes_per_parameter(config: TrainConfig) -> int:
     """Return the bytes of a checkpoint per parameter: weight and moments in fp32, and an average if there is one."""
-    average = FP32_BYTES if options.ema_decay is not None else 0
+    average = FP32_BYTES if config.ema_decay is not None else 0
     return average + STATE_BYTES  # An upper bound: Muon keeps one moment of most parameters.

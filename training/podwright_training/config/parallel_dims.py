@@ -31,17 +31,17 @@ class ParallelDims:
     expert: int = 1
 
     @classmethod
-    def of(cls, options: TrainConfig, *, world_size: int, nodes: int) -> ParallelDims:
-        """Return the dimensions the options ask for; call ``problems`` first."""
-        replicas = _replicas(options, nodes)
-        fixed = options.pipeline_parallel * replicas * options.context_parallel * options.tensor_parallel
+    def of(cls, config: TrainConfig, *, world_size: int, nodes: int) -> ParallelDims:
+        """Return the dimensions that the configuration sets; call ``problems`` first."""
+        replicas = _replicas(config, nodes)
+        fixed = config.pipeline_parallel * replicas * config.context_parallel * config.tensor_parallel
         return cls(
-            pipeline=options.pipeline_parallel,
+            pipeline=config.pipeline_parallel,
             replicas=replicas,
             shards=world_size // fixed,
-            context=options.context_parallel,
-            tensor=options.tensor_parallel,
-            expert=options.expert_parallel,
+            context=config.context_parallel,
+            tensor=config.tensor_parallel,
+            expert=config.expert_parallel,
         )
 
     @property
@@ -54,11 +54,11 @@ class ParallelDims:
         return rank // (self.context * self.tensor) % self.data_size
 
 
-def stages_per_rank(options: TrainConfig) -> int:
+def stages_per_rank(config: TrainConfig) -> int:
     """Return the number of pipeline stages per rank."""
-    if options.pipeline_parallel == 1:
+    if config.pipeline_parallel == 1:
         return 1
-    return options.pipeline_stages_per_rank or STAGES_PER_RANK[options.pipeline_schedule]
+    return config.pipeline_stages_per_rank or STAGES_PER_RANK[config.pipeline_schedule]
 
 
 def rank_of_stage(stage: int, ranks: int, schedule: str) -> int:
@@ -79,45 +79,45 @@ def blocks_of_stage(number: int, count: int, blocks: int) -> range:
     return range(begin, end)
 
 
-def vocabulary_shares(options: TrainConfig) -> int:
+def vocabulary_shares(config: TrainConfig) -> int:
     """Return the number of ranks that share embedding and head by rows: tensor_parallel, if it divides vocab_size.
 
     An embedding that is the head too stays whole.
     """
-    tensor = options.tensor_parallel
-    return 1 if options.tie_word_embeddings or options.vocab_size % tensor else tensor
+    tensor = config.tensor_parallel
+    return 1 if config.tie_word_embeddings or config.vocab_size % tensor else tensor
 
 
-def accumulates_whole_gradients(options: TrainConfig) -> bool:
+def accumulates_whole_gradients(config: TrainConfig) -> bool:
     """Return whether a rank keeps the whole gradient between micro-batches, as if it splits the backward pass."""
-    return options.accumulated_gradients == "whole" or splits_backward(options)
+    return config.accumulated_gradients == "whole" or splits_backward(config)
 
 
-def splits_backward(options: TrainConfig) -> bool:
+def splits_backward(config: TrainConfig) -> bool:
     """Return whether a pipeline computes the gradients of weights after those of inputs."""
-    return options.pipeline_parallel > 1 and options.pipeline_schedule.startswith("zero_bubble")
+    return config.pipeline_parallel > 1 and config.pipeline_schedule.startswith("zero_bubble")
 
 
-def problems(options: TrainConfig, *, world_size: int, nodes: int) -> Iterator[str]:
-    """Yield one line for each reason why the options do not fit the job."""
-    yield from _problems_of_world(options, world_size, nodes)
-    yield from _problems_of_model(options)
-    yield from _problems_of_sequence(options)
-    yield from _problems_of_pipeline(options)
+def problems(config: TrainConfig, *, world_size: int, nodes: int) -> Iterator[str]:
+    """Yield one line for each reason why the configuration does not fit the job."""
+    yield from _problems_of_world(config, world_size, nodes)
+    yield from _problems_of_model(config)
+    yield from _problems_of_sequence(config)
+    yield from _problems_of_pipeline(config)
 
 
-def problems_of_data(options: TrainConfig, data_ranks: int) -> Iterator[str]:
+def problems_of_data(config: TrainConfig, data_ranks: int) -> Iterator[str]:
     """Yield why so many ranks that read different data cannot share the streams and a step's batch.
 
     Each rank needs a sequence, and the same number where the loss depends on how they are divided.
     """
-    if options.data_streams % data_ranks:
+    if config.data_streams % data_ranks:
         yield (
-            f"data_streams {options.data_streams} is not divisible by the {data_ranks} ranks that read different "
+            f"data_streams {config.data_streams} is not divisible by the {data_ranks} ranks that read different "
             "data; change the number of ranks, or data_streams in a new run"
         )
         return
-    size = options.global_batch_size
+    size = config.global_batch_size
     if size is None:
         return
     if size < data_ranks:
@@ -125,24 +125,24 @@ def problems_of_data(options: TrainConfig, data_ranks: int) -> Iterator[str]:
             f"global_batch_size {size} leaves some of the {data_ranks} ranks that read different data without a "
             f"sequence; allowed: {data_ranks} or more on so many ranks"
         )
-    pass_size = options.train_batch_size * data_ranks
-    if options.num_local_experts and size % pass_size:
+    pass_size = config.train_batch_size * data_ranks
+    if config.num_local_experts and size % pass_size:
         yield (
             f"global_batch_size {size} is not divisible by {pass_size}, train_batch_size x ranks that "
             "read different data: otherwise the experts' routers would balance padding"
         )
 
 
-def _replicas(options: TrainConfig, nodes: int) -> int:
-    return (options.data_replicas or nodes) if options.sharding_strategy == "hybrid" else 1
+def _replicas(config: TrainConfig, nodes: int) -> int:
+    return (config.data_replicas or nodes) if config.sharding_strategy == "hybrid" else 1
 
 
-def _problems_of_world(options: TrainConfig, world_size: int, nodes: int) -> Iterator[str]:
+def _problems_of_world(config: TrainConfig, world_size: int, nodes: int) -> Iterator[str]:
     sizes = {
-        "pipeline_parallel": options.pipeline_parallel,
-        "data_replicas": _replicas(options, nodes),
-        "context_parallel": options.context_parallel,
-        "tensor_parallel": options.tensor_parallel,
+        "pipeline_parallel": config.pipeline_parallel,
+        "data_replicas": _replicas(config, nodes),
+        "context_parallel": config.context_parallel,
+        "tensor_parallel": config.tensor_parallel,
     }
     fixed = 1
     for size in sizes.values():
@@ -153,100 +153,100 @@ def _problems_of_world(options: TrainConfig, world_size: int, nodes: int) -> Ite
         yield f"{product} does not divide the job's {world_size} rank{'s' if world_size > 1 else ''}"
         return
     copy_ranks = world_size // sizes["pipeline_parallel"] // sizes["data_replicas"]
-    if copy_ranks % options.expert_parallel:
+    if copy_ranks % config.expert_parallel:
         yield (
-            f"expert_parallel {options.expert_parallel} does not divide the {copy_ranks} ranks of one copy of the "
+            f"expert_parallel {config.expert_parallel} does not divide the {copy_ranks} ranks of one copy of the "
             "model (ranks / pipeline_parallel / data_replicas)"
         )
 
 
-def _problems_of_model(options: TrainConfig) -> Iterator[str]:
-    tensor = options.tensor_parallel
-    heads = {"num_heads": options.num_heads, "num_key_value_heads": options.model.num_key_value_heads}
+def _problems_of_model(config: TrainConfig) -> Iterator[str]:
+    tensor = config.tensor_parallel
+    heads = {"num_heads": config.num_heads, "num_key_value_heads": config.model.num_key_value_heads}
     for name, value in heads.items():
         if value % tensor:
             yield f"{name} {value} is not divisible by tensor_parallel {tensor}"
-    if options.num_local_experts is None and options.intermediate_size % tensor:
-        yield f"intermediate_size {options.intermediate_size} is not divisible by tensor_parallel {tensor}"
-    if options.async_tensor_parallel:
-        yield from _problems_of_overlap(options)
-    experts = options.num_local_experts or 1
-    if experts % options.expert_parallel:
-        experts_text = f"num_local_experts {experts}" if options.num_local_experts else "a model without experts"
-        yield f"expert_parallel {options.expert_parallel} does not divide {experts_text}"
-    if options.data_replicas and options.sharding_strategy != "hybrid":
-        yield f"data_replicas {options.data_replicas} needs sharding_strategy hybrid"
+    if config.num_local_experts is None and config.intermediate_size % tensor:
+        yield f"intermediate_size {config.intermediate_size} is not divisible by tensor_parallel {tensor}"
+    if config.async_tensor_parallel:
+        yield from _problems_of_overlap(config)
+    experts = config.num_local_experts or 1
+    if experts % config.expert_parallel:
+        experts_text = f"num_local_experts {experts}" if config.num_local_experts else "a model without experts"
+        yield f"expert_parallel {config.expert_parallel} does not divide {experts_text}"
+    if config.data_replicas and config.sharding_strategy != "hybrid":
+        yield f"data_replicas {config.data_replicas} needs sharding_strategy hybrid"
 
 
-def _problems_of_overlap(options: TrainConfig) -> Iterator[str]:
-    if options.tensor_parallel == 1:
+def _problems_of_overlap(config: TrainConfig) -> Iterator[str]:
+    if config.tensor_parallel == 1:
         yield "async_tensor_parallel needs tensor_parallel 2 or more"
-    if not options.compile:
+    if not config.compile:
         yield "async_tensor_parallel needs compile: the compiler finds the products"
-    if options.float8:
+    if config.float8:
         yield "async_tensor_parallel does not work with float8, whose products the compiler does not find"
 
 
-def _problems_of_sequence(options: TrainConfig) -> Iterator[str]:
-    context, tensor = options.context_parallel, options.tensor_parallel
+def _problems_of_sequence(config: TrainConfig) -> Iterator[str]:
+    context, tensor = config.context_parallel, config.tensor_parallel
     parts = (2 * context if context > 1 else 1) * tensor
-    if options.max_context_width % parts:
+    if config.max_context_width % parts:
         yield (
-            f"max_context_width {options.max_context_width} is not divisible by {parts}: context_parallel {context} "
+            f"max_context_width {config.max_context_width} is not divisible by {parts}: context_parallel {context} "
             f"(two chunks per rank) x tensor_parallel {tensor}"
         )
 
 
-def _problems_of_pipeline(options: TrainConfig) -> Iterator[str]:
-    pipeline = options.pipeline_parallel
+def _problems_of_pipeline(config: TrainConfig) -> Iterator[str]:
+    pipeline = config.pipeline_parallel
     if pipeline == 1:
         return
-    stages = pipeline * stages_per_rank(options)
-    if stages > options.num_layers + 2:
+    stages = pipeline * stages_per_rank(config)
+    if stages > config.num_layers + 2:
         yield (
-            f"num_layers {options.num_layers}, embedding and head are fewer than the {stages} stages of "
-            f"pipeline_parallel {pipeline} with pipeline_schedule {options.pipeline_schedule}"
+            f"num_layers {config.num_layers}, embedding and head are fewer than the {stages} stages of "
+            f"pipeline_parallel {pipeline} with pipeline_schedule {config.pipeline_schedule}"
         )
-    rank_stages = stages_per_rank(options)
+    rank_stages = stages_per_rank(config)
     counts = {"1f1b": rank_stages == 1, "zero_bubble_v": rank_stages == 2}  # noqa: PLR2004 - there and back
-    if not counts.get(options.pipeline_schedule, rank_stages > 1):
-        allowed = {"1f1b": "1", "zero_bubble_v": "2"}.get(options.pipeline_schedule, "2 or more")
+    if not counts.get(config.pipeline_schedule, rank_stages > 1):
+        allowed = {"1f1b": "1", "zero_bubble_v": "2"}.get(config.pipeline_schedule, "2 or more")
         yield (
             f"pipeline_stages_per_rank: got {rank_stages}, need {allowed} "
-            f"with pipeline_schedule {options.pipeline_schedule}"
+            f"with pipeline_schedule {config.pipeline_schedule}"
         )
-    micro_batches = options.pipeline_micro_batches or options.train_batch_size
-    if options.train_batch_size % micro_batches:
-        yield f"train_batch_size {options.train_batch_size} is not divisible by pipeline_micro_batches {micro_batches}"
-    any_number = options.pipeline_schedule in ("1f1b", "zero_bubble_v")
+    micro_batches = config.pipeline_micro_batches or config.train_batch_size
+    if config.train_batch_size % micro_batches:
+        yield f"train_batch_size {config.train_batch_size} is not divisible by pipeline_micro_batches {micro_batches}"
+    any_number = config.pipeline_schedule in ("1f1b", "zero_bubble_v")
     if micro_batches < pipeline or (not any_number and micro_batches % pipeline):
         allowed = "at least" if any_number else "a multiple of"
         yield (
             f"pipeline_micro_batches: got {micro_batches} (default: train_batch_size), need {allowed} "
-            f"pipeline_parallel {pipeline} with pipeline_schedule {options.pipeline_schedule}"
+            f"pipeline_parallel {pipeline} with pipeline_schedule {config.pipeline_schedule}"
         )
-    if options.tie_word_embeddings and options.pipeline_schedule == "zero_bubble_v":
+    if config.tie_word_embeddings and config.pipeline_schedule == "zero_bubble_v":
         yield "tie_word_embeddings does not work with pipeline_schedule zero_bubble_v: one rank would have it twice"
-    if options.pipeline_schedule.startswith("zero_bubble"):
-        yield from _problems_of_zero_bubble(options)
+    if config.pipeline_schedule.startswith("zero_bubble"):
+        yield from _problems_of_zero_bubble(config)
 
 
-def _problems_of_zero_bubble(options: TrainConfig) -> Iterator[str]:
+def _problems_of_zero_bubble(config: TrainConfig) -> Iterator[str]:
     """Zero bubble computes the gradients of activations and of weights at different times."""
-    schedule = options.pipeline_schedule
-    if options.compile:
+    schedule = config.pipeline_schedule
+    if config.compile:
         yield f"compile does not work with pipeline_schedule {schedule}, which splits the backward pass"
-    if options.reshard_after_forward == "always":
+    if config.reshard_after_forward == "always":
         yield (
             f"reshard_after_forward always does not work with pipeline_schedule {schedule}, whose second half "
             "of a backward pass needs the gathered weights: choose auto or never"
         )
-    if options.activation_checkpointing and options.activation_checkpointing_mode == "selective":
+    if config.activation_checkpointing and config.activation_checkpointing_mode == "selective":
         yield (
             f"activation_checkpointing_mode selective does not work with pipeline_schedule {schedule}, which splits "
             "the backward pass: choose full, or activation_checkpointing 0"
         )
-    if options.offload_activations:
+    if config.offload_activations:
         yield (
             f"offload_activations does not work with pipeline_schedule {schedule}, which splits the backward pass: "
             "leave it out, or choose 1f1b or interleaved_1f1b"

@@ -18,7 +18,7 @@ from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import flag
 
-LIMIT_BYTES = 16 << 20  # of a text that people write
+LIMIT_BYTES = 16 << 20  # Texts that people write are far smaller.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

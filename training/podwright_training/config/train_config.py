@@ -15,20 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 from podwright_training.config import dataset_lists
 from podwright_training.config.option import Conflicts
-from podwright_training.config.sections import checkpoint, compute, elastic, memory, model, schedule
-from podwright_training.config.sections.checkpoint import CheckpointOptions
-from podwright_training.config.sections.compute import ComputeOptions
-from podwright_training.config.sections.data import DataOptions
-from podwright_training.config.sections.elastic import ElasticOptions
-from podwright_training.config.sections.guard import GuardOptions
-from podwright_training.config.sections.logging import LoggingOptions
-from podwright_training.config.sections.memory import MemoryOptions
-from podwright_training.config.sections.model import ModelOptions
-from podwright_training.config.sections.optimizer import OptimizerOptions
-from podwright_training.config.sections.parallelism import ParallelismOptions
-from podwright_training.config.sections.run import RunOptions
-from podwright_training.config.sections.schedule import ScheduleOptions
-from podwright_training.config.sections.validation import ValidationOptions
+from podwright_training.config.sections import (
+    checkpoint_options,
+    compute_options,
+    elastic_options,
+    memory_options,
+    model_options,
+    schedule_options,
+)
+from podwright_training.config.sections.checkpoint_options import CheckpointOptions
+from podwright_training.config.sections.compute_options import ComputeOptions
+from podwright_training.config.sections.data_options import DataOptions
+from podwright_training.config.sections.elastic_options import ElasticOptions
+from podwright_training.config.sections.guard_options import GuardOptions
+from podwright_training.config.sections.logging_options import LoggingOptions
+from podwright_training.config.sections.memory_options import MemoryOptions
+from podwright_training.config.sections.model_options import ModelOptions
+from podwright_training.config.sections.optimizer_options import OptimizerOptions
+from podwright_training.config.sections.parallelism_options import ParallelismOptions
+from podwright_training.config.sections.run_options import RunOptions
+from podwright_training.config.sections.schedule_options import ScheduleOptions
+from podwright_training.config.sections.validation_options import ValidationOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.11 has it in typing.
@@ -127,7 +134,14 @@ def option_names() -> tuple[str, ...]:
 
 def conflicts(config: TrainConfig) -> Conflicts:
     """Yield options that contradict each other: their names and a message."""
-    for section in (model, schedule, checkpoint, elastic, memory, compute):
+    for section in (
+        model_options,
+        schedule_options,
+        checkpoint_options,
+        elastic_options,
+        memory_options,
+        compute_options,
+    ):
         yield from section.conflicts(config)
     every = config.noise_scale_freq
     if every and config.gradient_accumulation_steps == 1 and config.global_batch_size is None:

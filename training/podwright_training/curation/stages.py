@@ -52,13 +52,13 @@ from datatrove.pipeline.readers import ParquetReader
 from datatrove.pipeline.writers import ParquetWriter
 from datatrove.utils.hashing import HashConfig
 
-from podwright_training.curation.manifest import WriteManifest, entries, steps_of
+from podwright_training.curation.dataset_manifest import WriteManifest, entries, steps_of
+from podwright_training.curation.pipeline_steps import ReadDataset, Words, WriteTokens
 from podwright_training.curation.settings import HASHES_PER_BUCKET, NGRAM_WORDS, CurationSettings
-from podwright_training.curation.steps import ReadDataset, Words, WriteTokens
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
+from podwright_training.data.document_encoder import Encoder, load_tokenizer
 from podwright_training.data.splits import Split, find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
-from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.private_folder import refuse_prepared
 from podwright_training.run_folder import place_of, write_atomically
 
@@ -291,12 +291,12 @@ class _OnSlurm(SlurmPipelineExecutor):  # type: ignore[misc]  # datatrove has no
 
 
 def _in_queue(jobs: list[str]) -> list[str]:
-    """Return the given jobs that wait or run, and are this user's: Slurm gives numbers again."""
+    """Return those of the jobs that wait or run and belong to this user: Slurm reuses job ids."""
     if not jobs:
         return []
     command = ["squeue", "--noheader", f"--user={os.geteuid()}", "--format=%A", f"--jobs={','.join(jobs)}"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)  # fails if Slurm has forgotten all
-    return sorted(set(answer.stdout.split()), key=int)
+    squeue = subprocess.run(command, capture_output=True, text=True, check=False)  # fails if Slurm has forgotten all
+    return sorted(set(squeue.stdout.split()), key=int)
 
 
 class _Here(LocalPipelineExecutor):  # type: ignore[misc]  # datatrove has no types
@@ -322,7 +322,7 @@ def _run_task(executor: bytes, rank: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent is gone: one that is killed cannot end it."""
+    """End this process when its parent is gone: a killed parent cannot end its children."""
 
     def watch() -> None:
         while os.getppid() == parent:

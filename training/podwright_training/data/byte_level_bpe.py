@@ -22,13 +22,13 @@ PATTERNS = {  # pre-tokenizers, which split text into words; tokens are merged i
 
 def special_token_problems(tokens: Sequence[str]) -> Iterator[str]:
     """Yield one line for each special token that is not allowed."""
-    taken = {*SPECIAL_TOKENS.values()}
+    reserved = {*SPECIAL_TOKENS.values()}
     for token in tokens:
         if not token.strip():
             yield f"special-tokens: got {token!r}, need text"
-        elif token in taken or RESERVED_NAME.fullmatch(token):
+        elif token in reserved or RESERVED_NAME.fullmatch(token):
             yield f"special-tokens: got {token} twice, or it is one of every tokenizer: name each once"
-        taken.add(token)
+        reserved.add(token)
 
 
 def train(

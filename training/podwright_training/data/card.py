@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from podwright_training.data.faults import DataError, first_line
+from podwright_training.data.bad_data import DataError, first_line
 from podwright_training.data.hub_client import HubConnectionError
 from podwright_training.data.schemes import HUB, S3
 
@@ -36,13 +36,13 @@ def configured_files(dataset: str, name: str) -> dict[str, dict[str, str]]:
 
     place = str(Path(dataset).resolve()) if Path(dataset).is_dir() else dataset
     try:
-        found = datasets.load_dataset_builder(place, name).config.data_files or {}
+        data_files = datasets.load_dataset_builder(place, name).config.data_files or {}
     except (OSError, ValueError, RuntimeError, yaml.YAMLError, HubConnectionError) as error:  # RuntimeError: a script
         raise DataError(
             f"dataset {dataset!r}: {name!r} (dataset_config_name) is neither a folder in it nor a configuration in its "
             f"card ({first_line(error)})"
         ) from error
-    return {str(split): {_path(place, file): file for file in files} for split, files in found.items()}
+    return {str(split): {_path(place, file): file for file in files} for split, files in data_files.items()}
 
 
 def _path(place: str, file: str) -> str:

@@ -13,26 +13,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from podwright_training.data.faults import BadRecordError, BadShardError, DataError, Fault, Faults
+from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, Fault, Faults
+from podwright_training.data.document_encoder import Encoder
 from podwright_training.data.formats import Document, DocumentBlock, format_of, read_blocks, shard_errors
 from podwright_training.data.order import ReadingOrder, Span
 from podwright_training.data.spans import DIVISIBLE, SpanReader, check_tokenizer, open_spans
 from podwright_training.data.splits import Split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.token_shards import TokenShard
-from podwright_training.data.tokenizer import Encoder
 
 TOKENIZE_DOCUMENTS = 16  # one call of the tokenizer; the unit of work a resume may repeat
 SAMPLED_DOCUMENTS = 64  # tokenized to estimate an epoch's tokens
 
 
-class Position(NamedTuple):
-    """Position of a stream's next token; counts follow the stream's reading order."""
+class DataPosition(NamedTuple):
+    """DataPosition of a stream's next token; counts follow the stream's reading order."""
 
     epoch: int = 0
     window: int = 0
     document: int = 0
-    documents: int = 0  # of the window; 0 at the beginning of an epoch
+    documents: int = 0  # documents in the window; 0 at the beginning of an epoch
     token: int = 0
 
 
@@ -79,8 +79,8 @@ class Corpus:
             _check_block(block, self.split.files[0])
 
     def documents(
-        self, stream: int, start: Position, *, encoder: Encoder, faults: Faults
-    ) -> Iterator[tuple[Position, NDArray[Any]]]:
+        self, stream: int, start: DataPosition, *, encoder: Encoder, faults: Faults
+    ) -> Iterator[tuple[DataPosition, NDArray[Any]]]:
         """Yield the documents of ``stream`` up to ``max_epochs``: position of the first token to read, and all tokens.
 
         A stream of less data than streams may have no document in an epoch, and one in the next.
@@ -90,9 +90,9 @@ class Corpus:
         """
         token, is_checked = start.token, False
         for epoch in count(start.epoch) if self.max_epochs is None else range(start.epoch, self.max_epochs):
-            first = start if epoch == start.epoch else Position(epoch)
+            epoch_start = start if epoch == start.epoch else DataPosition(epoch)
             is_empty = True
-            for position, tokens in self._tokens(stream, first, encoder, faults):
+            for position, tokens in self._tokens(stream, epoch_start, encoder, faults):
                 is_empty = False
                 yield position._replace(token=token), tokens
                 token = 0
@@ -102,10 +102,10 @@ class Corpus:
 
     def epoch(self, *, encoder: Encoder, faults: Faults) -> Iterator[NDArray[Any]]:
         """Yield every document of the first stream once; raise as ``documents`` does, except when there is none."""
-        for _, tokens in self._tokens(0, Position(), encoder, faults):
+        for _, tokens in self._tokens(0, DataPosition(), encoder, faults):
             yield tokens
 
-    def epochs_read(self, stream: int, position: Position) -> float:
+    def epochs_read(self, stream: int, position: DataPosition) -> float:
         """Return how often a stream has read its part at a position."""
         within = position.document / position.documents if position.documents else 0.0
         return position.epoch + (position.window + within) / max(1, self.order.windows(stream, position.epoch))
@@ -114,14 +114,14 @@ class Corpus:
         """Return about how many tokens all documents have, from those that the first streams read first."""
         tokens, documents, parts = 0, 0, 0.0
         for stream in range(self.streams):
-            sample = list(islice(self._documents(stream, Position(), encoder, faults), SAMPLED_DOCUMENTS))
+            sample = list(islice(self._documents(stream, DataPosition(), encoder, faults), SAMPLED_DOCUMENTS))
             texts = [document for _, document in sample if isinstance(document, str)]
             tokens += sum(len(document) for _, document in sample if not isinstance(document, str))
             tokens += sum(map(len, encoder.encode(texts))) if texts else 0
             documents += len(sample)
             if len(sample) == SAMPLED_DOCUMENTS:
-                last, _ = sample[-1]
-                parts += self.epochs_read(stream, last._replace(document=last.document + 1))
+                last_position, _ = sample[-1]
+                parts += self.epochs_read(stream, last_position._replace(document=last_position.document + 1))
             else:
                 parts += 1  # the whole part of this stream
             if documents >= SAMPLED_DOCUMENTS:
@@ -129,32 +129,32 @@ class Corpus:
         return tokens * self.streams / parts
 
     def _tokens(
-        self, stream: int, first: Position, encoder: Encoder, faults: Faults
-    ) -> Iterator[tuple[Position, NDArray[Any]]]:
-        documents = self._documents(stream, first, encoder, faults)
-        while batch := list(islice(documents, TOKENIZE_DOCUMENTS)):
-            texts = [document for _, document in batch if isinstance(document, str)]
+        self, stream: int, start: DataPosition, encoder: Encoder, faults: Faults
+    ) -> Iterator[tuple[DataPosition, NDArray[Any]]]:
+        documents = self._documents(stream, start, encoder, faults)
+        while read_documents := list(islice(documents, TOKENIZE_DOCUMENTS)):
+            texts = [document for _, document in read_documents if isinstance(document, str)]
             encoded = encoder.encode(texts) if texts else iter(())
-            for position, document in batch:
+            for position, document in read_documents:
                 yield position, next(encoded) if isinstance(document, str) else document
 
     def _documents(
-        self, stream: int, first: Position, encoder: Encoder, faults: Faults
-    ) -> Iterator[tuple[Position, Document]]:
-        """Yield the documents of ``stream`` and the epoch of ``first``, from there on."""
+        self, stream: int, start: DataPosition, encoder: Encoder, faults: Faults
+    ) -> Iterator[tuple[DataPosition, Document]]:
+        """Yield the documents of ``stream`` from position ``start`` to the end of its epoch."""
         with closing(_Shards(self, encoder)) as shards:
-            for window in range(first.window, self.order.windows(stream, first.epoch)):
-                blocks = list(shards.read(self.order.spans(stream, first.epoch, window), faults))
+            for window in range(start.window, self.order.windows(stream, start.epoch)):
+                blocks = list(shards.read(self.order.spans(stream, start.epoch, window), faults))
                 ends = list(accumulate(len(block) for _, block in blocks))
                 documents = ends[-1] if ends else 0
-                dice = np.random.default_rng([self.seed, stream, first.epoch, window])
+                dice = np.random.default_rng([self.seed, stream, start.epoch, window])
                 shuffled: list[int] = dice.permutation(documents).tolist()
-                for number in range(first.document if window == first.window else 0, documents):
+                for number in range(start.document if window == start.window else 0, documents):
                     place = bisect_right(ends, shuffled[number])
                     file, block = blocks[place]
                     document = _read(file, block, shuffled[number] - (ends[place] - len(block)), faults)
                     if document is not None and self.split.has(document):
-                        yield Position(first.epoch, window, number, documents), document
+                        yield DataPosition(start.epoch, window, number, documents), document
 
     def _require_document(self, encoder: Encoder, faults: Faults) -> None:
         """Raise ``DataError`` if the source has no document at all."""
@@ -172,17 +172,19 @@ class Corpus:
         raise DataError(self._empty(faults))
 
     def _empty(self, faults: Faults) -> str:
-        source, where = f"data source {self.name}", f"in {len(self.split.files)} shards ({self.split.files[0]} …)"
-        if faults.found:
-            last = next(reversed(faults.found.values()))
+        source, shards_text = f"data source {self.name}", f"in {len(self.split.files)} shards ({self.split.files[0]} …)"
+        if faults.fault_by_place:
+            newest = next(reversed(faults.fault_by_place.values()))
             broken = f"{faults.count('shard')} broken shards and {faults.count('record')} broken records"
-            return f"{source} has no intact document {where}: {broken}, the last one {last.place}: {last.reason}"
+            return (
+                f"{source} has no intact document {shards_text}: {broken}, the last one {newest.place}: {newest.reason}"
+            )
         if self.split.held_out is None:
-            return f"{source} has no document {where}"
+            return f"{source} has no document {shards_text}"
         part = "validation" if self.split.held_out else "training"
         return (
-            f"{source} has no document for {part} {where}, as a hundredth of them, by their text, is held out for "
-            "validation; add documents, or files for validation, such as validation.jsonl"
+            f"{source} has no document for {part} {shards_text}, as a hundredth of them, by their text, is held out "
+            "for validation; add documents, or files for validation, such as validation.jsonl"
         )
 
 

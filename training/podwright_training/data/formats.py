@@ -19,14 +19,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from podwright_training.data.faults import BadRecordError, BadShardError, DataError, first_line
+from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, first_line
 from podwright_training.data.storage import is_local, open_file
 from podwright_training.data.token_shards import TokenShard
 
 BLOCK_DOCUMENTS = 1024
 CHUNK_BYTES = 1 << 20
 ZSTD_BYTES = 8 << 10  # Arrow reads a piece whole or not at all: before damage, this much is lost
-LINE_BYTES = 64 << 20  # of a JSON record: longer ones are broken, and never held in memory
+LINE_BYTES = 64 << 20  # A longer JSON record is broken, and never held in memory.
 
 Document = str | NDArray[Any]  # text, or token ids with the end-of-text token
 
@@ -35,11 +35,11 @@ class DocumentBlock(ABC):
     """Consecutive documents of a shard, decoded on access.
 
     Attributes:
-        first: Documents of the shard before this block.
+        first_document: Number of the block's first document in the shard, from 0.
     """
 
-    def __init__(self, first: int) -> None:
-        self.first = first
+    def __init__(self, first_document: int) -> None:
+        self.first_document = first_document
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -50,7 +50,7 @@ class DocumentBlock(ABC):
 
     def number(self, index: int) -> int | str:
         """Return the number of a document's record in the shard, from 1, or another name of its place there."""
-        return self.first + index + 1
+        return self.first_document + index + 1
 
 
 def read_blocks(path: str, *, column: str, start: int = 0) -> Iterator[DocumentBlock]:
@@ -85,10 +85,10 @@ def format_of(path: str) -> str:
 class JsonBlock(DocumentBlock):
     """Lines with a JSON object each; blank lines are no documents."""
 
-    def __init__(self, first: int, lines: list[bytes], column: str) -> None:
-        super().__init__(first)
-        self._numbers = [number for number, line in enumerate(lines, first + 1) if not line.isspace() and line]
-        self._lines = [lines[number - first - 1] for number in self._numbers]
+    def __init__(self, first_document: int, lines: list[bytes], column: str) -> None:
+        super().__init__(first_document)
+        self._numbers = [number for number, line in enumerate(lines, first_document + 1) if not line.isspace() and line]
+        self._lines = [lines[number - first_document - 1] for number in self._numbers]
         self._column = column
 
     def number(self, index: int) -> int | str:
@@ -116,8 +116,8 @@ class JsonBlock(DocumentBlock):
 class TextBlock(DocumentBlock):
     """Texts of a column."""
 
-    def __init__(self, first: int, texts: pa.Array, column: str) -> None:
-        super().__init__(first)
+    def __init__(self, first_document: int, texts: pa.Array, column: str) -> None:
+        super().__init__(first_document)
         _check_offsets(texts)
         self._texts = texts
         self._column = column
@@ -137,8 +137,8 @@ class TextBlock(DocumentBlock):
 class TokenBlock(DocumentBlock):
     """Documents of a token shard."""
 
-    def __init__(self, first: int, shard: TokenShard, documents: int) -> None:
-        super().__init__(first)
+    def __init__(self, first_document: int, shard: TokenShard, documents: int) -> None:
+        super().__init__(first_document)
         self._shard = shard
         self._documents = documents
 
@@ -147,7 +147,7 @@ class TokenBlock(DocumentBlock):
 
     def document(self, index: int) -> NDArray[Any]:
         """Return the tokens of a document; raise ``BadRecordError``."""
-        tokens: NDArray[Any] = self._shard[self.first + index]
+        tokens: NDArray[Any] = self._shard[self.first_document + index]
         return tokens
 
 
@@ -170,25 +170,25 @@ def _text(value: object, column: str) -> str:
 
 
 def _json_blocks(path: str, column: str, start: int) -> Iterator[DocumentBlock]:
-    first = start * BLOCK_DOCUMENTS
+    first_document = start * BLOCK_DOCUMENTS
     lines: list[bytes] = []
     with open_file(path) as file:
         read = decompressing(path, file)
         try:
-            for some in _lines(read, skipped=first):
+            for some in _lines(read, skipped=first_document):
                 lines += some
                 while len(lines) >= BLOCK_DOCUMENTS:
-                    yield JsonBlock(first, lines[:BLOCK_DOCUMENTS], column)
-                    first += BLOCK_DOCUMENTS
+                    yield JsonBlock(first_document, lines[:BLOCK_DOCUMENTS], column)
+                    first_document += BLOCK_DOCUMENTS
                     del lines[:BLOCK_DOCUMENTS]
-        except (EOFError, zlib.error, OSError):  # what a damaged file has before the damage is whole
+        except (EOFError, zlib.error, OSError):  # A damaged file's lines before the damage are intact.
             if lines:
-                yield JsonBlock(first, lines, column)
+                yield JsonBlock(first_document, lines, column)
             raise
-        if first == 0 and not lines and file.tell() == 0:
+        if first_document == 0 and not lines and file.tell() == 0:
             raise BadShardError("empty: it has no byte")
     if lines:
-        yield JsonBlock(first, lines, column)
+        yield JsonBlock(first_document, lines, column)
 
 
 def decompressing(path: str, file: BinaryIO) -> Callable[[int], bytes]:
@@ -216,20 +216,20 @@ def _lines(read: Callable[[int], bytes], *, skipped: int) -> Iterator[list[bytes
                 continue
             chunk = chunk.split(b"\n", skipped)[-1]
             skipped = 0
-        first, *others = chunk.split(b"\n")
+        line_end, *following = chunk.split(b"\n")
         if size <= LINE_BYTES:
-            begun.append(first)
-            size += len(first)
-        if others:
-            *lines, last = others
+            begun.append(line_end)
+            size += len(line_end)
+        if following:
+            *lines, open_line = following
             yield [b"".join(begun), *lines]
-            begun, size = [last], len(last)
+            begun, size = [open_line], len(open_line)
     if size and not skipped:
         yield [b"".join(begun)]
 
 
 def _parquet_blocks(path: str, column: str, start: int) -> Iterator[DocumentBlock]:
-    first = 0
+    first_row = 0
     with open_file(path) as source, pq.ParquetFile(source) as file:
         check_column(path, file.schema_arrow, column)
         for group in range(file.num_row_groups):
@@ -237,25 +237,25 @@ def _parquet_blocks(path: str, column: str, start: int) -> Iterator[DocumentBloc
             blocks = -(-rows // BLOCK_DOCUMENTS)
             if start < blocks:
                 batches = file.iter_batches(BLOCK_DOCUMENTS, row_groups=[group], columns=[column], use_threads=False)
-                for number, batch in enumerate(batches):
+                for number, record_batch in enumerate(batches):
                     if number >= start:
-                        yield TextBlock(first + number * BLOCK_DOCUMENTS, batch.column(0), column)
+                        yield TextBlock(first_row + number * BLOCK_DOCUMENTS, record_batch.column(0), column)
             start = max(start - blocks, 0)
-            first += rows
+            first_row += rows
 
 
 def _arrow_blocks(path: str, column: str, start: int) -> Iterator[DocumentBlock]:
-    first = 0
+    first_row = 0
     with open_file(path) as file, pa.memory_map(path) if is_local(path) else pa.PythonFile(file, "r") as source:
         schema, batches = record_batches(source)
         check_column(path, schema, column)
-        for batch in batches:
-            for row in range(0, batch.num_rows, BLOCK_DOCUMENTS):
+        for record_batch in batches:
+            for row in range(0, record_batch.num_rows, BLOCK_DOCUMENTS):
                 if start:
                     start -= 1
                 else:
-                    yield TextBlock(first + row, batch.column(column).slice(row, BLOCK_DOCUMENTS), column)
-            first += batch.num_rows
+                    yield TextBlock(first_row + row, record_batch.column(column).slice(row, BLOCK_DOCUMENTS), column)
+            first_row += record_batch.num_rows
 
 
 def record_batches(source: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

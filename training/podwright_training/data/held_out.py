@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-HELD_OUT_SHARE = 0.01  # of the documents, where a dataset has no validation split
+HELD_OUT_SHARE = 0.01  # A dataset without a validation split holds out this share of its documents.
 
 
 def is_held_out(content: bytes, share: float = HELD_OUT_SHARE) -> bool:

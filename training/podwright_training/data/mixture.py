@@ -15,10 +15,10 @@ import yaml
 from podwright_training.config import dataset_lists
 from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
 from podwright_training.regular_file import read_text
 
-LIMIT_BYTES = 16 << 20  # of a text that people write
+LIMIT_BYTES = 16 << 20  # Texts that people write are far smaller.
 
 Entries = Iterator[tuple[str, dict[str, Any]]]
 
@@ -51,29 +51,29 @@ class Source:
 KEYS = tuple(item.name for item in fields(Source) if item.name != "name")
 
 
-def sources_of(options: TrainConfig) -> list[Source]:
+def sources_of(config: TrainConfig) -> list[Source]:
     """Return the sources in ``data_mixture``, or the single source ``dataset``.
 
     Raises:
         DataError: With every problem of the mixture, one per line.
     """
-    if options.data_mixture is None:
-        return [_source(options, "dataset", {})]
-    return _sources(options, "data_mixture", _split_text, KEYS)
+    if config.data_mixture is None:
+        return [_source(config, "dataset", {})]
+    return _sources(config, "data_mixture", _split_text, KEYS)
 
 
-def validation_sources_of(options: TrainConfig) -> list[Source]:
+def validation_sources_of(config: TrainConfig) -> list[Source]:
     """Return the datasets of ``validation_datasets``, with the dataset's folder and column where they name no other.
 
     Raises:
         DataError: With every problem, one per line.
     """
-    given = options.validation_datasets
-    if given is None:
+    option_value = config.validation_datasets
+    if option_value is None:
         return []
-    if given == EACH_SOURCE:
-        return sources_of(options)
-    return _sources(options, "validation_datasets", _split_names, ("dataset", "dataset_config_name", "text_column"))
+    if option_value == EACH_SOURCE:
+        return sources_of(config)
+    return _sources(config, "validation_datasets", _split_names, ("dataset", "dataset_config_name", "text_column"))
 
 
 class Mixture:
@@ -111,22 +111,26 @@ class Mixture:
         return counted
 
 
-def _sources(options: TrainConfig, option: str, split: Callable[[str], Entries], known: Sequence[str]) -> list[Source]:
+def _sources(
+    config: TrainConfig, option: str, split: Callable[[str], Entries], allowed_keys: Sequence[str]
+) -> list[Source]:
     """Return the sources that an option names, in a YAML file or in a text that ``split`` parses."""
-    text: str = getattr(options, option)
+    text: str = getattr(config, option)
     file = Path(text) if text.endswith(YAML_SUFFIXES) else None
-    given = _read_yaml(file, option) if file else dict(split(text))
-    problems = [problem for name, values in given.items() for problem in _problems(name, values, known)]
+    values_by_name = _read_yaml(file, option) if file else dict(split(text))
+    problems = [problem for name, values in values_by_name.items() for problem in _problems(name, values, allowed_keys)]
     if file and not problems:
-        given = {name: {**values, "dataset": _beside(file, values["dataset"])} for name, values in given.items()}
-        problems += [problem for name, values in given.items() for problem in _not_beside(file, name, values)]
-    if problems or not given:
+        values_by_name = {
+            name: {**values, "dataset": _beside(file, values["dataset"])} for name, values in values_by_name.items()
+        }
+        problems += [problem for name, values in values_by_name.items() for problem in _not_beside(file, name, values)]
+    if problems or not values_by_name:
         raise DataError("\n".join(f"{option} {text}: {line}" for line in problems or ["no dataset given"]))
-    return [_source(options, str(name), values) for name, values in given.items()]
+    return [_source(config, str(name), values) for name, values in values_by_name.items()]
 
 
 def _beside(file: Path, dataset: str) -> str:
-    """Return the dataset of a YAML file: relative paths are relative to it, and the same from every folder."""
+    """Return a dataset that a YAML file names: relative paths start at the file's folder."""
     path = file.absolute().parent / dataset
     return str(path) if "://" not in dataset and path.exists() else dataset
 
@@ -141,15 +145,15 @@ def _not_beside(file: Path, name: object, values: Mapping[str, Any]) -> Iterator
         )
 
 
-def _source(options: TrainConfig, name: str, values: Mapping[str, Any]) -> Source:
+def _source(config: TrainConfig, name: str, values: Mapping[str, Any]) -> Source:
     inherited = {
-        "dataset": options.dataset,
-        "dataset_config_name": options.dataset_config_name,
-        "text_column": options.text_column,
-        "max_epochs": options.max_epochs,
+        "dataset": config.dataset,
+        "dataset_config_name": config.dataset_config_name,
+        "text_column": config.text_column,
+        "max_epochs": config.max_epochs,
     }
     source = Source(**{"name": name, **inherited, **values})
-    return replace(source, weight=source.weight ** (1 / options.mixture_temperature))
+    return replace(source, weight=source.weight ** (1 / config.mixture_temperature))
 
 
 def _read_yaml(path: Path, option: str) -> dict[str, Any]:
@@ -181,12 +185,12 @@ def _split_names(text: str) -> Entries:
         yield name, {"dataset": dataset}
 
 
-def _problems(name: object, values: object, known: Sequence[str]) -> Iterator[str]:
+def _problems(name: object, values: object, allowed_keys: Sequence[str]) -> Iterator[str]:
     if not isinstance(values, dict):
-        yield f"{name}: got {values!r}, need a mapping with {', '.join(known)}"
+        yield f"{name}: got {values!r}, need a mapping with {', '.join(allowed_keys)}"
         return
-    for key in values.keys() - set(known):
-        yield f"{name}: unknown key {key}; keys: {', '.join(known)}"
+    for key in values.keys() - set(allowed_keys):
+        yield f"{name}: unknown key {key}; keys: {', '.join(allowed_keys)}"
     dataset = values.get("dataset")
     if not dataset:
         yield f"{name or 'an entry'}: no dataset"

@@ -20,10 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-WINDOWS_BYTES = 64 << 20  # of all streams together: file bytes whose documents are in memory and shuffled
-LEAST_WINDOW_BYTES, MOST_WINDOW_BYTES = 256 << 10, 16 << 20  # of one stream
+WINDOWS_BYTES = 64 << 20  # File bytes whose documents are in memory and shuffled, in all streams together.
+# A window of one stream has at least and at most this size.
+LEAST_WINDOW_BYTES, MOST_WINDOW_BYTES = 256 << 10, 16 << 20
 UNITS_PER_WINDOW = 8
-UNITS_PER_STREAM = 64  # of small data: more units, of fewer documents
+UNITS_PER_STREAM = 64  # Small data is divided into more units, of fewer documents.
 LEAST_UNIT_BYTES = 256
 MOST_UNITS = 1 << 20  # 24 MB of memory for an epoch's line
 
@@ -82,10 +83,10 @@ class ReadingOrder:
         units, ends = _line(self, epoch)
         place = int(np.searchsorted(ends, begin, side="right"))
         while begin < end:
-            file, first, size = self._unit(int(units[place]))
+            file, unit_offset, size = self._unit(int(units[place]))
             unit_begin = int(ends[place]) - size
             stop = min(end, unit_begin + size)
-            yield Span(file, first + begin - unit_begin, first + stop - unit_begin)
+            yield Span(file, unit_offset + begin - unit_begin, unit_offset + stop - unit_begin)
             begin, place = stop, place + 1
 
     def _part(self, stream: int, epoch: int) -> tuple[int, int]:
@@ -96,8 +97,8 @@ class ReadingOrder:
     def _unit(self, unit: int) -> tuple[int, int, int]:
         """Return a unit's file, and the unit's first byte and size there."""
         file = int(np.searchsorted(self._first_units, unit, side="right")) - 1
-        first = (unit - int(self._first_units[file])) * self.unit_bytes
-        return file, first, int(self._unit_sizes[unit])
+        unit_offset = (unit - int(self._first_units[file])) * self.unit_bytes
+        return file, unit_offset, int(self._unit_sizes[unit])
 
     @cached_property
     def _first_units(self) -> NDArray[np.int64]:
@@ -115,9 +116,9 @@ class ReadingOrder:
     def _unit_sizes(self) -> NDArray[np.int64]:
         sizes = np.full(sum(self._unit_counts), self.unit_bytes, dtype=np.int64)
         last_units = np.cumsum(self._unit_counts) - 1
-        for size, count, last in zip(self.sizes, self._unit_counts, last_units, strict=True):
+        for size, count, last_unit in zip(self.sizes, self._unit_counts, last_units, strict=True):
             if count:
-                sizes[last] = size - (count - 1) * self.unit_bytes
+                sizes[last_unit] = size - (count - 1) * self.unit_bytes
         return sizes
 
 

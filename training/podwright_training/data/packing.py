@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from podwright_training.data.corpus import Corpus, Position
-from podwright_training.data.faults import Fault, Faults
+from podwright_training.data.bad_data import Fault, Faults
+from podwright_training.data.corpus import Corpus, DataPosition
+from podwright_training.data.document_encoder import Encoder
 from podwright_training.data.mixture import Mixture
-from podwright_training.data.tokenizer import Encoder
 
 READING_THREADS = 8
-LEAST_TOKENS = 2  # of a sequence: the first one is not predicted
+LEAST_TOKENS = 2  # A sequence's first token is not predicted.
 
 
 class Packed(NamedTuple):
-    """A sequence, and its stream's position after it."""
+    """A packed sequence, and the position of its stream behind the sequence."""
 
     tokens: NDArray[np.uint32]
-    length: int  # of the tokens; the sequence is padded behind them
+    length: int  # number of tokens; the sequence is padded behind them
     source: int
-    position: Position
+    position: DataPosition
     faults: tuple[Fault, ...]  # met since the one before
 
 
@@ -43,15 +43,17 @@ class Recipe:
     max_bad_records: int
     max_bad_shards: int
 
-    def pack(self, positions: Mapping[int, Sequence[Position]], *, first: int, step: int) -> Iterator[Packed]:
-        """Yield the sequences of some streams without end: those they own of ``first``, ``first + step`` ….
+    def pack(
+        self, positions: Mapping[int, Sequence[DataPosition]], *, first_sequence: int, step: int
+    ) -> Iterator[Packed]:
+        """Yield some streams' sequences without end: those they own of ``first_sequence``, ``first_sequence + step`` ….
 
         When a stream has read a source ``max_epochs`` times, its last sequence of the source is padded, and those after
         it are empty.
 
         Args:
-            positions: Position of each stream, for each source, before ``first``.
-            first: First global sequence to consider.
+            positions: DataPosition of each stream, for each source, before ``first_sequence``.
+            first_sequence: First global sequence to consider.
             step: Distance to the next one.
 
         Raises:
@@ -63,14 +65,14 @@ class Recipe:
                 _Packer(
                     corpus.documents(stream, start, encoder=self.encoder, faults=faults),
                     start,
-                    end=Position(corpus.max_epochs or 0),
+                    end=DataPosition(corpus.max_epochs or 0),
                 )
                 for corpus, start in zip(self.corpora, starts, strict=True)
             ]
             for stream, starts in positions.items()
         }
-        _resume(packer for each in packers.values() for packer in each)
-        for number in count(first, step):
+        _resume(packer for stream_packers in packers.values() for packer in stream_packers)
+        for number in count(first_sequence, step):
             if number % self.streams not in packers:
                 continue
             source = self.mixture.source(number)
@@ -84,14 +86,18 @@ class _Packer:
     """Concatenated tokens of one stream and source, from a position on.
 
     Attributes:
-        position: Position of the next token.
+        position: DataPosition of the next token.
     """
 
-    def __init__(self, documents: Iterator[tuple[Position, NDArray[Any]]], start: Position, *, end: Position) -> None:
+    def __init__(
+        self, documents: Iterator[tuple[DataPosition, NDArray[Any]]], start: DataPosition, *, end: DataPosition
+    ) -> None:
         self.position = start
         self._end = end
         self._documents = documents
-        self._ahead: deque[tuple[Position, NDArray[Any]]] = deque()  # documents with tokens that were not packed yet
+        self._ahead: deque[tuple[DataPosition, NDArray[Any]]] = (
+            deque()
+        )  # documents with tokens that were not packed yet
 
     def read(self) -> bool:
         """Read the next document; return whether there is one."""
@@ -116,8 +122,8 @@ class _Packer:
         self.position = self._next_position()
         return filled
 
-    def _next_position(self) -> Position:
-        """Return the position of the next token, or the end: a token alone is dropped, as nothing predicts it."""
+    def _next_position(self) -> DataPosition:
+        """Return the position of the next token, or the end: a single last token is dropped, as it predicts none."""
         while sum(len(tokens) - position.token for position, tokens in self._ahead) < LEAST_TOKENS:
             if not self.read():
                 self._ahead.clear()
@@ -127,6 +133,6 @@ class _Packer:
 
 def _resume(packers: Iterable[_Packer]) -> None:
     """Find the documents at which the streams continue, in threads: decompressing releases the GIL."""
-    begun = [packer for packer in packers if packer.position != Position()]
+    begun = [packer for packer in packers if packer.position != DataPosition()]
     with ThreadPoolExecutor(READING_THREADS) as pool:
         deque(pool.map(_Packer.read, begun), maxlen=0)  # raises an error of reading

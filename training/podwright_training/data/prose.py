@@ -13,7 +13,7 @@ from podwright_training.errors import UserError
 
 EXTRA = "pip install 'podwright-training[documents]'"
 ROLE = re.compile(r":([\w+.-]+(?::[\w+.-]+)*):`")
-TARGET = re.compile(r"\s*<[^<>]*>$")  # of a role's text: what it links to
+TARGET = re.compile(r"\s*<[^<>]*>$")  # The target of a role's link follows its text.
 
 
 class UnreadableError(ValueError):
@@ -24,7 +24,7 @@ class Reader(NamedTuple):
     """A function that makes prose of a file, paragraphs divided by blank lines, and the library it needs."""
 
     read: Callable[[bytes], str]
-    package: str = ""  # as pip calls it
+    package: str = ""  # name on PyPI
     module: str = ""
 
 
@@ -65,18 +65,24 @@ def rst_to_prose(content: bytes) -> str:
     text = text_to_prose(content)
     for name in set(ROLE.findall(text)):
         if name not in roles._role_registry:  # noqa: SLF001 -- there is no other way to ask
-            roles.register_local_role(name, _role)  # as Sphinx's, which docutils does not know
+            roles.register_local_role(name, _role)  # docutils does not know Sphinx's roles.
     settings = {
         "_disable_config": True, "file_insertion_enabled": False, "raw_enabled": False,
         "report_level": 5, "halt_level": 5,
     }  # fmt: skip
     document = publish_doctree(text, settings_overrides=settings)
-    left_out = (nodes.literal_block, nodes.comment, nodes.table, nodes.system_message, nodes.substitution_definition)
-    for node in list(document.findall(lambda node: isinstance(node, left_out))):
+    excluded_nodes = (
+        nodes.literal_block,
+        nodes.comment,
+        nodes.table,
+        nodes.system_message,
+        nodes.substitution_definition,
+    )
+    for node in list(document.findall(lambda node: isinstance(node, excluded_nodes))):
         if node.parent is not None:
             node.parent.remove(node)
-    kept = document.findall(lambda node: isinstance(node, (nodes.title, nodes.subtitle, nodes.paragraph)))
-    return "\n\n".join(node.astext() for node in kept)
+    prose_nodes = document.findall(lambda node: isinstance(node, (nodes.title, nodes.subtitle, nodes.paragraph)))
+    return "\n\n".join(node.astext() for node in prose_nodes)
 
 
 def _role(_name: str, rawtext: str, text: str, *_: object, **__: object) -> tuple[list[object], list[object]]:

@@ -15,7 +15,7 @@ from huggingface_hub import HfFileSystem
 from huggingface_hub.errors import EntryNotFoundError
 from pyarrow import fs
 
-from podwright_training.data.faults import DataError, first_line
+from podwright_training.data.bad_data import DataError, first_line
 from podwright_training.data.hub_client import HubConnectionError
 from podwright_training.data.schemes import HUB, S3
 
@@ -48,18 +48,18 @@ def list_hub(dataset: str, folder: str) -> dict[str, str]:
 def list_s3(dataset: str, folder: str) -> dict[str, str]:
     """List the files under ``s3://bucket/folder``, as ``storage.list_files``."""
     root = dataset.removeprefix(S3)
-    where = fs.FileSelector(f"{root}/{folder}".rstrip("/"), recursive=True, allow_not_found=True)
-    found = retry(lambda: _s3(dataset).get_file_info(where), dataset)
-    files = (info.path for info in found if info.type == fs.FileType.File)
+    selector = fs.FileSelector(f"{root}/{folder}".rstrip("/"), recursive=True, allow_not_found=True)
+    entries = retry(lambda: _s3(dataset).get_file_info(selector), dataset)
+    files = (info.path for info in entries if info.type == fs.FileType.File)
     return {path.removeprefix(f"{root}/"): f"{S3}{path}" for path in files}
 
 
 def sizes_on_s3(files: Sequence[str]) -> dict[str, int]:
     """Return the bytes of each file, from one listing of the folder that has them all."""
     folder = os.path.commonpath([path.removeprefix(S3).rsplit("/", 1)[0] for path in files])
-    where = fs.FileSelector(folder, recursive=True)
-    found = retry(lambda: _s3(files[0]).get_file_info(where), f"{S3}{folder}")
-    sizes = {f"{S3}{info.path}": int(info.size) for info in found if info.type == fs.FileType.File}
+    selector = fs.FileSelector(folder, recursive=True)
+    entries = retry(lambda: _s3(files[0]).get_file_info(selector), f"{S3}{folder}")
+    sizes = {f"{S3}{info.path}": int(info.size) for info in entries if info.type == fs.FileType.File}
     return _sizes_of(files, sizes)
 
 

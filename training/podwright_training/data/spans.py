@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from podwright_training.data.faults import BadShardError, DataError
+from podwright_training.data.bad_data import BadShardError, DataError
 from podwright_training.data.formats import (
     CHUNK_BYTES,
     LINE_BYTES,
@@ -37,7 +37,7 @@ from podwright_training.data.token_shards import TokenShard
 
 DIVISIBLE = frozenset((".json", ".jsonl", TOKENS))  # formats that can be read from any place at no cost
 WHOLE_BYTES = 4 << 20  # a compressed file up to this size is decompressed whole for each window that it is in
-PIECE_BYTES = 16 << 10  # of a larger one: the precision of places
+PIECE_BYTES = 16 << 10  # Places in a larger file are this precise.
 BEYOND_BYTES = 16 << 10  # read with a span, for the end of its last line
 LONG_LINE_BYTES = 1 << 20  # read at a time of a longer line
 COUNTED_BYTES = 1 << 30  # a broken line is named by its number if no more bytes are before it
@@ -50,7 +50,7 @@ class SpanReader(ABC):
 
     @abstractmethod
     def read(self, begin: int, end: int) -> Iterator[DocumentBlock]:
-        """Yield the documents that begin in a span; errors of decoding come after what is intact before them."""
+        """Yield the documents that begin in a span; a decoding error is raised after the intact documents before it."""
 
     def close(self) -> None:  # noqa: B027 - most have no file open between reads
         """Close the file; documents already read stay valid."""
@@ -129,8 +129,8 @@ class _WholeReader(SpanReader):
 
     def read(self, begin: int, end: int) -> Iterator[DocumentBlock]:
         content, error = self._decompress()
-        first, last = (place * len(content) // self._size for place in (begin, end))
-        lines = list(_lines_between(io.BytesIO(content), first, last))
+        content_begin, content_end = (place * len(content) // self._size for place in (begin, end))
+        lines = list(_lines_between(io.BytesIO(content), content_begin, content_end))
         yield _LineBlock(lines, self._column, self._number_of)
         if error:
             raise error
@@ -162,7 +162,7 @@ class _SequentialReader(SpanReader):
         self._file = open_file(self._path)
         self._lines = self._numbered()
         self._next: tuple[int, int, bytes] | None = None  # place, number and content of a line behind the last span
-        self._end = 0  # of the last span
+        self._end = 0  # end of the last span
 
     def read(self, begin: int, end: int) -> Iterator[DocumentBlock]:
         if begin < self._end:
@@ -193,19 +193,19 @@ class _SequentialReader(SpanReader):
         begun: list[bytes] = []  # pieces of a line whose end was not read yet
         place, number, size = 0, 1, 0
         while chunk := read(CHUNK_BYTES):
-            first, *others = chunk.split(b"\n")
+            line_end, *following = chunk.split(b"\n")
             if size <= LINE_BYTES:
-                begun.append(first)
-                size += len(first)
-            if others:
-                *lines, last = others
+                begun.append(line_end)
+                size += len(line_end)
+            if following:
+                *lines, open_line = following
                 yield place, number, b"".join(begun)
                 place = pieces.place
                 for line in lines:
                     number += 1
                     yield place, number, line
                 number += 1
-                begun, size = [last], len(last)
+                begun, size = [open_line], len(open_line)
         if size:
             yield place, number, b"".join(begun)
 
@@ -214,7 +214,7 @@ class _SequentialReader(SpanReader):
 
 
 class _Pieces(io.RawIOBase):
-    """A file read in pieces of one size, whatever reads it asks for.
+    """A file read in pieces of one size, whatever size a caller requests.
 
     Attributes:
         place: First byte of the last piece.
@@ -256,8 +256,8 @@ class _TokenReader(_RowReader):
         check_tokenizer(path, self._shard, tokenizer)
 
     def read(self, begin: int, end: int) -> Iterator[DocumentBlock]:
-        first, stop = self._rows_between(begin, end, len(self._shard))
-        yield TokenBlock(first, self._shard, stop - first)
+        first_row, stop = self._rows_between(begin, end, len(self._shard))
+        yield TokenBlock(first_row, self._shard, stop - first_row)
 
 
 class _ParquetReader(_RowReader):
@@ -274,17 +274,17 @@ class _ParquetReader(_RowReader):
         groups = (self._file.metadata.row_group(group) for group in range(self._file.num_row_groups))
         self._group_begins = [0, *accumulate(group.num_rows for group in groups)]
         self._group = -1
-        self._begin = 0  # of the texts
+        self._begin = 0  # row of the first text
         self._texts: pa.Array = pa.array([], pa.string())
         self._following: Iterator[pa.RecordBatch] = iter(())
 
     def read(self, begin: int, end: int) -> Iterator[DocumentBlock]:
-        first, stop = self._rows_between(begin, end, self._group_begins[-1])
-        while first < stop:
-            self._seek(first)
-            texts = self._texts.slice(first - self._begin, stop - first)
-            yield TextBlock(first, texts, self._column)
-            first += len(texts)
+        first_row, stop = self._rows_between(begin, end, self._group_begins[-1])
+        while first_row < stop:
+            self._seek(first_row)
+            texts = self._texts.slice(first_row - self._begin, stop - first_row)
+            yield TextBlock(first_row, texts, self._column)
+            first_row += len(texts)
 
     def _seek(self, row: int) -> None:
         """Decode the batch that has a row."""
@@ -293,13 +293,13 @@ class _ParquetReader(_RowReader):
             self._group, self._begin = group, self._group_begins[group]
             self._texts = self._texts.slice(0, 0)
             self._following = self._file.iter_batches(row_groups=[group], columns=[self._column], use_threads=False)
-        self._group = -1  # until the batch is decoded: a damaged group is begun anew by whoever reads behind the damage
+        self._group = -1  # If the group is damaged, whoever reads behind the damage decodes it anew.
         while row >= self._begin + len(self._texts):
             self._begin += len(self._texts)
-            batch = next(self._following, None)
-            if batch is None:
+            record_batch = next(self._following, None)
+            if record_batch is None:
                 raise BadShardError(f"truncated or damaged (row group {group} has fewer rows than the file's end says)")
-            self._texts = batch.column(0)
+            self._texts = record_batch.column(0)
         self._group = group
 
     def close(self) -> None:
@@ -318,18 +318,18 @@ class _ArrowReader(_RowReader):
             schema, batches = record_batches(source)
             check_column(path, schema, column)
             try:
-                self._parts.extend(batch.column(column) for batch in batches)
-            except (pa.ArrowException, OSError) as error:  # what is before the damage is whole
+                self._parts.extend(record_batch.column(column) for record_batch in batches)
+            except (pa.ArrowException, OSError) as error:  # The batches before the damage are intact.
                 self._error = error
         self._begins = [0, *accumulate(map(len, self._parts))]
 
     def read(self, begin: int, end: int) -> Iterator[DocumentBlock]:
-        first, stop = self._rows_between(begin, end, self._begins[-1])
-        while first < stop:
-            part = bisect_right(self._begins, first) - 1
-            texts = self._parts[part].slice(first - self._begins[part], stop - first)
-            yield TextBlock(first, texts, self._column)
-            first += len(texts)
+        first_row, stop = self._rows_between(begin, end, self._begins[-1])
+        while first_row < stop:
+            part = bisect_right(self._begins, first_row) - 1
+            texts = self._parts[part].slice(first_row - self._begins[part], stop - first_row)
+            yield TextBlock(first_row, texts, self._column)
+            first_row += len(texts)
         if self._error:
             raise self._error
 
@@ -352,12 +352,12 @@ def _lines_between(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[int, 
 
 
 def _to_line_end(file: BinaryIO, size: int) -> bytes:
-    """Return what follows of a line of which ``size`` bytes were read, up to its end or its limit."""
+    """Return the remainder of a line of which ``size`` bytes were read, up to its end or its limit."""
     pieces: list[bytes] = []
     while size <= LINE_BYTES and (piece := file.read(LONG_LINE_BYTES)):
-        first, *others = piece.split(b"\n", 1)
-        pieces.append(first)
-        size += len(first)
-        if others:
+        line_end, *following = piece.split(b"\n", 1)
+        pieces.append(line_end)
+        size += len(line_end)
+        if following:
             break
     return b"".join(pieces)

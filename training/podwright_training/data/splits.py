@@ -11,20 +11,20 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from podwright_training.data import card
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
 from podwright_training.data.formats import FORMATS, Document, format_of
 from podwright_training.data.held_out import is_held_out
 from podwright_training.data.schemes import S3
 from podwright_training.data.storage import Listing, is_local, list_files, read_pieces, shared, sizes_of
 
-SPLITS = ("train", "validation")  # of token shards and curated folders
-WORDS = {  # what names the split in the name of a file or folder, as on the Hugging Face hub
+SPLITS = ("train", "validation")  # Token shards and curated folders have these.
+WORDS = {  # Words that name the split in a file's or folder's name, as on the Hugging Face hub.
     "train": frozenset(("train", "training")),
     "validation": frozenset(("validation", "valid", "val", "dev")),
     "test": frozenset(("test", "testing", "eval", "evaluation")),
 }
-SAMPLED_SHARDS = 256  # whose bytes are part of a split's fingerprint
-SAMPLES = 8  # of each, from its first to its last byte
+SAMPLED_SHARDS = 256  # Bytes of this many shards are part of a split's fingerprint.
+SAMPLES = 8  # Each shard's samples range from its first to its last byte.
 SAMPLE_BYTES = 4096
 SAMPLERS = 32  # requests to a store at a time
 NOT_DATA = frozenset(("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "tokenizer.json"))
@@ -32,7 +32,7 @@ NOT_DATA = frozenset(("dataset_info.json", "dataset_infos.json", "dataset_dict.j
 
 @dataclass(frozen=True)
 class Split:
-    """Shards of a split, and which of their documents belong to it.
+    """Shards of a split, and the rule by which their documents belong to the split.
 
     Attributes:
         names: Paths in the dataset, sorted.
@@ -58,7 +58,7 @@ class Split:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Return the bytes of each shard; the first rank asks for them, for all."""
+        """Return the bytes of each shard; the first rank looks them up for all ranks."""
         listed = shared(f"sizes of {self.files[0]} and {self.digest}", self._list_sizes)
         return tuple(int(listed[file]) for file in self.files)
 
@@ -127,8 +127,8 @@ def _split_of(path: PurePosixPath) -> str:
     """Return the split named by the last matching part of ``path``; empty if no part matches."""
     for part in reversed(path.parts):
         words = set(re.split(r"[^a-z]+", part.lower()))
-        for split, known in WORDS.items():
-            if words & known:
+        for split, split_words in WORDS.items():
+            if words & split_words:
                 return split
     return ""
 
@@ -150,6 +150,6 @@ def _nothing(dataset: str, folder: str, split: str, files: dict[str, str]) -> st
         )
     if not files:
         return f"dataset {dataset!r} does not exist or is empty"
-    where = f"folder {folder!r} (dataset_config_name) of dataset {dataset!r}" if folder else f"dataset {dataset!r}"
+    place = f"folder {folder!r} (dataset_config_name) of dataset {dataset!r}" if folder else f"dataset {dataset!r}"
     suffixes = sorted({PurePosixPath(name).suffix or "no suffix" for name in files})
-    return f"{where} has no file for {split} in a known format ({' '.join(FORMATS)}); found {' '.join(suffixes)}"
+    return f"{place} has no file for {split} in a known format ({' '.join(FORMATS)}); found {' '.join(suffixes)}"

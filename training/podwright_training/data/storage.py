@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
 from podwright_training.data.schemes import HUB, S3
 from podwright_training.regular_file import open_regular
 
@@ -43,14 +43,14 @@ def files_below(folder: Path) -> Iterator[Path]:
 
     A link to a folder around this one is not followed: its other files belong to others.
     """
-    seen: set[str] = set()
+    visited: set[str] = set()
     root = Path(os.path.realpath(folder))
     for name, folders, files in os.walk(folder, followlinks=True):
-        here = os.path.realpath(name)
-        if here in seen or Path(here) in root.parents:
+        real_path = os.path.realpath(name)
+        if real_path in visited or Path(real_path) in root.parents:
             folders.clear()
             continue
-        seen.add(here)
+        visited.add(real_path)
         folders.sort()
         paths = (Path(name) / file for file in sorted(files))
         yield from (path for path in paths if path.is_file() or path.is_symlink())

@@ -25,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.corpus import Corpus, Position
-from podwright_training.data.faults import DataError, Faults
+from podwright_training.data.bad_data import DataError, Faults
+from podwright_training.data.corpus import Corpus, DataPosition
+from podwright_training.data.document_encoder import Encoder, load_tokenizer
 from podwright_training.data.mixture import Mixture, Source, sources_of
 from podwright_training.data.packing import READING_THREADS, Packed, Recipe
 from podwright_training.data.splits import find_split
-from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.data.workers import Worker
 
 if TYPE_CHECKING:  # they take seconds to import; worker processes do without
@@ -47,7 +47,7 @@ OTHER_ORDER = (
 
 
 def open_stream(
-    options: TrainConfig,
+    config: TrainConfig,
     *,
     split: str,
     tokenizer: str | PreTrainedTokenizerBase,
@@ -57,26 +57,26 @@ def open_stream(
     source: Source | None = None,
     checked: bool = False,
 ) -> PackedStream:
-    """Open the stream of ``split`` that ``options`` describe, or that of one source; raise as ``PackedStream`` does.
+    """Open the stream of ``split`` that ``config`` describes, or that of one source; raise as ``PackedStream`` does.
 
     ``max_epochs`` ends training; a validation that is larger than its split repeats it.
     """
     training = split == "train"
-    sources = [source] if source else sources_of(options)
+    sources = [source] if source else sources_of(config)
     return PackedStream(
-        sources if training else [replace(each, max_epochs=None) for each in sources],
+        sources if training else [replace(source, max_epochs=None) for source in sources],
         split=split,
         tokenizer=tokenizer,
-        context_width=options.max_context_width,
+        context_width=config.max_context_width,
         rank=rank,
         world_size=world_size,
         local_batch_size=local_batch_size,
-        streams=options.data_streams,
-        seed=options.seed if training else VALIDATION_SEED,
-        workers=options.data_workers if training else 0,
-        document_mask=options.document_mask,
-        max_bad_records=options.max_bad_records,
-        max_bad_shards=options.max_bad_shards,
+        streams=config.data_streams,
+        seed=config.seed if training else VALIDATION_SEED,
+        workers=config.data_workers if training else 0,
+        document_mask=config.document_mask,
+        max_bad_records=config.max_bad_records,
+        max_bad_shards=config.max_bad_shards,
         checked=checked,
     )
 
@@ -152,9 +152,9 @@ class PackedStream:
         self._document_mask = document_mask
         self._workers = min(workers, streams // world_size)
         self.faults = Faults(max_bad_records, max_bad_shards)
-        self._positions = {stream: [Position()] * len(sources) for stream in range(rank, streams, world_size)}
+        self._positions = {stream: [DataPosition()] * len(sources) for stream in range(rank, streams, world_size)}
         self._sequences = 0  # drawn by all ranks
-        self._drawn = [0] * len(sources)  # of them, those of each source
+        self._drawn = [0] * len(sources)  # sequences of each source
         self._last = range(0)
         self._running: list[Worker] = []
         self._makers: list[Iterator[Packed]] = []
@@ -185,7 +185,7 @@ class PackedStream:
         batch = Batch(all_BT[:, :-1], all_BT[:, 1:], None if positions is None else torch.from_numpy(positions))
         return batch.counting_first(len(lengths)).counting_tokens([max(length - 1, 0) for length in lengths])
 
-    def check_streams(self, most: int) -> None:
+    def check_streams(self, stream_count: int) -> None:
         """Read the first documents of ``most`` of this rank's streams in each source.
 
         They are read side by side: of remote data each costs the requests with which training begins it too.
@@ -197,9 +197,9 @@ class PackedStream:
         faults = Faults(recipe.max_bad_records, recipe.max_bad_shards)
 
         def read(corpus: Corpus, stream: int) -> None:
-            next(corpus.documents(stream, Position(), encoder=recipe.encoder, faults=faults), None)
+            next(corpus.documents(stream, DataPosition(), encoder=recipe.encoder, faults=faults), None)
 
-        pairs = list(product(recipe.corpora, islice(self._positions, most)))
+        pairs = list(product(recipe.corpora, islice(self._positions, stream_count)))
         with ThreadPoolExecutor(READING_THREADS) as pool:
             deque(pool.map(read, *zip(*pairs, strict=True)), maxlen=0)  # raises an error of reading
 
@@ -234,23 +234,25 @@ class PackedStream:
     @property
     def sequences_by_source(self) -> dict[str, int]:
         """Return the sequences that all ranks have drawn, by the name of their source."""
-        return {corpus.name: drawn for corpus, drawn in zip(self._recipe.corpora, self._drawn, strict=True)}
+        return {corpus.name: sequences for corpus, sequences in zip(self._recipe.corpora, self._drawn, strict=True)}
 
     def finished_epochs(self) -> list[int]:
         """Return how often this rank's streams have read their documents, summed over them, for each source."""
-        return [sum(each[source].epoch for each in self._positions.values()) for source in range(len(self._drawn))]
+        return [
+            sum(positions[source].epoch for positions in self._positions.values()) for source in range(len(self._drawn))
+        ]
 
     def epochs_read(self) -> list[float]:
         """Return how often this rank's streams have read their documents, as ``finished_epochs``, with fractions."""
         return [
-            sum(corpus.epochs_read(stream, each[source]) for stream, each in self._positions.items())
+            sum(corpus.epochs_read(stream, positions[source]) for stream, positions in self._positions.items())
             for source, corpus in enumerate(self._recipe.corpora)
         ]
 
     def spent_streams(self) -> list[int]:
         """Return how many of this rank's streams have read each source ``max_epochs`` times."""
         return [
-            sum(_is_spent(corpus, each[source].epoch) for each in self._positions.values())
+            sum(_is_spent(corpus, positions[source].epoch) for positions in self._positions.values())
             for source, corpus in enumerate(self._recipe.corpora)
         ]
 
@@ -262,7 +264,10 @@ class PackedStream:
     def is_end(self, state: Mapping[str, Any]) -> bool:
         """Return whether all streams of a state of all ranks have read a source ``max_epochs`` times."""
         positions = state["streams"].values()
-        return any(all(_is_spent(each, there[each.name][0]) for there in positions) for each in self._recipe.corpora)
+        return any(
+            all(_is_spent(corpus, position_by_source[corpus.name][0]) for position_by_source in positions)
+            for corpus in self._recipe.corpora
+        )
 
     def overview(self) -> Iterator[dict[str, Any]]:
         """Yield the size of each source: files, bytes, streams, and about how many tokens and sequences an epoch has.
@@ -287,12 +292,13 @@ class PackedStream:
         """Return this rank's position as JSON values; a checkpoint keeps ``merge_states`` of all ranks."""
         positions = {
             str(stream): {
-                corpus.name: list(position) for corpus, position in zip(self._recipe.corpora, each, strict=True)
+                corpus.name: list(position)
+                for corpus, position in zip(self._recipe.corpora, stream_positions, strict=True)
             }
-            for stream, each in self._positions.items()
+            for stream, stream_positions in self._positions.items()
         }
-        drawn = self.sequences_by_source
-        return {"sequences": self._sequences, "drawn": drawn, **self._identity(), "streams": positions}
+        sequences_by_source = self.sequences_by_source
+        return {"sequences": self._sequences, "drawn": sequences_by_source, **self._identity(), "streams": positions}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly after the last sequence of ``state``, which may come from another world size.
@@ -306,24 +312,27 @@ class PackedStream:
             raise DataError("\n".join(problems))
         self.close()
         self._sequences, self._last = state["sequences"], range(0)
-        drawn = state.get("drawn", {})  # older checkpoints did not count
-        self._drawn = [drawn.get(corpus.name, 0) for corpus in self._recipe.corpora]
+        sequences_by_source = state.get("drawn", {})  # older checkpoints did not count
+        self._drawn = [sequences_by_source.get(corpus.name, 0) for corpus in self._recipe.corpora]
         for stream in self._positions:
-            there = state["streams"][str(stream)]
-            self._positions[stream] = [Position(*there[corpus.name]) for corpus in self._recipe.corpora]
+            position_by_source = state["streams"][str(stream)]
+            self._positions[stream] = [
+                DataPosition(*position_by_source[corpus.name]) for corpus in self._recipe.corpora
+            ]
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """Return why this stream cannot continue from ``state``, one line each."""
-        here = self._identity()
-        if state.get("order") != here["order"]:
+        identity = self._identity()
+        if state.get("order") != identity["order"]:
             return [OTHER_ORDER]
-        contents = state.get("contents", {})  # not of shards on the hub: the same data may be local now
-        state = {**state, "contents": {**here["contents"], **contents}}
-        here["contents"] = {**contents, **here["contents"]}
-        wrong = {key: value for key, value in here.items() if state[key] != value}
+        # A checkpoint has no contents of shards on the hub; the same data may be local now.
+        contents = state.get("contents", {})
+        state = {**state, "contents": {**identity["contents"], **contents}}
+        identity["contents"] = {**contents, **identity["contents"]}
+        wrong = {key: value for key, value in identity.items() if state[key] != value}
         if "contents" in wrong or "shards" in wrong:
             wrong.pop("sizes", None)  # it would be named twice
-        problems = [_difference(key, there=state[key], here=value) for key, value in wrong.items()]
+        problems = [_difference(key, checkpoint_value=state[key], run_value=value) for key, value in wrong.items()]
         lacking = [stream for stream in self._positions if str(stream) not in state["streams"]]
         if lacking and not wrong:
             problems.append(f"the checkpoint's data position lacks stream {lacking[0]}")
@@ -366,40 +375,49 @@ class PackedStream:
             yield packed.tokens, packed.length
         if end > self._sequences:
             new = self._recipe.mixture.counts(range(self._sequences, end))
-            self._drawn = [drawn + more for drawn, more in zip(self._drawn, new, strict=True)]
+            self._drawn = [sequences + more for sequences, more in zip(self._drawn, new, strict=True)]
         self._sequences = end
 
     def _own(self, sequence: int) -> int:
         """Return this rank's first sequence from ``sequence`` on."""
         return sequence + (self._rank - sequence) % self._world_size
 
-    def _start(self, first: int) -> None:
+    def _start(self, first_sequence: int) -> None:
         streams = list(self._positions)
         shares = [
             {stream: self._positions[stream] for stream in streams[worker :: max(self._workers, 1)]}
             for worker in range(max(self._workers, 1))
         ]
         if self._workers:
-            self._running = [Worker(self._recipe, share, first=first, step=self._world_size) for share in shares]
+            self._running = [
+                Worker(self._recipe, share, first_sequence=first_sequence, step=self._world_size) for share in shares
+            ]
             self._makers = [iter(worker) for worker in self._running]
         else:
-            self._makers = [self._recipe.pack(share, first=first, step=self._world_size) for share in shares]
+            self._makers = [
+                self._recipe.pack(share, first_sequence=first_sequence, step=self._world_size) for share in shares
+            ]
 
 
 def _is_spent(corpus: Corpus, epoch: int) -> bool:
     return corpus.max_epochs is not None and epoch >= corpus.max_epochs
 
 
-def _difference(key: str, *, there: Any, here: Any) -> str:
+def _difference(key: str, *, checkpoint_value: Any, run_value: Any) -> str:
+    values = f"{checkpoint_value} in the checkpoint, {run_value} in this run"
     if key == "stream_count":
-        return f"data_streams is {there} in the checkpoint, {here} in this run: a run keeps its data_streams"
+        return f"data_streams is {values}: a run keeps its data_streams"
     if key == "seed":
-        return f"seed is {there} in the checkpoint, {here} in this run: a run keeps its seed, which orders the data"
+        return f"seed is {values}: a run keeps its seed, which orders the data"
     if key == "tokenizer":
-        return f"the tokenizer is another one than the checkpoint's ({there} there, {here} here)"
-    names = ", ".join(name for name in sorted({*there, *here}) if there.get(name) != here.get(name))
-    what = "has other shards" if key == "shards" else "has shards of the same names, but of other content,"
-    return f"data source {names} {what} than in the checkpoint: a run keeps its data; start a new one for other data"
+        return f"the tokenizer is another one than the checkpoint's ({checkpoint_value} there, {run_value} here)"
+    names = ", ".join(
+        name for name in sorted({*checkpoint_value, *run_value}) if checkpoint_value.get(name) != run_value.get(name)
+    )
+    difference = "has other shards" if key == "shards" else "has shards of the same names, but of other content,"
+    return (
+        f"data source {names} {difference} than in the checkpoint: a run keeps its data; start a new one for other data"
+    )
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from podwright_training.data.faults import BadRecordError, BadShardError, DataError, first_line
+from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, first_line
 from podwright_training.data.storage import is_local
 
 SUFFIX = ".safetensors"
@@ -69,10 +69,10 @@ class TokenShard(Sequence[NDArray[Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         try:
-            first, end = self._offsets[index : index + 2].tolist()
-            is_inside = 0 <= first <= end <= self.token_count
+            begin, end = self._offsets[index : index + 2].tolist()
+            is_inside = 0 <= begin <= end <= self.token_count
             # safetensors cuts nothing of an empty tensor
-            tokens = self._tokens[first:end] if is_inside and end > first else np.empty(0, dtype=np.uint16)
+            tokens = self._tokens[begin:end] if is_inside and end > begin else np.empty(0, dtype=np.uint16)
             is_intact = is_inside and _crc32(tokens) == self._crc32[index : index + 1].item()
         except SafetensorError as error:
             raise BadRecordError(f"cannot be read ({first_line(error)})") from error

@@ -14,8 +14,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from podwright_training.data.corpus import Position
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
+from podwright_training.data.corpus import DataPosition
 from podwright_training.data.packing import Packed, Recipe
 from podwright_training.errors import UserError
 
@@ -28,14 +28,18 @@ IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Slurm sends
 class Worker:
     """Process that packs some of the streams. It ends with ``close``, or when its pipe has no reader."""
 
-    def __init__(self, recipe: Recipe, positions: Mapping[int, Sequence[Position]], *, first: int, step: int) -> None:
+    def __init__(
+        self, recipe: Recipe, positions: Mapping[int, Sequence[DataPosition]], *, first_sequence: int, step: int
+    ) -> None:
         # spawn: a fork of a process with threads (CUDA's, gloo's, the tokenizer's) may hang
         context = multiprocessing.get_context("spawn")
         self._pipe, sender = context.Pipe(duplex=False)
         _widen(self._pipe)
-        self._process = context.Process(target=_work, args=(sender, recipe, positions, first, step), daemon=True)
+        self._process = context.Process(
+            target=_work, args=(sender, recipe, positions, first_sequence, step), daemon=True
+        )
         with _blocked([signal.SIGUSR1]):
-            resource_tracker.ensure_running()  # which unblocks the other two, and would do so below
+            resource_tracker.ensure_running()  # Its start unblocks the other two signals: it must not start below.
         with _blocked(IGNORED_SIGNALS):  # the process inherits that until it ignores them: it must not die as it starts
             self._process.start()
         sender.close()
@@ -85,13 +89,15 @@ def _death(process: SpawnProcess) -> str:
     return f"data worker {process.pid} died with exit status {status}; see its output above"
 
 
-def _work(pipe: Connection, recipe: Recipe, positions: Mapping[int, Sequence[Position]], first: int, step: int) -> None:
+def _work(
+    pipe: Connection, recipe: Recipe, positions: Mapping[int, Sequence[DataPosition]], first_sequence: int, step: int
+) -> None:
     """Run the worker: one core, no torch."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
-        for packed in recipe.pack(positions, first=first, step=step):
+        for packed in recipe.pack(positions, first_sequence=first_sequence, step=step):
             pipe.send(packed)
     except UserError as error:
         with suppress(BrokenPipeError):

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from podwright_training.batch import Batch
 from podwright_training.config.parallel_dims import ParallelDims, vocabulary_shares
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.dry_run import gpu, memory
-from podwright_training.dry_run.compilation import Compilation, Compiler
+from podwright_training.dry_run import device_memory, gpu
+from podwright_training.dry_run.graph_capture import Compilation, Compiler
 from podwright_training.dry_run.recorder import Collective, Recorder, Traffic
 from podwright_training.model import Head, LlamaForCausalLM, experts
 from podwright_training.optim import Optimizers
@@ -40,7 +40,7 @@ class RankStep:
         kind: which ranks it stands for.
         sequences: those of one step in the rank's share of the data.
         parameters: those in the rank's shards.
-        memory_bytes: of the device at the peak of the step, by category (``memory.CATEGORIES``).
+        memory_bytes: of the device at the peak of the step, by category (``device_memory.CATEGORIES``).
         saved_bytes: of a checkpoint that the rank writes at most, wherever they are kept; ranks with the same shards
             divide them.
         collectives: of one step.
@@ -70,45 +70,45 @@ class RankStep:
         return sum(self.memory_bytes.values())
 
 
-def kinds(options: TrainConfig, world_size: int) -> dict[int, str]:
+def kinds(config: TrainConfig, world_size: int) -> dict[int, str]:
     """Return one rank of each kind: ranks differ by their pipeline stages only.
 
     Of a V, the rank at its tip has no end of the model, but keeps most: it waits longest for the gradients of weights.
     """
-    stages = options.pipeline_parallel
+    stages = config.pipeline_parallel
     if stages == 1:
         return {0: "all ranks"}
     stage_ranks = world_size // stages
-    in_a_v = options.pipeline_schedule == "zero_bubble_v"
+    in_a_v = config.pipeline_schedule == "zero_bubble_v"
     first_name, last_name = ("first and last stage", "innermost stages") if in_a_v else ("first stage", "last stage")
     name_by_rank = {0: first_name, stage_ranks: "middle stages", (stages - 1) * stage_ranks: last_name}
     return name_by_rank if stages > 2 else {0: first_name, stage_ranks: last_name}  # noqa: PLR2004 - ends only
 
 
-def run(options: TrainConfig, ranks: Ranks, kind: str) -> RankStep:
+def run(config: TrainConfig, ranks: Ranks, kind: str) -> RankStep:
     """Take two steps as ``ranks.rank`` of a job and record the second; the first allocates lasting memory.
 
     With ``compile`` both are compiled, and a third that is not is recorded: a graph's operations, one by one, would
     keep what a fused kernel does not write.
     """
-    device = torch.device("cpu") if options.device == "cpu" else gpu.register()
+    device = torch.device("cpu") if config.device == "cpu" else gpu.register()
     backend = f"cpu:fake,{device.type}:fake" if device.type != "cpu" else "fake"
     dist.init_process_group(backend, store=FakeStore(), rank=ranks.rank, world_size=ranks.world_size)
     try:
-        return _run(options, ranks, kind, device)
+        return _run(config, ranks, kind, device)
     finally:
         dist.destroy_process_group()
 
 
-def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) -> RankStep:
+def _run(config: TrainConfig, ranks: Ranks, kind: str, device: torch.device) -> RankStep:
     began = time.monotonic()
-    dims = ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
+    dims = ParallelDims.of(config, world_size=ranks.world_size, nodes=ranks.nodes)
     meshes = Meshes.of(dims, device.type)  # real tensors: their numbers are ranks
-    recorder = Recorder(device.type, _groups(meshes), words=options.vocab_size // vocabulary_shares(options))
+    recorder = Recorder(device.type, _groups(meshes), words=config.vocab_size // vocabulary_shares(config))
     # in this thread, so that a backward pass has the trainer's lines on its stack
     one_thread = torch.autograd.set_multithreading_enabled(False)
     compiler = Compiler()
-    capturing = compiler.capturing() if options.compile else nullcontext()
+    capturing = compiler.capturing() if config.compile else nullcontext()
     with (
         capturing,
         one_thread,
@@ -116,31 +116,31 @@ def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) ->
         recorder.watching(),
         _without_values(recorder),
     ):
-        parallel = ParallelModel(options, ranks, device, meshes=meshes)
+        parallel = ParallelModel(config, ranks, device, meshes=meshes)
         parameters = dict(parallel.named_parameters())
-        recorder.memory.mark(parameters.values(), memory.WEIGHTS)
-        optimizers = Optimizers(parameters.items(), options)
+        recorder.memory.mark(parameters.values(), device_memory.WEIGHTS)
+        optimizers = Optimizers(parameters.items(), config)
         optimizers.allocate()
-        recorder.memory.mark(optimizers.memory().values(), memory.OPTIMIZER)
+        recorder.memory.mark(optimizers.state_dict().values(), device_memory.OPTIMIZER)
         start_s = time.monotonic() - began
-        _step(options, parallel, optimizers, recorder)
-        if options.compile:
-            _step(options, parallel, optimizers, recorder)
+        _step(config, parallel, optimizers, recorder)
+        if config.compile:
+            _step(config, parallel, optimizers, recorder)
             _leave_uncompiled(parallel)
         with recorder.recording():
-            _step(options, parallel, optimizers, recorder)
+            _step(config, parallel, optimizers, recorder)
     return RankStep(
         rank=ranks.rank,
         kind=kind,
-        sequences=options.train_batch_size * options.micro_batches(parallel.data_size),
+        sequences=config.train_batch_size * config.micro_batches(parallel.data_size),
         parameters=sum(_local(item).numel() for item in parameters.values()),
         memory_bytes=recorder.memory.peak(),
-        saved_bytes=sum(map(_bytes, (*parameters.values(), *optimizers.memory().values()))),
+        saved_bytes=sum(map(_bytes, (*parameters.values(), *optimizers.state_dict().values()))),
         collectives=recorder.collectives,
         kernels=dict(recorder.kernels),
         waits=dict(recorder.waits),
         flops=recorder.flops,
-        compilation=compiler.result() if options.compile else Compilation(),
+        compilation=compiler.result() if config.compile else Compilation(),
         start_s=start_s,
     )
 
@@ -153,19 +153,19 @@ def _leave_uncompiled(parallel: ParallelModel) -> None:
                 module.compiled = False
 
 
-def _step(options: TrainConfig, parallel: ParallelModel, optimizers: Optimizers, recorder: Recorder) -> None:
+def _step(config: TrainConfig, parallel: ParallelModel, optimizers: Optimizers, recorder: Recorder) -> None:
     """Take a step as the trainer does, without its data, metrics and checks."""
-    size, length = options.train_batch_size, options.max_context_width
+    size, length = config.train_batch_size, config.max_context_width
     batches = []
-    for _ in range(options.micro_batches(parallel.data_size)):
+    for _ in range(config.micro_batches(parallel.data_size)):
         tokens = torch.zeros((size, length + 1), dtype=torch.int64)
-        positions = torch.zeros((size, length), dtype=torch.int64) if options.document_mask else None
+        positions = torch.zeros((size, length), dtype=torch.int64) if config.document_mask else None
         batches.append(Batch(tokens[:, :-1], tokens[:, 1:], positions))  # slices, as those of data.stream
-    parallel.forward_backward(batches, tokens=options.train_batch_size * options.max_context_width)
+    parallel.forward_backward(batches, tokens=config.train_batch_size * config.max_context_width)
     gradients = (item.grad for _, item in parallel.named_parameters())
-    recorder.memory.mark((item for item in gradients if item is not None), memory.GRADIENTS)
-    parallel.clip_grad_norm(options.grad_clip)
-    optimizers.step(lr=options.lr)
+    recorder.memory.mark((item for item in gradients if item is not None), device_memory.GRADIENTS)
+    parallel.clip_grad_norm(config.grad_clip)
+    optimizers.step(lr=config.lr)
 
 
 def _groups(meshes: Meshes) -> Mapping[str, str]:

@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
-from podwright_training.dry_run import memory
-from podwright_training.dry_run.memory import Memory
+from podwright_training.dry_run import device_memory
+from podwright_training.dry_run.device_memory import DeviceMemory
 from podwright_training.model import attention as attention_of_model
 from podwright_training.replacement import replaced
 
@@ -86,7 +86,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             words: the last dimension of a rank's logits, and of no other tensor.
         """
         super().__init__()  # type: ignore[no-untyped-call]
-        self.memory = Memory(device_type)
+        self.memory = DeviceMemory(device_type)
         self.collectives: dict[Collective, Traffic] = {}
         self.kernels: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
@@ -103,7 +103,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record a step anew; the memory's peak includes memory that is already allocated."""
+        """Start recording a step; the memory's peak includes memory that is already allocated."""
         self.collectives, self.kernels, self.waits, self.flops = {}, Counter(), Counter(), 0
         self.memory.start()
         yield
@@ -115,7 +115,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
 
     def wait(self) -> None:
-        """Count a wait of the host for the device, by the line of the trainer that asks for it."""
+        """Count a wait of the host for the device, by the line of the trainer that causes it."""
         self.waits[_line()] += 1
 
     def pin(self, values: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tree_iter(result):
             if isinstance(tensor, Tensor):
                 is_logits = tensor.ndim > 1 and tensor.shape[-1] == self._words
-                self.memory.see(tensor, memory.LOGITS if is_logits else None)
+                self.memory.see(tensor, device_memory.LOGITS if is_logits else None)
         return result
 
     def _is_mine(self, values: Any) -> bool:
@@ -186,9 +186,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._is_mine(tensors):
             return
         if packet is c10d._allgather_base_:
-            self.memory.mark(tensors, memory.GATHERED)
+            self.memory.mark(tensors, device_memory.GATHERED)
         elif packet is c10d._reduce_scatter_base_:
-            self.memory.mark(tensors, memory.COMMUNICATION)
+            self.memory.mark(tensors, device_memory.COMMUNICATION)
         key = Collective(kind, self._groups.get(_group_name(args), "world"))
         before = self.collectives.get(key, Traffic(0, 0))
         size = sum(item.numel() * item.element_size() for item in tensors)
@@ -200,10 +200,10 @@ def _shapes_with_all_heads(args: Any) -> list[Any]:
 
     The formula of PyTorch 2.11 and 2.12 refuses others, and the products are the same.
     """
-    first = args[0]  # queries, or the gradient of the output
+    query = args[0]  # queries, or the gradient of the output
     return [
-        item.shape[:1] + first.shape[1:2] + item.shape[2:]
-        if isinstance(item, Tensor) and item.ndim == first.ndim
+        item.shape[:1] + query.shape[1:2] + item.shape[2:]
+        if isinstance(item, Tensor) and item.ndim == query.ndim
         else item
         for item in args
     ]

@@ -29,7 +29,7 @@ from podwright_training.errors import UserError
 from podwright_training.ports import free_port, listen
 from podwright_training.private_folder import make_closed
 from podwright_training.ranks import host_name
-from podwright_training.run_claim import Kind, claim_of_run
+from podwright_training.run_claim import OwnerKind, claim_of_run
 from podwright_training.run_folder import RunFolder, write_atomically
 from podwright_training.run_secret import run_secret
 
@@ -68,7 +68,7 @@ class Agent:
         self._name = f"{number:05}-{socket.gethostname()}-{secrets.token_hex(4)}"
         self._digest = f"{options.digest}-{policy.ranks_per_node}"
         self._folder = RunFolder(Path(options.run_dir))
-        self._claim_of_run = claim_of_run(self._folder, Kind.ELASTIC)  # of the host that leads
+        self._claim_of_run = claim_of_run(self._folder, OwnerKind.ELASTIC)  # of the host that leads
         self._claim_of_run.check()
         make_closed(self._folder.elastic)
         self._secret = run_secret(self._folder)

@@ -14,7 +14,7 @@ from podwright_training.jobs.spec import JobSpec
 from podwright_training.run_folder import DIVERGING
 
 LONGEST_LINE = 4096  # characters that expressions see
-LARGEST = 2.0**63  # of what is counted
+LARGEST = 2.0**63  # Larger counts are read as damage.
 # Written by the job's scripts between the program's lines.
 STARTED = "=== program starts"
 ENDED = "=== program ended with"
@@ -82,7 +82,7 @@ class LogReader:
         if text.startswith(STARTED):
             yield from self.flush(at)
             self._is_started, self._started_at, self._last_at, self._pending = False, at, None, {}
-            self._checkpoint = int(found[1]) if (found := _CHECKPOINT.match(text)) else None
+            self._checkpoint = int(checkpoint_match[1]) if (checkpoint_match := _CHECKPOINT.match(text)) else None
         elif match := _ENDED.match(text):
             yield from self.flush(at)
             self.ended = int(match[1])
@@ -98,25 +98,25 @@ class LogReader:
             self._pending = {}
 
     def _read(self, text: str, at: float) -> Iterator[Event]:
-        found = {
+        line_values = {
             name: value
             for name, pattern in self._compiled.items()
             if (match := pattern.search(text)) and (value := _number(match[1])) is not None and _can_be(name, value)
         }
         order = self._patterns.step_line or "same"
         if order == "same":
-            if {"step", "loss"} <= found.keys():
-                yield from self._train(found, at)
+            if {"step", "loss"} <= line_values.keys():
+                yield from self._train(line_values, at)
         elif order == "after":
-            self._pending |= found
-            if "step" in found and "loss" in self._pending:
+            self._pending |= line_values
+            if "step" in line_values and "loss" in self._pending:
                 values, self._pending = self._pending, {}
                 yield from self._train(values, at)
         else:
-            if "step" in found:
+            if "step" in line_values:
                 yield from self.flush(at)
                 self._pending = {}
-            self._pending |= found
+            self._pending |= line_values
 
     def _train(self, values: Mapping[str, float], at: float) -> Iterator[Event]:
         """Yield the event of a step, after the start event if it is the first step since the start."""
@@ -130,15 +130,15 @@ class LogReader:
         tokens = self._tokens(values, step, steps)
         self._past = _Progress(step, tokens or 0.0, steps)
         self._last_at = at
-        known = {name: values[name] for name in ("lr", "grad_norm") if name in values}
-        whole = {name: round(values[name]) for name in ("sequences", "batch_sequences") if name in values}
+        measures = {name: values[name] for name in ("lr", "grad_norm") if name in values}
+        counts = {name: round(values[name]) for name in ("sequences", "batch_sequences") if name in values}
         yield {
             "event": "train",
             "time": at,
             "step": step,
             "loss": values["loss"],
-            **known,
-            **whole,
+            **measures,
+            **counts,
             **({"tokens": round(tokens)} if tokens else {}),
             **speed,
         }
@@ -154,17 +154,17 @@ class LogReader:
     def _start(self, step: int, at: float, step_s: float | None) -> Event:
         """Return the event of a start, dated before the steps that the line after it has."""
         began = at if self._started_at is None else self._started_at
-        first = max(began, at - (step_s or 0.0) * max(1, self._past.stride))
+        start_time = max(began, at - (step_s or 0.0) * max(1, self._past.stride))
         self._is_started = True
         self._past = _Progress(step, self._past.tokens if step else 0.0, self._past.stride)
         model = self._spec.model
         return {
             "event": "start",
-            "time": round(first, 3),
+            "time": round(start_time, 3),
             "step": step,
             "world_size": self._world_size,
             "job_id": self._job_id,
-            "process_s": round(first - began, 3),
+            "process_s": round(start_time - began, 3),
             "launcher": self._spec.launcher,
             **({"parameters": round(model.parameters)} if model.parameters else {}),
             **({"flops_per_token": model.flops} if model.flops else {}),
@@ -192,13 +192,13 @@ class LogReader:
             per_s = model.tokens_per_step / step_s
         if not step_s and per_s and model.tokens_per_step:
             step_s = model.tokens_per_step / per_s
-        found = {"step_s": step_s, "tokens_per_s": per_s, "tokens_per_s_per_rank": per_s / ranks}
+        speed = {"step_s": step_s, "tokens_per_s": per_s, "tokens_per_s_per_rank": per_s / ranks}
         if "sequences_per_s" in values:
-            found["samples_per_s"] = values["sequences_per_s"]
+            speed["samples_per_s"] = values["sequences_per_s"]
         peak = rank_peak_flops(model.accelerator)
         if peak and model.flops and per_s:
-            found["mfu"] = model.flops * per_s / ranks / peak
-        return {name: round(value, 6) for name, value in found.items() if value and math.isfinite(value)}
+            speed["mfu"] = model.flops * per_s / ranks / peak
+        return {name: round(value, 6) for name, value in speed.items() if value and math.isfinite(value)}
 
 
 def _number(text: str | None) -> float | None:

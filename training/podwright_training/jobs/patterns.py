@@ -35,7 +35,7 @@ class Patterns:
 
     by_name: Mapping[str, str]
     step_line: str = "same"
-    first_step: int = 1  # what the trainer calls its first step
+    first_step: int = 1  # number that the trainer gives its first step
 
 
 def _number(prefix: str) -> str:
@@ -93,7 +93,7 @@ READY = {
             "sequences_per_s": _number(r"\bsamples/sec: "),
         }
     ),
-    "deepspeed": Patterns(  # of DeepSpeed's engine: its loss is the program's to print
+    "deepspeed": Patterns(  # DeepSpeed's engine prints all but the loss, which the program prints.
         {
             "step": r"\bstep=(\d+),",
             "loss": _number(r"\bloss[=:] ?"),

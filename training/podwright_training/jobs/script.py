@@ -9,7 +9,7 @@ from pathlib import Path
 from podwright_training import shell_templates
 from podwright_training.jobs.spec import JobSpec, Resume, fill
 
-TEMPLATE = Path(__file__).parents[1] / "commands" / "start.sh.jinja"
+TEMPLATE = Path(__file__).parents[1] / "slurm" / "start.sh.jinja"
 _CHECKPOINT = "{checkpoint}"
 
 

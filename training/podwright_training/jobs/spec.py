@@ -35,10 +35,10 @@ from podwright_training.json_values import loads, misfit
 from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder
 
-LIMIT_BYTES = 16 << 20  # of the job that launch wrote: its files may be whole scripts
+LIMIT_BYTES = 16 << 20  # The job that launch wrote may contain whole scripts.
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun")
 SIGNALS = ("TERM", "USR1", "USR2", "INT")
-PLACES = {  # what stands for it in command, files, env and resume.argument
+PLACES = {  # Meaning of each place in command, files, env and resume.argument.
     "run_dir": "the run's folder",
     "nodes": "nodes of the job",
     "ranks_per_node": "ranks of each node",
@@ -194,9 +194,9 @@ def load(file: Path) -> JobSpec:
     Raises:
         ConfigError: With every problem, each as ``FILE:LINE:COLUMN: …``.
     """
-    given, problems = read(file)
-    spec: JobSpec = _section(JobSpec, given, problems)
-    _check(spec, given, problems)
+    value_by_key, problems = read(file)
+    spec: JobSpec = _section(JobSpec, value_by_key, problems)
+    _check(spec, value_by_key, problems)
     problems.refuse()
     return spec
 
@@ -224,20 +224,20 @@ def _plain(value: Any) -> Any:
 # ---- reading -----------------------------------------------------------------------------------
 
 
-def _section(cls: type, given: Mapping[str, Value], problems: Problems) -> Any:
+def _section(cls: type, value_by_key: Mapping[str, Value], problems: Problems) -> Any:
     """Return a section with the file's values; report unknown keys and wrong values."""
     items = {item.name: item for item in fields(cls)}
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in value_by_key.items():
         if name not in items:
             problems.add(value.key, unknown(name, "key", items))
         elif name in SECTIONS and cls is JobSpec:
-            values[name] = _section(SECTIONS[name], mapping(value.node, problems, what=name), problems)
+            values[name] = _section(SECTIONS[name], mapping(value.node, problems, subject=name), problems)
         elif not value.is_null:
             try:
                 values[name] = _limited(_convert(name, value.node, problems), items[name].metadata, name)
             except ValueError as error:
-                if error.args:  # else it is reported
+                if error.args:  # Without arguments, the error was reported before.
                     problems.add(value.node, str(error))
     return cls(**values)
 
@@ -250,10 +250,10 @@ def _convert(name: str, node: yaml.Node, problems: Problems) -> Any:
     if kind in ("texts", "files"):
         if not isinstance(node, yaml.MappingNode):
             raise ValueError(f"{name}: got {shown(text or '')}, need `NAME: value` lines")
-        given = mapping(node, problems, what=name)
+        value_by_key = mapping(node, problems, subject=name)
         if kind == "files":
-            return {key: _content(data_of(value.node, problems)) for key, value in given.items()}
-        return {key: _text(name, value.node) for key, value in given.items()}
+            return {key: _content(data_of(value.node, problems)) for key, value in value_by_key.items()}
+        return {key: _text(name, value.node) for key, value in value_by_key.items()}
     if not isinstance(node, yaml.ScalarNode):
         raise ValueError(f"{name}: got {text}, need one value")  # noqa: TRY004 - a wrong value like all others
     data = text if kind == "text" else data_of(node, problems)
@@ -314,7 +314,7 @@ def _text(name: str, node: yaml.Node) -> str:
 
 
 def _shown(data: Any) -> str:
-    """Return a value as a message has it: one short line."""
+    """Return a value, shortened to one line for a message."""
     if isinstance(data, bool):
         return str(data).lower()
     if isinstance(data, int) and data.bit_length() > 4 * LONGEST_SHOWN:  # Python may refuse to write it
@@ -326,65 +326,70 @@ def _shown(data: Any) -> str:
 # ---- checks ------------------------------------------------------------------------------------
 
 
-def _check(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
+def _check(spec: JobSpec, value_by_key: Mapping[str, Value], problems: Problems) -> None:
     """Report conflicts among the values."""
-    if not spec.command and "command" not in given:
+    if not spec.command and "command" not in value_by_key:
         problems.add(None, "command is missing: the program that trains, with its arguments")
     elif not spec.command:
-        problems.add(given["command"].node, "command: got nothing, need a program")
+        problems.add(value_by_key["command"].node, "command: got nothing, need a program")
     if spec.container and spec.environment:
-        problems.add(given["environment"].node, "environment: a container has its own; leave one of the two out")
+        problems.add(value_by_key["environment"].node, "environment: a container has its own; leave one of the two out")
     if spec.mounts and not spec.container:
-        problems.add(given["mounts"].node, "mounts: only a container has them; name its image with `container`")
-    if spec.resume is not None and isinstance(given["resume"].node, yaml.MappingNode):
-        given_words = {key.value: text_of(value) for key, value in given["resume"].node.value}
+        problems.add(value_by_key["mounts"].node, "mounts: only a container has them; name its image with `container`")
+    if spec.resume is not None and isinstance(value_by_key["resume"].node, yaml.MappingNode):
+        given_words = {key.value: text_of(value) for key, value in value_by_key["resume"].node.value}
         for text in _problems_of_resume(spec.resume, has_argument=bool(given_words.get("argument"))):
-            problems.add(given["resume"].node, text)
-    _check_run(spec, given, problems)
-    _check_names(spec, given, problems)
-    if "log" in given:
+            problems.add(value_by_key["resume"].node, text)
+    _check_run(spec, value_by_key, problems)
+    _check_names(spec, value_by_key, problems)
+    if "log" in value_by_key:
         for text in _problems_of_patterns(spec.log):
-            problems.add(given["log"].node, f"log: {text}")
+            problems.add(value_by_key["log"].node, f"log: {text}")
 
 
 def _problems_of_resume(resume: Resume, *, has_argument: bool) -> Iterator[str]:
     if not has_argument:
         yield "resume.argument is missing; leave `resume` out if the program finds its checkpoints"
-    for name, given in (("newest", resume.newest), ("complete", resume.complete)):
-        if "/" in given:
-            yield f"resume.{name}: got {shown(given)}, need a name without /: subfolders are not searched"
+    for name, pattern in (("newest", resume.newest), ("complete", resume.complete)):
+        if "/" in pattern:
+            yield f"resume.{name}: got {shown(pattern)}, need a name without /: subfolders are not searched"
     if "{checkpoint}" in resume.folder:
         yield "resume.folder: {checkpoint} is looked for in it; only resume.argument has it"
 
 
-def _check_run(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
+def _check_run(spec: JobSpec, value_by_key: Mapping[str, Value], problems: Problems) -> None:
     """Report a name that cannot be a folder's, and malformed mounts."""
     if spec.name and not _NAME.fullmatch(spec.name):
         need = "need up to 100 letters, digits and ._+=@-, a letter or digit first: it is a folder's name"
-        problems.add(given["name"].node, f"name: got {shown(spec.name)}, {need}")
+        problems.add(value_by_key["name"].node, f"name: got {shown(spec.name)}, {need}")
     for mount in (mount for mount in spec.mounts if not _MOUNT.fullmatch(mount)):
-        problems.add(given["mounts"].node, f"mounts: got {shown(mount)}, need SOURCE:TARGET, without commas")
+        problems.add(value_by_key["mounts"].node, f"mounts: got {shown(mount)}, need SOURCE:TARGET, without commas")
 
 
-def _check_names(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
+def _check_names(spec: JobSpec, value_by_key: Mapping[str, Value], problems: Problems) -> None:
     """Report invalid names of variables, files and places."""
     for name in sorted(_READ_ONLY & set(spec.env)):
-        problems.add(given["env"].node, f"env: {name} is Bash's own, which cannot be set")
+        problems.add(value_by_key["env"].node, f"env: {name} is Bash's own, which cannot be set")
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
-        problems.add(given["env"].node, f"env: {shown(name)} is not a variable name")
+        problems.add(value_by_key["env"].node, f"env: {shown(name)} is not a variable name")
     for name in spec.files:
         if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name or not name.isprintable():
-            problems.add(given["files"].node, f"files: '{shown(name)}' is not a file of the run's folder")
+            problems.add(value_by_key["files"].node, f"files: '{shown(name)}' is not a file of the run's folder")
         elif Path(name).parts[0] in OURS:
-            problems.add(given["files"].node, f"files: {name} is podwright-train's own, as {', '.join(OURS)} are")
+            problems.add(
+                value_by_key["files"].node, f"files: {name} is podwright-train's own, as {', '.join(OURS)} are"
+            )
         elif max(map(len, map(os.fsencode, Path(name).parts))) > LONGEST_NAME:
-            problems.add(given["files"].node, f"files: {name[:20]}… has over {LONGEST_NAME} bytes")
+            problems.add(value_by_key["files"].node, f"files: {name[:20]}… has over {LONGEST_NAME} bytes")
         elif any(Path(name) in Path(other).parents for other in spec.files):
-            problems.add(given["files"].node, f"files: {name} is a file, and the folder of another")
+            problems.add(value_by_key["files"].node, f"files: {name} is a file, and the folder of another")
     for key, text in _filled_texts(spec):
-        known = PLACES if key == "resume" else [place for place in PLACES if place != "checkpoint"]
-        for place in (place for place in _PLACE.findall(text) if place not in known):
-            problems.add(given[key].node, f"{key}: {unknown('{' + place + '}', 'place', [f'{{{k}}}' for k in known])}")
+        allowed_places = PLACES if key == "resume" else [place for place in PLACES if place != "checkpoint"]
+        for place in (place for place in _PLACE.findall(text) if place not in allowed_places):
+            problems.add(
+                value_by_key[key].node,
+                f"{key}: {unknown('{' + place + '}', 'place', [f'{{{k}}}' for k in allowed_places])}",
+            )
 
 
 def _filled_texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
@@ -401,7 +406,7 @@ def _problems_of_patterns(log: Log) -> Iterator[str]:
             continue
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what Python may read otherwise one day
+                warnings.simplefilter("ignore")  # Python warns of expressions that it may read otherwise one day.
                 groups = re.compile(text).groups
         except (re.error, OverflowError, RecursionError) as error:
             yield f"{name}: {shown(text)} is not a regular expression: {error}"

@@ -27,17 +27,17 @@ class Problems:
     """Mistakes of a file, each with its place."""
 
     file: Path
-    found: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def add(self, node: yaml.Node | None, text: str) -> None:
         """Add a problem at a node."""
         place = f":{node.start_mark.line + 1}:{node.start_mark.column + 1}" if node else ""
-        self.found.append(f"{self.file}{place}: {text}")
+        self.messages.append(f"{self.file}{place}: {text}")
 
     def refuse(self) -> None:
         """Raise ``ConfigError`` if there is any."""
-        if self.found:
-            raise ConfigError(self.found)
+        if self.messages:
+            raise ConfigError(self.messages)
 
 
 class Value(NamedTuple):
@@ -82,10 +82,10 @@ def read(file: Path) -> tuple[dict[str, Value], Problems]:
         raise ConfigError([f"cannot read {file}: {reason}"]) from error
     if node is None:
         raise ConfigError([f"{file}: empty, need `key: value` lines"])
-    found = mapping(node, problems, what="a job")
-    if not found:
+    value_by_key = mapping(node, problems, subject="a job")
+    if not value_by_key:
         problems.refuse()
-    return found, problems
+    return value_by_key, problems
 
 
 def keys_of(file: Path) -> set[str]:
@@ -101,21 +101,21 @@ def keys_of(file: Path) -> set[str]:
     return {str(key.value) for key, _ in pairs if isinstance(key, yaml.ScalarNode)}
 
 
-def mapping(node: yaml.Node, problems: Problems, *, what: str) -> dict[str, Value]:
+def mapping(node: yaml.Node, problems: Problems, *, subject: str) -> dict[str, Value]:
     """Return the values of a mapping by key; report another kind of node and repeated keys."""
     if not isinstance(node, yaml.MappingNode):
-        problems.add(node, f"{what}: need `key: value` lines")
+        problems.add(node, f"{subject}: need `key: value` lines")
         return {}
-    found: dict[str, Value] = {}
+    value_by_key: dict[str, Value] = {}
     for key, value in node.value:
         name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
         if not name:
             problems.add(key, "this key is not a word: write `key: value`")
-        elif name in found:
-            problems.add(key, f"{shown(name)} is set twice, first in line {found[name].key.start_mark.line + 1}")
+        elif name in value_by_key:
+            problems.add(key, f"{shown(name)} is set twice, first in line {value_by_key[name].key.start_mark.line + 1}")
         else:
-            found[name] = Value(key, value)
-    return found
+            value_by_key[name] = Value(key, value)
+    return value_by_key
 
 
 def text_of(node: yaml.Node) -> str | None:
@@ -125,17 +125,17 @@ def text_of(node: yaml.Node) -> str | None:
     return "a mapping" if isinstance(node, yaml.MappingNode) else "a list"
 
 
-def unknown(name: str, what: str, known: Iterable[str]) -> str:
+def unknown(name: str, kind: str, known_names: Iterable[str]) -> str:
     """Return a sentence about an unknown name, with the closest known name, or all."""
-    names = list(known)
+    names = list(known_names)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"unknown {what} {shown(name)}; " + (
+    return f"unknown {kind} {shown(name)}; " + (
         f"did you mean {close[0]}?" if close else f"need one of {', '.join(names)}"
     )
 
 
 def shown(text: str) -> str:
-    """Return a text as a message has it: one line, cut if it is long."""
+    """Return a text, shortened to one line for a message."""
     line = text if text.isprintable() else repr(text)[1:-1]
     return line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}…"
 
@@ -177,10 +177,10 @@ def _repeated(node: yaml.Node) -> Iterator[yaml.ScalarNode]:
         for item in node.value:
             yield from _repeated(item)
     elif isinstance(node, yaml.MappingNode):
-        seen = set()
+        seen_keys = set()
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
+                if key.value in seen_keys:
                     yield key
-                seen.add(key.value)
+                seen_keys.add(key.value)
             yield from _repeated(value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from podwright_training.data.faults import first_line
+from podwright_training.data.bad_data import first_line
 from podwright_training.errors import DeviceMemoryError, report
 from podwright_training.lost_ranks import lost_ranks_error
 from podwright_training.ranks import Ranks

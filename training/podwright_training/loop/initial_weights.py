@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import checkpoint_reader, manifest, step_folder, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
 from podwright_training.checkpoint.hugging_face import HuggingFaceModel
 from podwright_training.config.train_config import TrainConfig
@@ -27,13 +27,13 @@ def problems(source: Path, options: TrainConfig) -> Iterator[str]:
             f"init_from {source} has neither config.json nor a complete checkpoint; give a Hugging Face model, by its "
             "folder or as OWNER/NAME on the hub, or a folder of checkpoints"
         )
-    elif differing := options.model.differences(step_folder.model_config(path)):
+    elif differing := options.model.differences(trainer_state.model_config(path)):
         yield f"init_from {path} belongs to another model: {'; '.join(differing)}"
 
 
 def load(
     source: Path, options: TrainConfig, *, model: ParallelModel, optimizers: Optimizers
-) -> step_folder.TrainerState | None:
+) -> trainer_state.TrainerState | None:
     """Load the weights on all ranks; with ``init_state`` all also the optimizers' states, and return the rest.
 
     Raises:
@@ -45,8 +45,8 @@ def load(
     else:
         path = CollectiveIO(source).first_rank(lambda: _checkpoint(source)) or source  # preflight found one
         if options.init_state == "all":
-            return step_folder.load(path, weights=weights, optimizers=optimizers)
-        step_folder.load(path, weights=weights, optimizers=None)
+            return checkpoint_reader.load(path, weights=weights, optimizers=optimizers)
+        checkpoint_reader.load(path, weights=weights, optimizers=None)
     optimizers.restart_average()
     return None
 
@@ -63,10 +63,10 @@ def load_alone(source: Path, options: TrainConfig, model: LlamaForCausalLM) -> i
     path = _checkpoint(source)
     if path is None:
         raise CheckpointError(f"init_from {source}: the weights that the run started from are gone")
-    step_folder.load_weights(model, path)
-    return step_folder.read_state(path).step if options.init_state == "all" else 0
+    checkpoint_reader.load_weights(model, path)
+    return trainer_state.read_state(path).step if options.init_state == "all" else 0
 
 
 def _checkpoint(source: Path) -> Path | None:
     """Return a checkpoint, or the newest of a folder of them."""
-    return source if (source / step_folder.MANIFEST).is_file() else step_folder.newest(source)
+    return source if (source / manifest.MANIFEST).is_file() else step_folder.newest(source)

@@ -55,7 +55,7 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from podwright_training.data.faults import first_line
+from podwright_training.data.bad_data import first_line
 from podwright_training.errors import UserError
 from podwright_training.json_text import to_json
 from podwright_training.loop.sinks import Sink

@@ -14,16 +14,16 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from podwright_training.beats import GENERATION
-from podwright_training.checkpoint import hub_model, step_folder
+from podwright_training.checkpoint import hub_model, step_folder, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.config import parallel_dims
 from podwright_training.config.memory_checkpoints import MemoryCheckpoints
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.faults import DataError
+from podwright_training.data.bad_data import DataError
+from podwright_training.data.document_encoder import FirstRank, load_for_all_ranks
 from podwright_training.data.mixture import validation_sources_of
 from podwright_training.data.stream import PackedStream, open_stream
-from podwright_training.data.tokenizer import FirstRank, load_for_all_ranks
 from podwright_training.device import device_of, device_problem, slow_precision
 from podwright_training.errors import ConfigError
 from podwright_training.host_memory import free_bytes_in, free_memory_bytes
@@ -113,7 +113,7 @@ def _problems_of_data(
     try:
         data.training.state_dict()  # reads a remote dataset's fingerprint now, not when all ranks save
         if found:
-            yield from data.training.differences(step_folder.read_state(found).data)
+            yield from data.training.differences(trainer_state.read_state(found).data)
     except DataError as error:
         yield str(error)
         return
@@ -195,7 +195,7 @@ def _problems_of_checkpoint(options: TrainConfig, found: Path | None, of_first_r
         yield f"resume_from_checkpoint {options.resume_from_checkpoint} has no complete checkpoint"
     if found is None and options.init_from:
         yield from _problems_of_initial_weights(options.init_from, options, of_first_rank)
-    if found and (differing := options.model.differences(step_folder.model_config(found))):
+    if found and (differing := options.model.differences(trainer_state.model_config(found))):
         yield f"checkpoint {found} belongs to another model: {'; '.join(differing)}"
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
-from podwright_training.checkpoint import hub_model, step_folder
+from podwright_training.checkpoint import checkpoint_reader, hub_model, step_folder, trainer_state
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.data.document_encoder import load_tokenizer
 from podwright_training.data.stream import open_stream
-from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.loop import initial_weights
 from podwright_training.loop.metrics import batch_hash, digest_text
@@ -135,7 +135,7 @@ def _checkpoint_before(options: TrainConfig, event: dict[str, Any]) -> Path | No
     """Return the last checkpoint before the batch; ``None`` to start at the beginning of the data."""
     first = event["sequences"] - event["batch_sequences"]
     paths = chain.from_iterable(step_folder.intact(directory) for directory in checkpoint_directories(options))
-    positions = {path: step_folder.read_state(path).sequences for path in paths}
+    positions = {path: trainer_state.read_state(path).sequences for path in paths}
     return max((path for path in positions if positions[path] <= first), key=positions.__getitem__, default=None)
 
 
@@ -153,7 +153,7 @@ def _read(
     )
     position = 0
     if before:
-        state = step_folder.read_state(before)
+        state = trainer_state.read_state(before)
         stream.load_state_dict(state.data)
         position = state.sequences
     for _ in range(event["sequences"] - event["batch_sequences"] - position):
@@ -177,11 +177,11 @@ def _data(options: TrainConfig) -> str:
 
 def _model(options: TrainConfig, before: Path | None) -> tuple[LlamaForCausalLM, int]:
     """Return the whole model on the CPU as it was before the batch, or at the checkpoint before it, and its step."""
-    model = LlamaForCausalLM(step_folder.model_config(before) if before else options.model)
+    model = LlamaForCausalLM(trainer_state.model_config(before) if before else options.model)
     step = 0
     if before:
-        step_folder.load_weights(model, before)
-        step = step_folder.read_state(before).step
+        checkpoint_reader.load_weights(model, before)
+        step = trainer_state.read_state(before).step
     elif options.init_from:
         step = initial_weights.load_alone(hub_model.folder_of(options.init_from), options, model)
     else:

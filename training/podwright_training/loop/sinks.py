@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.faults import first_line
+from podwright_training.data.bad_data import first_line
 from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder, write_atomically
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
 from podwright_training.beats import Activity, Pulse
-from podwright_training.checkpoint import hub_model, step_folder
+from podwright_training.checkpoint import checkpoint_reader, hub_model, step_folder, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO, DamagedCheckpointError
 from podwright_training.checkpoint.memory_tier import MemoryTier
 from podwright_training.checkpoint.saver import TIMEOUT as LONGEST_SAVE
@@ -326,9 +326,9 @@ class Trainer:
         state = replace(state, data=merge_states(positions))
         self.saver.save(state, weights=self._weights(), optimizers=self.optimizers)
 
-    def _state(self) -> step_folder.TrainerState:
+    def _state(self) -> trainer_state.TrainerState:
         """Return a checkpoint's contents without tensors, with this rank's own position in the data."""
-        return step_folder.TrainerState(
+        return trainer_state.TrainerState(
             step=self.step,
             sequences=self.sequences,
             data=self.data.training.state_dict(),
@@ -393,13 +393,13 @@ class Trainer:
         if state:
             self._take_over(state)
 
-    def _take_over(self, state: step_folder.TrainerState) -> None:
+    def _take_over(self, state: trainer_state.TrainerState) -> None:
         """Continue from a checkpoint's state; its data position is left to the caller."""
         self.step = self._loaded_step = state.step
         self.guard.load_state(state.losses)
         self.loss_scale.load_state(state.loss_scale)
 
-    def _restore_from_memory(self) -> tuple[Path, step_folder.TrainerState] | tuple[None, None]:
+    def _restore_from_memory(self) -> tuple[Path, trainer_state.TrainerState] | tuple[None, None]:
         """Load everything but the data position from the hosts' memory, if that is as new as the disk."""
         if not self.memory:
             return None, None
@@ -417,13 +417,13 @@ class Trainer:
 
     def _restore(
         self, directories: list[Path], *, rolls_back: bool = False
-    ) -> tuple[Path, step_folder.TrainerState] | tuple[None, None]:
+    ) -> tuple[Path, trainer_state.TrainerState] | tuple[None, None]:
         """Load everything but the data position from the newest good checkpoint."""
         for path in step_folder.agree_on_intact(directories):
             if rolls_back and self._rollbacks.do_not_help(path):
                 continue
             try:
-                state = step_folder.restore(path, weights=self._weights(), optimizers=self.optimizers)
+                state = checkpoint_reader.restore(path, weights=self._weights(), optimizers=self.optimizers)
             except CheckpointError as error:
                 if not (rolls_back or isinstance(error, DamagedCheckpointError)):
                     raise

@@ -80,19 +80,19 @@ def make_mask(
     return pair_mask(length, starts_BT=starts_BT, window=window, device=device, first_query=first_query)
 
 
-def mask_problem(options: TrainConfig, device: torch.device) -> str | None:
+def mask_problem(config: TrainConfig, device: torch.device) -> str | None:
     """Return the reason why a mask of all pairs of tokens is too large on a device, or ``None``."""
-    length, window = options.max_context_width, options.sliding_window
-    needs_mask = options.document_mask or (window is not None and window < length)
-    own_kernel = device.type == "cpu" and options.attention != "sdpa"
-    if not needs_mask or own_kernel or uses_flex(options.attention, device):
+    length, window = config.max_context_width, config.sliding_window
+    needs_mask = config.document_mask or (window is not None and window < length)
+    own_kernel = device.type == "cpu" and config.attention != "sdpa"
+    if not needs_mask or own_kernel or uses_flex(config.attention, device):
         return None
-    sequences = options.train_batch_size if options.document_mask else 1
+    sequences = config.train_batch_size if config.document_mask else 1
     pairs = sequences * length**2
     if pairs <= MOST_PAIRS:
         return None
     return (
-        f"attention {options.attention} needs a mask of {sequences} x {length} x {length} pairs of tokens here, more "
+        f"attention {config.attention} needs a mask of {sequences} x {length} x {length} pairs of tokens here, more "
         f"than {MOST_PAIRS:,}: use --attention flex on a GPU, a shorter max_context_width, or no document_mask and no "
         "sliding_window"
     )

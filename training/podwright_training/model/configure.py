@@ -10,7 +10,7 @@ from torch._functorch import config as compiler
 
 from podwright_training.config.parallel_dims import splits_backward
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.model.compilation import compile_backend
+from podwright_training.model.device_compiler import compile_backend
 from podwright_training.model.experts import Experts, MixtureOfExperts
 from podwright_training.model.float8 import MULTIPLE, Float8Linear, use_float8
 from podwright_training.model.llama import Block, LlamaForCausalLM
@@ -20,33 +20,33 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
     "fp32": torch.float32,
-}  # The keys are sections.compute.PRECISIONS.
+}  # The keys are compute_options.PRECISIONS.
 
 
-def configure(model: LlamaForCausalLM, options: TrainConfig, device_type: str) -> None:
+def configure(model: LlamaForCausalLM, config: TrainConfig, device_type: str) -> None:
     """Apply the options to a model that will compute on such a device, before it is divided among ranks."""
     if hasattr(model, "lm_head"):  # on the last stage of a pipeline
-        model.lm_head.chunk_tokens = options.loss_chunk_tokens
-        model.lm_head.z_loss = options.z_loss
-        model.lm_head.compiled = options.compile
-    model.model.attention = options.attention
-    if options.float8:
+        model.lm_head.chunk_tokens = config.loss_chunk_tokens
+        model.lm_head.z_loss = config.z_loss
+        model.lm_head.compiled = config.compile
+    model.model.attention = config.attention
+    if config.float8:
         use_float8(
-            model.model.layers, parts=options.tensor_parallel
+            model.model.layers, parts=config.tensor_parallel
         )  # The head stays in bf16; routers are other layers.
-    budgeted = options.activation_checkpointing and options.activation_checkpointing_mode == "budget"
+    budgeted = config.activation_checkpointing and config.activation_checkpointing_mode == "budget"
     # PyTorch reads this variable of the process when a block is first compiled.
-    compiler.activation_memory_budget = options.activation_memory_budget if budgeted else 1.0
+    compiler.activation_memory_budget = config.activation_memory_budget if budgeted else 1.0
     for block in model.model.layers:
         if isinstance(block, Block):
-            if options.activation_checkpointing and not budgeted:
+            if config.activation_checkpointing and not budgeted:
                 block.recomputation = Recomputation(
-                    mode=options.activation_checkpointing_mode,
-                    offload=options.offload_activations,
+                    mode=config.activation_checkpointing_mode,
+                    offload=config.offload_activations,
                     remembers=isinstance(block.mlp, MixtureOfExperts),
-                    in_parts=splits_backward(options),
+                    in_parts=splits_backward(config),
                 )
-            if options.compile:
+            if config.compile:
                 _compile(block, compile_backend(device_type))
 
 
@@ -62,16 +62,16 @@ def _compile(block: Block, backend: str) -> None:
     block.mlp.experts.compile(backend=backend, dynamic=True)  # each step routes another number of rows
 
 
-def kept_in_bf16(options: TrainConfig) -> str | None:
+def kept_in_bf16(config: TrainConfig) -> str | None:
     """Return the matrices of each block that ``float8`` leaves in bf16, and why; ``None`` if it converts all."""
     with torch.device("meta"):
-        model = LlamaForCausalLM(replace(options.model, num_hidden_layers=1))  # all blocks are alike
+        model = LlamaForCausalLM(replace(config.model, num_hidden_layers=1))  # all blocks are alike
     block = model.model.layers[0]
-    use_float8(block, parts=options.tensor_parallel)
+    use_float8(block, parts=config.tensor_parallel)
     modules = dict(block.named_modules())
     odd = [name for name, item in modules.items() if isinstance(item, nn.Linear) and not isinstance(item, Float8Linear)]
     experts = [name for name, item in modules.items() if isinstance(item, Experts)]
-    multiple = f"{MULTIPLE} x tensor_parallel {options.tensor_parallel}"
+    multiple = f"{MULTIPLE} x tensor_parallel {config.tensor_parallel}"
     reasons = [
         *([f"{', '.join(experts)}: routed experts are not linear layers"] if experts else []),
         *([f"{', '.join(odd)}: sizes are not multiples of {multiple}"] if odd else []),

@@ -35,7 +35,7 @@ def likeliest(hidden_SD: Tensor, head_VD: Tensor) -> Tensor:
 
 
 class Head(nn.Module):
-    """Output matrix; without one of its own, it uses the embedding's.
+    """Output matrix; a tied head uses the embedding's matrix.
 
     Attributes:
         chunk_tokens, compiled: as of ``summed_loss``.

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from podwright_training.batch import IGNORED
-from podwright_training.config.sections.memory import QUICK_LOSS_CHUNK_TOKENS
-from podwright_training.model.compilation import fused
+from podwright_training.config.sections.memory_options import QUICK_LOSS_CHUNK_TOKENS
+from podwright_training.model.device_compiler import fused
 
 ChunkLoss = Callable[
     [Tensor, Tensor, float], tuple[Tensor, Tensor]

@@ -15,7 +15,7 @@ from podwright_training.jobs.spec import JobSpec, Log, Model
 from podwright_training.nxdt.config import config, model_config
 from podwright_training.nxdt.plan import CACHE_RECORD, COMMIT, COMPILER, MEMBERS, PACKAGES, SOURCE, Plan
 from podwright_training.private_folder import make_private
-from podwright_training.run_claim import Kind, claim_of_run
+from podwright_training.run_claim import OwnerKind, claim_of_run
 from podwright_training.run_folder import NXDT_STEPS, writable, write_atomically
 
 ON_ALL_NODES = ("compile", "train")
@@ -93,7 +93,7 @@ def submit(plan: Plan) -> dict[str, int]:
         OwnedRunError: Another job trains the run, or waits to.
         UserError: The folder for environment, dataset and cache is another user's, or open to others.
     """
-    with writable(plan.run.root), claim_of_run(plan.run, Kind.LAUNCH) as claim:
+    with writable(plan.run.root), claim_of_run(plan.run, OwnerKind.LAUNCH) as claim:
         plan.folder.mkdir(parents=True, exist_ok=True)
         make_private(plan.shared)
         for name, content in files(plan).items():

@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from podwright_training.answer import answer
+from podwright_training.command_result import print_result
 from podwright_training.config import sources
 from podwright_training.config.train_config import TrainConfig, option_names
 from podwright_training.errors import ConfigError
@@ -70,7 +70,7 @@ def planned(args: argparse.Namespace, *, run_dir: Path, partition: str | None, a
     if instance_type not in MEMBERS:
         need = f"--instance: got {instance_type or 'nothing'}, need one of {', '.join(MEMBERS)}"
         raise ConfigError([need])
-    nodes = args.nodes.most if args.nodes else 1
+    nodes = args.nodes.max_nodes if args.nodes else 1
     tensor = options.tensor_parallel if "tensor_parallel" in given or options.tensor_parallel > 1 else None
     return Plan(
         run=RunFolder(run_dir),
@@ -100,7 +100,7 @@ def _submit(args: argparse.Namespace, plan: Plan, needed: memory.Prediction | No
     lines = [f"submitted {', '.join(f'{step} as job {job}' for step, job in jobs.items())}", words]
     lines += [f"  {name:8} {command}" for name, command in commands.items()]
     document = {"job": jobs[NXDT_STEPS[-1]], "jobs": jobs, "run_dir": plan.run.root, "log": log, "cache": plan.cache}
-    answer(args, "\n".join(lines), {**document, "commands": commands})
+    print_result(args, "\n".join(lines), {**document, "commands": commands})
 
 
 def _options(args: argparse.Namespace) -> tuple[TrainConfig, set[str]]:

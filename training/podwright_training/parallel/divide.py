@@ -13,7 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import Shard
 
 from podwright_training.config.parallel_dims import rank_of_stage, stages_per_rank, vocabulary_shares
-from podwright_training.config.sections.memory import SMALL_BYTES
+from podwright_training.config.sections.memory_options import SMALL_BYTES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import DTYPES, BiasedRouter, Block, LlamaForCausalLM, MixtureOfExperts, configure
 from podwright_training.parallel import expert, tensor, vocabulary

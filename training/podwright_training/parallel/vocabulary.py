@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from podwright_training.batch import IGNORED
 from podwright_training.model import Embedding, Head
-from podwright_training.model.compilation import fused
+from podwright_training.model.device_compiler import fused
 from podwright_training.model.loss import chunk_tokens_of
 from podwright_training.parallel.tensor import TOKENS
 

@@ -17,12 +17,12 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.word_tokenizers import WordTokenizer, simple_span_tokenize
 from numpy.typing import NDArray
 
-from podwright_training.data.faults import BadRecordError, BadShardError, Fault, Faults
+from podwright_training.data.bad_data import BadRecordError, BadShardError, Fault, Faults
+from podwright_training.data.document_encoder import Encoder, load_tokenizer
 from podwright_training.data.formats import read_blocks
 from podwright_training.data.held_out import is_held_out
 from podwright_training.data.splits import Split
 from podwright_training.data.token_shards import SUFFIX, write_token_shard
-from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.run_folder import write_atomically
 
 SHARD_TOKENS = 2**26  # A task holds one file in memory, at most 256 MB.
@@ -73,7 +73,7 @@ class ReadDataset(PipelineStep):  # type: ignore[misc]
                 document = Document(text=text, id=f"{name}:{number}")
                 self.stat_update("documents")
                 yield document
-        named_faults = [fault._asdict() for fault in faults.found.values()]
+        named_faults = [fault._asdict() for fault in faults.fault_by_place.values()]
         write_atomically(self.folder / f"{rank:05d}.json", json.dumps(named_faults, indent=1) + "\n")
 
     def _texts(self, file: str, faults: Faults) -> Iterator[tuple[int | str, str]]:

@@ -37,14 +37,14 @@ class Faults:
 
     max_bad_records: int
     max_bad_shards: int
-    found: dict[str, Fault] = field(default_factory=dict)  # by place: the same fault in another epoch counts once
+    fault_by_place: dict[str, Fault] = field(default_factory=dict)  # The same fault in another epoch counts once.
     _taken: int = 0
 
     def add(self, fault: Fault) -> None:
         """Count ``fault``; raise ``DataError`` beyond the limit."""
-        if fault.place in self.found:
+        if fault.place in self.fault_by_place:
             return
-        self.found[fault.place] = fault
+        self.fault_by_place[fault.place] = fault
         limit = self.max_bad_records if fault.kind == "record" else self.max_bad_shards
         if self.count(fault.kind) > limit:
             raise DataError(
@@ -54,20 +54,22 @@ class Faults:
 
     def count(self, kind: str) -> int:
         """Return the number of skipped records or shards."""
-        return sum(fault.kind == kind for fault in tuple(self.found.values()))  # threads may add to them
+        return sum(
+            fault.kind == kind for fault in tuple(self.fault_by_place.values())
+        )  # Threads may add to the dict meanwhile.
 
     def take_new(self) -> tuple[Fault, ...]:
         """Return the faults added since the last call."""
-        new = tuple(self.found.values())[self._taken :] if len(self.found) > self._taken else ()
-        self._taken = len(self.found)
+        new = tuple(self.fault_by_place.values())[self._taken :] if len(self.fault_by_place) > self._taken else ()
+        self._taken = len(self.fault_by_place)
         return new
 
     def log(self, fault: Fault) -> None:
         """Count ``fault`` and log it once."""
-        if fault.place not in self.found:
-            what = "skipped" if fault.kind == "record" else "the rest of it is skipped"
+        if fault.place not in self.fault_by_place:
+            consequence = "skipped" if fault.kind == "record" else "the rest of it is skipped"
             number = self.count(fault.kind) + 1
-            logger.warning("%s: %s; %s, broken %s %d here", fault.place, fault.reason, what, fault.kind, number)
+            logger.warning("%s: %s; %s, broken %s %d here", fault.place, fault.reason, consequence, fault.kind, number)
         self.add(fault)
 
 

@@ -12,7 +12,7 @@ QUICK_LOSS_CHUNK_TOKENS = {"cpu": 512, "accelerator": 4096}  # measured: on a CP
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions:
-    """Set what is kept in memory, recomputed or offloaded."""
+    """Set which tensors are kept in memory, recomputed or offloaded."""
 
     reshard_after_forward: str = option(
         "auto",
@@ -49,9 +49,9 @@ class MemoryOptions:
     offload_activations: bool = option(False, "Keep the activations that checkpointing saves in host memory.")
 
 
-def conflicts(options: MemoryOptions) -> Conflicts:
+def conflicts(config: MemoryOptions) -> Conflicts:
     """Yield the conflicts among these options."""
-    if options.offload_activations and not options.activation_checkpointing:
+    if config.offload_activations and not config.activation_checkpointing:
         yield (
             ("offload_activations", "activation_checkpointing"),
             "offload_activations needs activation_checkpointing 1: it moves the activations that checkpointing keeps",

@@ -34,7 +34,7 @@ class _Storage:
     in_backward: bool  # allocated in the backward pass
 
 
-class Memory:
+class DeviceMemory:
     """Bytes of every storage on a device, over time.
 
     Storages are local: a rank's shard counts, not the whole of a distributed tensor.

@@ -12,7 +12,7 @@ LONGEST_SILENCE_S = 3600  # GPUs idle so long at most after a host is lost.
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticOptions:
-    """Set how few and how many nodes an elastic run has, and how soon it gives one up."""
+    """Set the smallest and largest number of nodes of an elastic run, and how soon it removes a silent one."""
 
     min_nodes: int | None = option(
         None, "Fewest nodes that an elastic run trains on. Default: the run is not elastic.", at_least=1
@@ -47,9 +47,9 @@ class ElasticOptions:
     )
 
 
-def conflicts(options: ElasticOptions) -> Conflicts:
+def conflicts(config: ElasticOptions) -> Conflicts:
     """Yield the conflicts among these options."""
-    min_nodes, max_nodes = options.min_nodes, options.max_nodes
+    min_nodes, max_nodes = config.min_nodes, config.max_nodes
     if min_nodes is None and max_nodes is not None:
         yield ("max_nodes", "min_nodes"), f"max_nodes {max_nodes} needs min_nodes"
     if min_nodes is not None and max_nodes is not None and min_nodes > max_nodes:

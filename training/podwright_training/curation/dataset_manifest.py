@@ -30,7 +30,7 @@ NAMES = {  # part of datatrove's name of a step that may remove documents: ours
 
 
 class WriteManifest(PipelineStep):  # type: ignore[misc]  # datatrove has no types
-    """Write the manifest and give the folder its final name."""
+    """Write the manifest and rename the folder to its final name."""
 
     type = "💽 - WRITER"
     name = "manifest"
@@ -40,7 +40,7 @@ class WriteManifest(PipelineStep):  # type: ignore[misc]  # datatrove has no typ
         self.settings, self.identity, self.work, self.output = settings, identity, work, output
 
     def run(self, data: object = None, rank: int = 0, world_size: int = 1) -> None:
-        """Write it once all tasks of the stages before are complete."""
+        """Write the manifest once all tasks of the stages before are complete."""
         del data, rank, world_size
         if self.output.exists():
             return  # a second start after the rename
@@ -63,8 +63,8 @@ def steps_of(work: Path) -> Iterator[dict[str, Any]]:
     for stage in ("documents", "tokens"):
         totals: dict[int, tuple[str, Counter[str]]] = {}
         for file in sorted((work / "logs" / stage / "stats").glob("*.json")):
-            for position, step in enumerate(json.loads(file.read_text())):
-                counts = totals.setdefault(position, (step["name"], Counter()))[1]
+            for step_number, step in enumerate(json.loads(file.read_text())):
+                counts = totals.setdefault(step_number, (step["name"], Counter()))[1]
                 counts.update({name: _count(value) for name, value in step["stats"].items()})
         for theirs, counts in totals.values():
             name = next((label for part, label in NAMES.items() if part in theirs), None)

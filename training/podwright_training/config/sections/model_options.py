@@ -85,50 +85,50 @@ class ModelOptions:
         )
 
 
-def conflicts(options: ModelOptions) -> Conflicts:
+def conflicts(config: ModelOptions) -> Conflicts:
     """Yield the conflicts among the model's options."""
-    yield from _head_conflicts(options)
-    positions = options.max_position_embeddings or options.max_context_width
-    if options.max_context_width > positions:
+    yield from _head_conflicts(config)
+    positions = config.max_position_embeddings or config.max_context_width
+    if config.max_context_width > positions:
         yield (
             ("max_context_width", "max_position_embeddings"),
-            f"max_context_width {options.max_context_width} is above max_position_embeddings {positions}",
+            f"max_context_width {config.max_context_width} is above max_position_embeddings {positions}",
         )
-    yield from _family_conflicts(options)
+    yield from _family_conflicts(config)
 
 
-def _head_conflicts(options: ModelOptions) -> Conflicts:
-    if options.head_dim is None and options.hidden_size % options.num_heads:
+def _head_conflicts(config: ModelOptions) -> Conflicts:
+    if config.head_dim is None and config.hidden_size % config.num_heads:
         yield (
             ("hidden_size", "num_heads"),
-            f"hidden_size {options.hidden_size} is not divisible by num_heads {options.num_heads}",
+            f"hidden_size {config.hidden_size} is not divisible by num_heads {config.num_heads}",
         )
-    elif (options.head_dim or options.hidden_size // options.num_heads) % 2:
-        width = f"hidden_size {options.hidden_size} / num_heads {options.num_heads}"
-        source = f"head_dim {options.head_dim}" if options.head_dim else width
+    elif (config.head_dim or config.hidden_size // config.num_heads) % 2:
+        width = f"hidden_size {config.hidden_size} / num_heads {config.num_heads}"
+        source = f"head_dim {config.head_dim}" if config.head_dim else width
         yield ("hidden_size", "num_heads", "head_dim"), f"{source} is odd; rotary embeddings rotate pairs"
-    if options.num_heads % (options.num_key_value_heads or options.num_heads):
+    if config.num_heads % (config.num_key_value_heads or config.num_heads):
         yield (
             ("num_heads", "num_key_value_heads"),
-            f"num_heads {options.num_heads} is not divisible by num_key_value_heads {options.num_key_value_heads}",
+            f"num_heads {config.num_heads} is not divisible by num_key_value_heads {config.num_key_value_heads}",
         )
 
 
-def _family_conflicts(options: ModelOptions) -> Conflicts:
+def _family_conflicts(config: ModelOptions) -> Conflicts:
     """Yield features that the family has no Hugging Face class for, and those it needs."""
-    family = FAMILIES[options.model_type]
+    family = FAMILIES[config.model_type]
     for name in OPTIONAL_FEATURES:
-        value = getattr(options, name)
+        value = getattr(config, name)
         if value and not family.supports(name):
             families = " or ".join(families_with(name))
             yield (
                 (name, "model_type"),
-                f"{name} {int(value)}: model_type {options.model_type} does not support it; use {families}",
+                f"{name} {int(value)}: model_type {config.model_type} does not support it; use {families}",
             )
         if not value and family.requires(name):
-            yield (name, "model_type"), f"model_type {options.model_type} needs {name}"
-    if family.supports("num_local_experts") and options.num_experts_per_tok > (options.num_local_experts or math.inf):
+            yield (name, "model_type"), f"model_type {config.model_type} needs {name}"
+    if family.supports("num_local_experts") and config.num_experts_per_tok > (config.num_local_experts or math.inf):
         yield (
             ("num_experts_per_tok", "num_local_experts"),
-            f"num_experts_per_tok {options.num_experts_per_tok} is above num_local_experts {options.num_local_experts}",
+            f"num_experts_per_tok {config.num_experts_per_tok} is above num_local_experts {config.num_local_experts}",
         )

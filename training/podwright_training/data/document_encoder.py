@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from podwright_training import model_folder
-from podwright_training.data.faults import DataError, first_line
+from podwright_training.data.bad_data import DataError, first_line
 from podwright_training.errors import UserError
 from podwright_training.remote_code import needs_code, refusal
 
@@ -50,7 +50,7 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
         local = cached or Path(name).is_dir() or not hub_client.answers()
         of_revision = {"revision": revision} if revision else {}
         return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False, **of_revision)
-    except Exception as error:  # of tokenizers, which meets a damaged file with any kind
+    except Exception as error:  # tokenizers raises any exception if a file is damaged.
         if needs_code(error):
             raise DataError(f"tokenizer {refusal(name)}") from error
         raise DataError(
@@ -60,29 +60,29 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
 
 
 def load_for_all_ranks(name: str, of_first_rank: FirstRank) -> PreTrainedTokenizerBase:
-    """Load the tokenizer on a rank of a job: the first alone asks the hub, others take it from their host's cache.
+    """Load the tokenizer on each rank of a job: only the first queries the hub, the others read their host's cache.
 
     A host whose cache lacks it, as it is not a shared one, asks the hub too, for the first rank's revision.
 
     Raises:
         DataError: As ``load_tokenizer``; or this host has another tokenizer of that name than the first rank's.
     """
-    own: list[PreTrainedTokenizerBase] = []
+    loaded: list[PreTrainedTokenizerBase] = []
 
     def load() -> dict[str, str | None]:
-        own.append(load_tokenizer(name))
-        return {"revision": _cached_revision(name), "digest": _digest(own[0])}
+        loaded.append(load_tokenizer(name))
+        return {"revision": _cached_revision(name), "digest": _digest(loaded[0])}
 
-    first = of_first_rank(f"tokenizer {name}", load)
-    if own:
-        return own[0]
-    if first["revision"]:
+    identity = of_first_rank(f"tokenizer {name}", load)
+    if loaded:
+        return loaded[0]
+    if identity["revision"]:
         with suppress(DataError):
-            tokenizer = load_tokenizer(name, revision=first["revision"], cached=True)
-            if _digest(tokenizer) == first["digest"]:
-                return tokenizer  # else a download of another rank of this host has begun
-    tokenizer = load_tokenizer(name, revision=first["revision"])
-    if _digest(tokenizer) != first["digest"]:
+            tokenizer = load_tokenizer(name, revision=identity["revision"], cached=True)
+            if _digest(tokenizer) == identity["digest"]:
+                return tokenizer  # If the digests differ, another rank of this host is downloading it.
+    tokenizer = load_tokenizer(name, revision=identity["revision"])
+    if _digest(tokenizer) != identity["digest"]:
         raise DataError(f"tokenizer {name!r} is another one here than on the first rank: use one folder for all hosts")
     return tokenizer
 
@@ -93,8 +93,10 @@ def _cached_revision(name: str) -> str | None:
 
     if Path(name).is_dir():
         return None
-    found = (try_to_load_from_cache(name, file) for file in ("tokenizer.json", "tokenizer_config.json", "config.json"))
-    return next((Path(path).parent.name for path in found if isinstance(path, str)), None)
+    cached_files = (
+        try_to_load_from_cache(name, file) for file in ("tokenizer.json", "tokenizer_config.json", "config.json")
+    )
+    return next((Path(path).parent.name for path in cached_files if isinstance(path, str)), None)
 
 
 def _digest(tokenizer: PreTrainedTokenizerBase) -> str:

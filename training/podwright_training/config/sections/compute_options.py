@@ -38,7 +38,7 @@ class ComputeOptions:
         return self.precision or ("bf16" if self.bf16 else "fp32")
 
 
-def conflicts(options: ComputeOptions) -> Conflicts:
+def conflicts(config: ComputeOptions) -> Conflicts:
     """Yield the conflicts among these options."""
-    if options.float8 and options.compute_precision != "bf16":
-        yield ("float8", "precision"), f"float8 needs precision bf16, not {options.compute_precision}"
+    if config.float8 and config.compute_precision != "bf16":
+        yield ("float8", "precision"), f"float8 needs precision bf16, not {config.compute_precision}"

@@ -43,24 +43,24 @@ class ScheduleOptions:
     )
 
 
-def conflicts(options: ScheduleOptions) -> Conflicts:
+def conflicts(config: ScheduleOptions) -> Conflicts:
     """Yield the conflicts among the schedule's options."""
-    if options.lr_schedule == "range" and not 0 < options.min_lr < options.lr:
+    if config.lr_schedule == "range" and not 0 < config.min_lr < config.lr:
         yield (
             ("lr_schedule", "min_lr"),
-            f"lr_schedule range rises from min_lr to lr: got {options.min_lr} and {options.lr}, need 0 < min_lr < lr",
+            f"lr_schedule range rises from min_lr to lr: got {config.min_lr} and {config.lr}, need 0 < min_lr < lr",
         )
-    if options.min_lr > options.lr:
-        yield ("min_lr", "lr"), f"min_lr {options.min_lr} is above lr {options.lr}"
-    parts = ("warmup", "wsd_decay", "plateau") if options.lr_schedule == "wsd" else ("warmup", "plateau")
-    if sum(getattr(options, name) for name in parts) > 1:
-        *leading, final = [f"{name} {getattr(options, name)}" for name in parts]
+    if config.min_lr > config.lr:
+        yield ("min_lr", "lr"), f"min_lr {config.min_lr} is above lr {config.lr}"
+    parts = ("warmup", "wsd_decay", "plateau") if config.lr_schedule == "wsd" else ("warmup", "plateau")
+    if sum(getattr(config, name) for name in parts) > 1:
+        *leading, final = [f"{name} {getattr(config, name)}" for name in parts]
         yield parts, f"{', '.join(leading)} and {final} add up to more than 1"
-    accumulated, together = options.gradient_accumulation_steps, options.global_batch_size
-    if options.batch_ramp and accumulated == 1 and together is None:
+    accumulated, together = config.gradient_accumulation_steps, config.global_batch_size
+    if config.batch_ramp and accumulated == 1 and together is None:
         yield (
             ("batch_ramp", "gradient_accumulation_steps"),
-            f"batch_ramp {options.batch_ramp} needs more than one micro-batch: set global_batch_size",
+            f"batch_ramp {config.batch_ramp} needs more than one micro-batch: set global_batch_size",
         )
     if together is not None and accumulated != 1:
         yield (

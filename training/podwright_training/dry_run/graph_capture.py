@@ -13,7 +13,7 @@ import torch
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
-from podwright_training.model import compilation
+from podwright_training.model import device_compiler
 from podwright_training.replacement import replaced
 
 PACKAGE = Path(__file__).parents[1]
@@ -50,7 +50,7 @@ class Compiler:
 
         torch.compiler.reset()
         clear_compilation_metrics()
-        compilation.fused.cache_clear()
+        device_compiler.fused.cache_clear()
         with replaced(torch, "compile", captured):
             yield
 

@@ -9,7 +9,7 @@ from podwright_training.config.option import option
 
 @dataclass(frozen=True, kw_only=True)
 class LoggingOptions:
-    """Set what is measured and where it is logged."""
+    """Set which metrics are measured, and where they are logged."""
 
     logging_freq: int = option(
         10, "Steps between log lines; each waits for the device, the steps between do not.", at_least=1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from podwright_training.config.json_schema import DIALECT, INTEGER, NUMBER
+from podwright_training.config.run_schema import DIALECT, INTEGER, NUMBER
 from podwright_training.jobs.patterns import VALUES
 from podwright_training.jobs.spec import KINDS, SECTIONS, JobSpec
 
@@ -46,7 +46,7 @@ def _key(item: Field[Any]) -> dict[str, Any]:
         schema = {"type": ["object", "null"], "properties": keys, "additionalProperties": False}
     if item.metadata["choices"]:
         schema = {"enum": [None, *item.metadata["choices"]]}
-    if (least := item.metadata["at_least"]) is not None:
-        schema["minimum"], schema["maximum"] = least, item.metadata["at_most"]
+    if (minimum := item.metadata["at_least"]) is not None:
+        schema["minimum"], schema["maximum"] = minimum, item.metadata["at_most"]
     default = {} if item.default in (MISSING, None, "", ()) else {"default": item.default}
     return {**described, **schema, **default}

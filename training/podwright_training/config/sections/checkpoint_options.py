@@ -52,23 +52,23 @@ class CheckpointOptions:
         return self.checkpoint_dir if "://" in (self.checkpoint_dir or "") else None
 
 
-def conflicts(options: CheckpointOptions) -> Conflicts:
+def conflicts(config: CheckpointOptions) -> Conflicts:
     """Yield the conflicts among these options."""
-    if options.keep_every and options.keep_every % options.checkpoint_freq:
+    if config.keep_every and config.keep_every % config.checkpoint_freq:
         yield (
             ("keep_every", "checkpoint_freq"),
-            f"keep_every {options.keep_every} is not a multiple of checkpoint_freq {options.checkpoint_freq}",
+            f"keep_every {config.keep_every} is not a multiple of checkpoint_freq {config.checkpoint_freq}",
         )
-    if options.init_from and options.resume_from_checkpoint:
+    if config.init_from and config.resume_from_checkpoint:
         yield (
             ("init_from", "resume_from_checkpoint"),
             "init_from and resume_from_checkpoint: got both, need one; init_from starts a new run",
         )
-    if options.init_state == "all" and not options.init_from:
+    if config.init_state == "all" and not config.init_from:
         yield ("init_state", "init_from"), "init_state all needs init_from, a checkpoint"
-    start = options.resume_from_checkpoint or ""
-    if "://" in start and start != options.checkpoint_dir:
+    start = config.resume_from_checkpoint or ""
+    if "://" in start and start != config.checkpoint_dir:
         yield (
             ("resume_from_checkpoint", "checkpoint_dir"),
-            f"resume_from_checkpoint {start} is not checkpoint_dir {options.checkpoint_dir}: copy it to a folder first",
+            f"resume_from_checkpoint {start} is not checkpoint_dir {config.checkpoint_dir}: copy it to a folder first",
         )
