@@ -155,7 +155,9 @@ def _mode(
 def _script_mode(argument: str, scripts: object, *, by_api: bool) -> Iterator[Problem]:
     if isinstance(scripts, LifecycleBundle) and scripts.by_api != by_api:
         hint = "A bundle is made for one of the two ways of setting Slurm up."
-        passed_bundle, needed_bundle = (f"a LifecycleBundle with by_api={value}" for value in (scripts.by_api, by_api))
+        passed_bundle, needed_bundle = (
+            f"a LifecycleBundle with slurm_by_api={value}" for value in (scripts.by_api, by_api)
+        )
         yield Problem("conflict", (argument,), passed_bundle, needed_bundle, hint)
 
 

@@ -13,8 +13,9 @@ from constructs import Construct
 from podwright_bootstrap.contract import (
     USERS_NAME,
     Accounting,
+    ClusterFacts,
+    ClusterGroups,
     InstanceFacts,
-    MultiHead,
     ProvisioningParameters,
     WorkerGroup,
 )
@@ -86,15 +87,15 @@ class LifecycleBundle(Construct):
         openzfs: mounted as home directories. Default: homes stay on each node's disk.
         training: installed for jobs. Default: nothing is installed.
         accounting: slurmdbd's database. Default: no accounting.
-        multi_head: what several controllers share. Required with more than one controller.
-        auto_resume: ``True`` if HyperPod recovers nodes; Slurm does not confine tasks then.
-        nodes: optional features of nodes. Default: no features.
-        hooks: the files of ``nodes.hooks``, by script. Required for each of them.
         prometheus: the workspace that nodes send metrics to. Default: no metrics.
-        publishes_running_jobs: whether the controller publishes the number of running jobs in CloudWatch.
-        by_api: ``True`` if HyperPod sets Slurm up: pass the bundle as ``ApiSlurm(init_script=…)``, not as
-            ``lifecycle``. The scripts then leave Slurm's daemons and mounts to HyperPod, and their parameters are a
-            file of another name. Takes neither ``accounting`` nor ``multi_head``.
+        facts: what nodes are told unchanged. ``nodes``: their optional features. ``multi_head``: what several
+            controllers share, required with more than one. ``auto_resume``: ``False`` if HyperPod does not recover
+            nodes; Slurm then confines tasks. ``publishes_running_jobs``: the controller publishes the number of
+            running jobs in CloudWatch. ``slurm_by_api``: HyperPod sets Slurm up; pass the bundle as
+            ``ApiSlurm(init_script=…)``, not as ``lifecycle``. The scripts then leave Slurm's daemons and mounts to
+            HyperPod, and their parameters are a file of another name. Not with ``accounting`` or ``multi_head``.
+            Default: one controller, no features.
+        hooks: the files of ``facts.nodes.hooks``, by script. Required for each of them.
         bundle_prefix: the prefix in ``bucket`` that holds downloads for nodes without internet.
         prefix: of the objects' keys.
 
@@ -115,50 +116,44 @@ class LifecycleBundle(Construct):
         openzfs: OpenZfs | None = None,
         training: TrainingPayload | None = None,
         accounting: AccountingDatabase | None = None,
-        multi_head: MultiHead | None = None,
-        auto_resume: bool = True,
-        nodes: NodeFeatures | None = None,
-        hooks: Mapping[str, Path] = MappingProxyType({}),
         prometheus: Prometheus | None = None,
-        publishes_running_jobs: bool = False,
-        by_api: bool = False,
+        facts: ClusterFacts | None = None,
+        hooks: Mapping[str, Path] = MappingProxyType({}),
         bundle_prefix: str = BUNDLE_PREFIX,
         prefix: str = PREFIX,
     ) -> None:
-        problems = checks.cluster_instance_groups(instance_groups, multi_head=multi_head is not None)
+        facts = facts or ClusterFacts()
+        problems = checks.cluster_instance_groups(instance_groups, multi_head=facts.multi_head is not None)
         problems += checks.types_with_bundle(instance_groups)
-        problems += _set_up_by_api(accounting=accounting, multi_head=multi_head) if by_api else []
-        problems += [*hook_problems(hooks), *_hooks_without_files(nodes, hooks)]
+        problems += _set_up_by_api(accounting, facts) if facts.slurm_by_api else []
+        problems += [*hook_problems(hooks), *_hooks_without_files(facts.nodes, hooks)]
         refuse(self, [*lifecycle_archive.problems(scripts), *problems])
         super().__init__(scope, id_)
         packed = lifecycle_archive.pack(scripts, into=Path(App.of(self).outdir) / "lifecycle")
         users_key, hooks_prefix = f"{prefix}/{USERS_NAME}", f"{prefix}/hooks"
-        sha256_of_hooks = {script: sha256_of(file) for script, file in hooks.items()}
         # Apart: while a cluster moves to the API, the parameters that AWS refuses there still lie in the other folder.
-        prefix = f"{prefix}/api-{packed.name[:16]}" if by_api else f"{prefix}/{packed.name[:16]}"
-        region = DataRegion(self, "region").id
-        parameters = _parameters(
-            cluster_name,
-            instance_groups,
-            lustre=lustre,
-            openzfs=openzfs,
-            training=training,
-            accounting=accounting,
-            multi_head=multi_head,
-            auto_resume=auto_resume,
-            nodes=nodes,
+        prefix = f"{prefix}/{'api-' if facts.slurm_by_api else ''}{packed.name[:16]}"
+        parameters = ProvisioningParameters(
+            **vars(facts),
+            **_groups(cluster_name, instance_groups),
+            fsx_dns_name=lustre.dns_name,
+            fsx_mountname=lustre.mount_name,
+            lustre_mount_path=lustre.mount_path,
+            lustre_efa=lustre.efa,
+            fsx_openzfs_dns_name=openzfs.dns_name if openzfs else None,
+            openzfs_mount_path=openzfs.mount_path if openzfs else "/home",
+            region=DataRegion(self, "region").id,
+            training=training.contract if training else None,
+            accounting=_accounting(accounting) if accounting else None,
+            prometheus_remote_write_url=prometheus.remote_write_url if prometheus else "",
             bundle_s3_uri=f"s3://{bucket.name}/{bundle_prefix}",
-            prometheus=prometheus,
-            publishes_running_jobs=publishes_running_jobs,
-            by_api=by_api,
             users_s3_uri=f"s3://{bucket.name}/{users_key}",
             hooks_s3_uri=f"s3://{bucket.name}/{hooks_prefix}" if hooks else "",
-            hook_sha256=sha256_of_hooks,
-            region=region,
+            hook_sha256={script: sha256_of(file) for script, file in hooks.items()},
         )
         self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
         self.on_create = self.on_init_complete = ENTRYPOINT
-        self.by_api = by_api
+        self.by_api = facts.slurm_by_api
         self.ready: Sequence[ITerraformDependable] = [
             *upload(self, {name: (f"{prefix}/{name}", packed / name) for name in (ENTRYPOINT, ARCHIVE)}, bucket=bucket),
             self._upload_json(
@@ -193,71 +188,31 @@ def _hook_objects(prefix: str, hooks: Mapping[str, Path]) -> dict[str, tuple[str
     return {f"hook_{sha256[:16]}": (f"{prefix}/{sha256}", file) for sha256, file in files.items()}
 
 
-def _set_up_by_api(**arguments: object) -> list[Problem]:
+def _set_up_by_api(accounting: AccountingDatabase | None, facts: ClusterFacts) -> list[Problem]:
     hint = "HyperPod sets it up: pass it to ApiSlurm, or leave it out."
-    wrong = [name for name, value in arguments.items() if value is not None]
-    return [Problem("conflict", (name,), "a value", "no value with by_api", hint) for name in wrong]
+    values = {"accounting": accounting, "multi_head": facts.multi_head}
+    conflicts = [name for name, value in values.items() if value is not None]
+    return [Problem("conflict", (name,), "a value", "no value with slurm_by_api", hint) for name in conflicts]
 
 
-def _hooks_without_files(nodes: NodeFeatures | None, hooks: Mapping[str, Path]) -> list[Problem]:
-    missing = sorted({hook.script for hook in nodes.hooks} - set(hooks)) if nodes else []
+def _hooks_without_files(nodes: NodeFeatures, hooks: Mapping[str, Path]) -> list[Problem]:
+    missing = sorted({hook.script for hook in nodes.hooks} - set(hooks))
     return [Problem("missing", ("hooks",), sorted(hooks), f"the file of {script}") for script in missing]
 
 
-def _parameters(
-    cluster_name: str,
-    instance_groups: Sequence[InstanceGroup],
-    *,
-    lustre: Lustre,
-    openzfs: OpenZfs | None,
-    training: TrainingPayload | None,
-    accounting: AccountingDatabase | None,
-    multi_head: MultiHead | None,
-    auto_resume: bool,
-    nodes: NodeFeatures | None,
-    bundle_s3_uri: str,
-    prometheus: Prometheus | None,
-    publishes_running_jobs: bool,
-    by_api: bool,
-    users_s3_uri: str,
-    hooks_s3_uri: str,
-    hook_sha256: dict[str, str],
-    region: str,
-) -> ProvisioningParameters:
+def _groups(cluster_name: str, instance_groups: Sequence[InstanceGroup]) -> dict[str, Any]:
+    """Return the fields of ``ClusterGroups``."""
     groups = in_order(instance_groups)
-    controller = next(group.name for group in groups if group.role == "controller")
     logins = [group.name for group in groups if group.role == "login"]
-    return ProvisioningParameters(
+    facts = ClusterGroups(
         cluster_name=cluster_name,
-        controller_group=controller,
+        controller_group=next(group.name for group in groups if group.role == "controller"),
+        worker_groups=[WorkerGroup(group.name, group.partition_name) for group in groups if group.partition_name],
         login_group=logins[0] if logins else None,
         more_login_groups=logins[1:],
-        worker_groups=[
-            WorkerGroup(instance_group_name=group.name, partition_name=group.partition_name)
-            for group in groups
-            if group.partition_name
-        ],
-        fsx_dns_name=lustre.dns_name,
-        fsx_mountname=lustre.mount_name,
-        lustre_mount_path=lustre.mount_path,
-        lustre_efa=lustre.efa,
-        fsx_openzfs_dns_name=openzfs.dns_name if openzfs else None,
-        openzfs_mount_path=openzfs.mount_path if openzfs else "/home",
-        region=region,
         instance_facts={group.name: _facts(InstanceType.of(group.instance_type)) for group in groups},
-        training=training.contract if training else None,
-        accounting=_accounting(accounting) if accounting else None,
-        multi_head=multi_head,
-        slurm_by_api=by_api,
-        auto_resume=auto_resume,
-        bundle_s3_uri=bundle_s3_uri,
-        prometheus_remote_write_url=prometheus.remote_write_url if prometheus else "",
-        publishes_running_jobs=publishes_running_jobs,
-        users_s3_uri=users_s3_uri,
-        hooks_s3_uri=hooks_s3_uri,
-        hook_sha256=hook_sha256,
-        nodes=nodes or NodeFeatures(),
     )
+    return vars(facts)
 
 
 def _accounting(database: AccountingDatabase) -> Accounting:

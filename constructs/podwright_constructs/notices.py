@@ -36,7 +36,7 @@ class ClusterNotices(Construct):
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-cluster-events-reference.html
 
     With ``idle_hours``, an alarm goes off after so many hours in each of which the controller published that no Slurm
-    job ran (``publishes_running_jobs`` of `LifecycleBundle`). Hours without the metric do not count: the cluster is
+    job ran (``ClusterFacts.publishes_running_jobs``). Hours without the metric do not count: the cluster is
     gone, or has no compute nodes.
     https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarms-and-missing-data.html
 

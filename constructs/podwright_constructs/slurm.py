@@ -71,7 +71,8 @@ class ApiSlurm:
             ``overwrite`` loses the edits, ``merge`` keeps them. None with continuous provisioning.
         lustre: what HyperPod mounts on every node.
         home: what it mounts besides, at /home as a rule.
-        init_script: what every node runs afterwards; of podwright's own scripts a ``LifecycleBundle(by_api=True)``.
+        init_script: what every node runs afterwards; of podwright's own scripts a ``LifecycleBundle``
+            whose ``facts`` say ``slurm_by_api``.
         accounting: slurmdbd's database; with continuous provisioning alone.
     """
 

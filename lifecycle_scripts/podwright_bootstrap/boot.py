@@ -19,97 +19,98 @@ from typing import Iterator
 
 from podwright_bootstrap import contract, report
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import STEP_PATIENCE, BootstrapError, CommandError, TimeLimitError
+from podwright_bootstrap.host import files, log, waits
+from podwright_bootstrap.host.errors import BootstrapError, CommandError, TimeLimitError
+from podwright_bootstrap.host.waits import STEP_PATIENCE
 from podwright_bootstrap.node import Node, identify
 from podwright_bootstrap.report import Result
 from podwright_bootstrap.steps import Step, ldap, user_updates
-from podwright_bootstrap.steps.accelerators import Accelerators
-from podwright_bootstrap.steps.accounting import Accounting
-from podwright_bootstrap.steps.controller_logins import ControllerLogins
-from podwright_bootstrap.steps.controllers import Controllers
-from podwright_bootstrap.steps.dcgm import Dcgm
-from podwright_bootstrap.steps.dns import Dns
-from podwright_bootstrap.steps.docker import Docker
-from podwright_bootstrap.steps.enroot import Enroot
-from podwright_bootstrap.steps.environment import Environment
-from podwright_bootstrap.steps.health import Health
-from podwright_bootstrap.steps.held_packages import HeldPackages
-from podwright_bootstrap.steps.hold import Hold
-from podwright_bootstrap.steps.homes import Homes
-from podwright_bootstrap.steps.hooks import HooksAfter, HooksBefore
-from podwright_bootstrap.steps.ldap import Ldap
-from podwright_bootstrap.steps.limits import Limits
-from podwright_bootstrap.steps.lustre import Lustre
-from podwright_bootstrap.steps.metadata import Metadata
-from podwright_bootstrap.steps.metadata_access import MetadataAccess
-from podwright_bootstrap.steps.motd import Motd
-from podwright_bootstrap.steps.neuron import Neuron
-from podwright_bootstrap.steps.node_record import Record
-from podwright_bootstrap.steps.observability import Observability
-from podwright_bootstrap.steps.old_environments import OldEnvironments
-from podwright_bootstrap.steps.openzfs import OpenZfs
-from podwright_bootstrap.steps.pam_slurm_adopt import PamSlurmAdopt
-from podwright_bootstrap.steps.parameters import Parameters, source
-from podwright_bootstrap.steps.prolog import Prolog
-from podwright_bootstrap.steps.remediation import Remediation
-from podwright_bootstrap.steps.running_jobs import RunningJobs
-from podwright_bootstrap.steps.runs import Runs
-from podwright_bootstrap.steps.s3_mounts import S3Mounts
-from podwright_bootstrap.steps.scratch import Scratch
-from podwright_bootstrap.steps.slurm import Slurm
-from podwright_bootstrap.steps.slurm_conf import SlurmConf
-from podwright_bootstrap.steps.slurm_logs import SlurmLogs
-from podwright_bootstrap.steps.ssh import Ssh
-from podwright_bootstrap.steps.striping import Striping
-from podwright_bootstrap.steps.user_updates import UserUpdates
-from podwright_bootstrap.steps.users import Users
+from podwright_bootstrap.steps.accelerators import AcceleratorsStep
+from podwright_bootstrap.steps.accounting import AccountingStep
+from podwright_bootstrap.steps.controller_logins import ControllerLoginsStep
+from podwright_bootstrap.steps.controllers import ControllersStep
+from podwright_bootstrap.steps.dcgm import DcgmStep
+from podwright_bootstrap.steps.dns import DnsStep
+from podwright_bootstrap.steps.docker import DockerStep
+from podwright_bootstrap.steps.enroot import EnrootStep
+from podwright_bootstrap.steps.environment import EnvironmentStep
+from podwright_bootstrap.steps.health import HealthStep
+from podwright_bootstrap.steps.held_packages import HeldPackagesStep
+from podwright_bootstrap.steps.hold import HoldStep
+from podwright_bootstrap.steps.homes import HomesStep
+from podwright_bootstrap.steps.hooks import HooksAfterStep, HooksBeforeStep
+from podwright_bootstrap.steps.ldap import LdapStep
+from podwright_bootstrap.steps.limits import LimitsStep
+from podwright_bootstrap.steps.lustre import LustreStep
+from podwright_bootstrap.steps.metadata import MetadataStep
+from podwright_bootstrap.steps.metadata_access import MetadataAccessStep
+from podwright_bootstrap.steps.motd import MotdStep
+from podwright_bootstrap.steps.neuron import NeuronStep
+from podwright_bootstrap.steps.node_record import RecordStep
+from podwright_bootstrap.steps.observability import ObservabilityStep
+from podwright_bootstrap.steps.old_environments import OldEnvironmentsStep
+from podwright_bootstrap.steps.openzfs import OpenZfsStep
+from podwright_bootstrap.steps.pam_slurm_adopt import PamSlurmAdoptStep
+from podwright_bootstrap.steps.parameters import ParametersStep, source
+from podwright_bootstrap.steps.prolog import PrologStep
+from podwright_bootstrap.steps.remediation import RemediationStep
+from podwright_bootstrap.steps.running_jobs import RunningJobsStep
+from podwright_bootstrap.steps.runs import RunsStep
+from podwright_bootstrap.steps.s3_mounts import S3MountsStep
+from podwright_bootstrap.steps.scratch import ScratchStep
+from podwright_bootstrap.steps.slurm import SlurmStep
+from podwright_bootstrap.steps.slurm_conf import SlurmConfStep
+from podwright_bootstrap.steps.slurm_logs import SlurmLogsStep
+from podwright_bootstrap.steps.ssh import SshStep
+from podwright_bootstrap.steps.striping import StripingStep
+from podwright_bootstrap.steps.user_updates import UserUpdatesStep
+from podwright_bootstrap.steps.users import UsersStep
 from podwright_bootstrap.storage.lock import locked
 
 # Nobody waits in a circle: compute nodes wait for a controller, a backup controller for the primary, the primary for no
 # other host. Slurm comes last, so that a node that takes jobs has everything else.
 STEPS: tuple[Step, ...] = (
-    Parameters(),
-    Hold(),  # before anything that a job needs is there
-    Dns(),  # before anything is looked up
-    HooksBefore(),
-    Limits(),
-    Neuron(),
-    Accelerators(),  # before the minutes of the rest
-    Scratch(),
-    Lustre(),
-    OpenZfs(),  # before anything is written to a home
-    Ldap(),  # lets go of names and ids that users are about to have
-    Users(),
-    Homes(),
-    S3Mounts(),
-    Runs(),
-    Striping(),
-    Health(),  # with the limits and mounts that a job will have
-    Ssh(),
-    Metadata(),
-    Environment(),
-    Docker(),
-    Enroot(),
-    Observability(),
-    Dcgm(),  # its file is one that observability's agent reads
-    MetadataAccess(),  # lets the user in that observability adds
-    ControllerLogins(),
-    HeldPackages(),  # late: an image that has just started may be updating itself
-    Record(),
-    Controllers(),
-    Accounting(),  # slurmctld asks it for its users when it starts
-    PamSlurmAdopt(),
-    SlurmLogs(),
-    RunningJobs(),
-    OldEnvironments(),
-    Motd(),
-    Prolog(),
-    Remediation(),
-    SlurmConf(),
-    UserUpdates(),
-    HooksAfter(),
-    Slurm(),
+    ParametersStep(),
+    HoldStep(),  # Slurm gives this node no jobs while it lacks what they need.
+    DnsStep(),  # The following steps look up host names.
+    HooksBeforeStep(),
+    LimitsStep(),
+    NeuronStep(),
+    AcceleratorsStep(),  # A node with a broken device fails here, and not after minutes of other steps.
+    ScratchStep(),
+    LustreStep(),
+    OpenZfsStep(),  # The following steps write to homes.
+    LdapStep(),  # SSSD lets go of names and ids that the next step gives to users.
+    UsersStep(),
+    HomesStep(),
+    S3MountsStep(),
+    RunsStep(),
+    StripingStep(),
+    HealthStep(),  # Limits and mounts are those that a job will have.
+    SshStep(),
+    MetadataStep(),
+    EnvironmentStep(),
+    DockerStep(),
+    EnrootStep(),
+    ObservabilityStep(),
+    DcgmStep(),  # The agent of observability reads its file.
+    MetadataAccessStep(),  # Observability has added the user that it lets in.
+    ControllerLoginsStep(),
+    HeldPackagesStep(),  # An image that has just started may be updating itself, so this is late.
+    RecordStep(),
+    ControllersStep(),
+    AccountingStep(),  # slurmctld asks slurmdbd for users when it starts.
+    PamSlurmAdoptStep(),
+    SlurmLogsStep(),
+    RunningJobsStep(),
+    OldEnvironmentsStep(),
+    MotdStep(),
+    PrologStep(),
+    RemediationStep(),
+    SlurmConfStep(),
+    UserUpdatesStep(),
+    HooksAfterStep(),
+    SlurmStep(),
 )
 
 
@@ -123,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Boot this node; 0 if every step that is for it holds."""
     options = _options(arguments)
     os.umask(0o022)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that children are ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # Exiting ends children, too.
     if options.status:
         return _status()
     with ExitStack() as stack:
@@ -140,16 +141,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _fail(step: str, error: Exception) -> int:
     hint = getattr(error, "hint", "") or f"look at the log and at {contract.RESOURCE_CONFIG.parent}"
-    shell.say(report.failure(step, _why(error), host=socket.gethostname(), hint=hint))
+    log.say(report.failure(step, _why(error), host=socket.gethostname(), hint=hint))
     return 1
 
 
 def _boot_as(options: argparse.Namespace) -> int:
     """Run the chosen steps as this node."""
     node = identify(ProvisioningParameters.from_json(contract.read(source())))
-    _require_needed(node.parameters.nodes.skip)
+    _refuse_required(node.parameters.nodes.skip)
     cluster = node.parameters.cluster_name
-    shell.say(f"{node.hostname} ({node.address}) is {node.role}, group {node.instance_group}, cluster {cluster}")
+    log.say(f"{node.hostname} ({node.address}) is {node.role}, group {node.instance_group}, cluster {cluster}")
     chosen = [step for step in STEPS if options.only in {None, step.name} and step.name not in options.skip]
     return _plan(chosen, node) if options.dry_run else _boot(chosen, node)
 
@@ -159,21 +160,21 @@ def _follow_users() -> int:
 
     The directory's password counts as a change too: controllers read it for all nodes.
     """
-    known = contract.read(contract.installed_parameters())
-    wanted = user_updates.fetch(known)
-    parameters = ProvisioningParameters.from_json(wanted)
+    installed_text = contract.read(contract.installed_parameters())
+    deployed_text = user_updates.fetch(installed_text)
+    parameters = ProvisioningParameters.from_json(deployed_text)
     node = identify(parameters)
-    if parameters == ProvisioningParameters.from_json(known) and not _has_new_password(node):
-        shell.say("users match users.json")
+    if parameters == ProvisioningParameters.from_json(installed_text) and not _has_new_password(node):
+        log.say("users match users.json")
         return 0
     exit_code = _boot([step for step in STEPS if step.name in user_updates.STEPS], node)
     if not exit_code:
-        shell.write_file(contract.installed_parameters(), wanted)
+        files.write_file(contract.installed_parameters(), deployed_text)
     return exit_code
 
 
 def _has_new_password(node: Node) -> bool:
-    return Ldap.name not in node.parameters.nodes.skip and ldap.has_new_password(node)
+    return LdapStep.name not in node.parameters.nodes.skip and ldap.has_new_password(node)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -201,29 +202,29 @@ def _status() -> int:
     for step in STEPS:
         for result in results:
             if (result.step, result.outcome) == (step.name, report.DEGRADED):
-                print(report.warning(result, host=socket.gethostname(), without=step.without))
+                print(report.warning(result, host=socket.gethostname(), degraded_feature=step.degraded_feature))
     return 1 if failed else 0
 
 
 def _plan(steps: list[Step], node: Node) -> int:
     for step in steps:
         purpose, reason = (step.__doc__ or "").splitlines()[0], _why_not(step, node)
-        shell.say(f"{step.name:<15} {f'skipped: {reason}' if reason else 'would run'}: {purpose}")
+        log.say(f"{step.name:<15} {f'skipped: {reason}' if reason else 'would run'}: {purpose}")
     return 0
 
 
-def _require_needed(skip: tuple[str, ...]) -> None:
+def _refuse_required(skip: tuple[str, ...]) -> None:
     """``podwright check`` says this earlier; constructs may be used without it."""
-    needed = [step for step in STEPS if step.needed and step.name in skip]
-    if needed:
-        why = "; ".join(f"nodes.skip: the boot needs {step.name}: {step.needed}" for step in needed)
-        raise BootstrapError(why, hint="take it out of nodes.skip and deploy the cluster stack again")
+    required = [step for step in STEPS if step.required_because and step.name in skip]
+    if required:
+        reasons = "; ".join(f"nodes.skip: the boot needs {step.name}: {step.required_because}" for step in required)
+        raise BootstrapError(reasons, hint="take it out of nodes.skip and deploy the cluster stack again")
 
 
 def _why_not(step: Step, node: Node) -> str:
     """Return why a step is skipped on this node; "" if it runs."""
     if not step.applies(node):
-        return f"for {step.whose}"
+        return f"for {step.audience}"
     return "cluster.yaml says so (nodes.skip)" if step.name in node.parameters.nodes.skip else ""
 
 
@@ -234,7 +235,7 @@ def _alone() -> Iterator[None]:
         try:
             stack.enter_context(locked(LOCK, limit_s=LOCK_LIMIT_S, every_s=1, hint=LOCK_HINT))
         except OSError as error:  # a step will say it better
-            shell.say(f"going on without the lock {LOCK}: {error}")
+            log.say(f"going on without the lock {LOCK}: {error}")
         yield
 
 
@@ -244,7 +245,7 @@ def _boot(steps: list[Step], node: Node) -> int:
         results.append(_run(step, node))
         results[-1].log(node)
         if results[-1].outcome == report.DEGRADED:
-            shell.say(report.warning(results[-1], host=node.hostname, without=step.without))
+            log.say(report.warning(results[-1], host=node.hostname, degraded_feature=step.degraded_feature))
         if results[-1].outcome == report.FAILED:
             break
     print(report.table(results), flush=True)
@@ -258,7 +259,7 @@ def _boot(steps: list[Step], node: Node) -> int:
     if not failed:
         return 0
     host = f"{node.hostname} ({node.instance_group}, {node.instance_id})"
-    shell.say(report.failure(failed.step, failed.detail, host=host, hint=failed.hint))
+    log.say(report.failure(failed.step, failed.detail, host=host, hint=failed.hint))
     return 1
 
 
@@ -279,17 +280,17 @@ def _run(step: Step, node: Node) -> Result:
     changes: list[str] = []
 
     def attempt() -> None:
-        changes.extend(step.apply(node))  # of a step that fails, what it had changed until then
+        changes.extend(step.apply(node))  # A step that fails reports what it had changed until then.
         step.verify(node)
 
     try:
-        with shell.time_limit(step.time_limit_s * STEP_PATIENCE):
+        with waits.time_limit(step.time_limit_s * STEP_PATIENCE):
             pause_s = max(RETRY_PAUSE_S, node.poll_s)
-            shell.retry(attempt, attempts=step.attempts, pause_s=pause_s, errors=(CommandError, OSError))
+            waits.retry(attempt, attempts=step.attempts, pause_s=pause_s, errors=(CommandError, OSError))
     except (Exception, TimeLimitError) as error:  # noqa: BLE001 (whatever it is, the table and the report follow)
         seconds = round(time.monotonic() - started, 3)
         hint = getattr(error, "hint", "") or step.hint
-        outcome = report.DEGRADED if step.without else report.FAILED
+        outcome = report.DEGRADED if step.degraded_feature else report.FAILED
         return Result(step.name, outcome, changes, seconds, detail=_why(error), hint=hint)
     outcome = report.CHANGED if changes else report.UNCHANGED
     return Result(step.name, outcome, changes, round(time.monotonic() - started, 3))
@@ -300,8 +301,8 @@ def _removed(step: Step, node: Node) -> list[str]:
     removed: list[str] = []
     try:
         if not step.applies(node):
-            with shell.time_limit(step.time_limit_s * STEP_PATIENCE):
+            with waits.time_limit(step.time_limit_s * STEP_PATIENCE):
                 removed.extend(step.remove(node))
     except (Exception, TimeLimitError) as error:  # noqa: BLE001 (the next boot tries again)
-        shell.say(f"warning: {step.name} is off, but its leftovers could not be removed: {_why(error)}")
+        log.say(f"warning: {step.name} is off, but its leftovers could not be removed: {_why(error)}")
     return removed

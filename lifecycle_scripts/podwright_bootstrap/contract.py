@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
@@ -38,36 +38,34 @@ ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per
 CURRENT_ENVIRONMENT = f"current-{platform.machine()}"  # a link to the one that compute nodes of this machine have
 KEYS_DIRECTORY = "podwright/ssh"
 SECRETS_DIRECTORY = "podwright/secrets"  # root's alone: what controllers may ask AWS for, and other nodes need
-LAYERS_DIRECTORY = "podwright/enroot"  # of container images, a folder for each user
+LAYERS_DIRECTORY = "podwright/enroot"  # layers of container images, a folder for each user
 DOWNLOADS_DIRECTORY = ".cache/podwright"  # programs, each fetched once
 RUNS_DIRECTORY = "runs"  # one folder per training run
 HOMES_DIRECTORY = "home"  # people's, where there is no OpenZFS for them
-DATA_DIRECTORY = "data"  # what runs read
+DATA_DIRECTORY = "data"  # the data that runs read
 
 SLURM_ROOT = Path("/opt/slurm")
-LOGIN_NODE_REASON = "podwright: login node"  # for which Slurm gives it no jobs
+LOGIN_NODE_REASON = "podwright: login node"  # the reason in Slurm why a login node gets no jobs
 METRICS_NAMESPACE = "/aws/sagemaker/Clusters"  # the one that the nodes' role may write to
 RUNNING_JOBS_METRIC = "RunningJobs"
 CLUSTER_DIMENSION = "ClusterName"
-FIRST_USER_ID = 1000  # below are the ids of the system's own users and groups
-JOB_USER = "ubuntu"  # of HyperPod's image; owns the runs
+FIRST_USER_ID = 1000  # lower ids are those of the system's own users and groups
+JOB_USER = "ubuntu"  # a user of HyperPod's image, who owns the runs
 
 # Roles of a node.
 CONTROLLER = "controller"
 LOGIN = "login"
 COMPUTE = "compute"
 
-# Keys unknown to AWS's agent are ours to add; all of ours are below this one.
+# AWS's agent ignores keys that it does not know; all of ours are below this one.
 OWN_KEY = "podwright"
-AWS_KEYS = (
-    "controller_group",
-    "login_group",
-    "worker_groups",
-    "fsx_dns_name",
-    "fsx_mountname",
-    "fsx_openzfs_dns_name",
-)  # of those of the file, what we read
 VERSION = "1.0.0"
+WRITTEN_IF_EMPTY = {"written_if_empty": True}  # metadata of a field whose key nodes expect in any case
+
+
+def _aws(key: str) -> Dict[str, str]:
+    """Return the metadata of a field that has a key of AWS's in the file."""
+    return {"aws": key}
 
 
 class ContractError(ValueError):
@@ -93,7 +91,7 @@ class InstanceFacts:
     vcpus: int = 0
     memory_gib: float = 0
     nvlink: bool = False  # between the GPUs of one node
-    nvme_disks: int = 0  # of instance storage
+    nvme_disks: int = 0  # the disks of its instance storage
 
 
 @dataclass(frozen=True)
@@ -143,38 +141,52 @@ class MultiHead:
 
 
 @dataclass(frozen=True)
-class ProvisioningParameters:
-    """The content of ``provisioning_parameters.json``.
-
-    Fields up to ``fsx_openzfs_dns_name`` and ``multi_head`` are AWS's; the rest travels below ``OWN_KEY``. String
-    values may be Terraform references while the constructs write them.
-    """
+class ClusterGroups:
+    """A cluster's name, its instance groups by role, and their hardware."""
 
     cluster_name: str
-    controller_group: str
-    worker_groups: List[WorkerGroup]
-    login_group: Optional[str] = None
-    fsx_dns_name: Optional[str] = None
-    fsx_mountname: Optional[str] = None
-    fsx_openzfs_dns_name: Optional[str] = None
+    controller_group: str = field(metadata=_aws("controller_group"))
+    worker_groups: List[WorkerGroup] = field(metadata=_aws("worker_groups"))
+    login_group: Optional[str] = field(default=None, metadata=_aws("login_group"))
     more_login_groups: List[str] = field(default_factory=list)  # AWS's file names one
+    # Each instance group's hardware, by the group's name.
+    instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict, metadata=WRITTEN_IF_EMPTY)
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """The facts that a stack decides and nodes get unchanged: a new one is a field here and its value in the stack."""
+
+    nodes: NodeFeatures = field(default_factory=NodeFeatures)
+    multi_head: Optional[MultiHead] = field(default=None, metadata=_aws("slurm_configurations"))
+    slurm_by_api: bool = False  # HyperPod has set Slurm up and mounted file systems before any script runs
+    auto_resume: bool = True  # HyperPod may replace nodes and resume jobs
+    publishes_running_jobs: bool = False  # the controller publishes their number as a CloudWatch metric
+
+
+@dataclass(frozen=True)
+class ProvisioningParameters(ClusterFacts, ClusterGroups):
+    """The content of ``provisioning_parameters.json``.
+
+    A field is a key below ``OWN_KEY``, unless its metadata names the key at the top that AWS's agent reads. An empty
+    value is left out where the default is empty, unless the metadata says otherwise. String values may be Terraform
+    references while the constructs write them.
+    """
+
+    fsx_dns_name: Optional[str] = field(default=None, metadata=_aws("fsx_dns_name"))
+    fsx_mountname: Optional[str] = field(default=None, metadata=_aws("fsx_mountname"))
+    fsx_openzfs_dns_name: Optional[str] = field(default=None, metadata=_aws("fsx_openzfs_dns_name"))
+    region: str = field(default="", metadata=WRITTEN_IF_EMPTY)
     lustre_mount_path: str = "/fsx"
     lustre_efa: bool = False  # whether the file system can be reached over EFA
     openzfs_mount_path: str = "/home"
-    region: str = ""
-    instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict)  # by instance group name
     training: Optional[TrainingPayload] = None
-    multi_head: Optional[MultiHead] = None
     accounting: Optional[Accounting] = None
-    slurm_by_api: bool = False  # HyperPod has set Slurm up and mounted file systems before any script runs
-    auto_resume: bool = True  # whether HyperPod may replace a node and resume its job
-    bundle_s3_uri: str = ""  # where `podwright bundle --upload` puts files
+    bundle_s3_uri: str = ""  # `podwright bundle --upload` puts files there
     prometheus_remote_write_url: str = ""
-    publishes_running_jobs: bool = False  # as a CloudWatch metric
-    users_s3_uri: str = ""  # of USERS_NAME
-    hooks_s3_uri: str = ""  # below it the scripts of nodes.hooks, named by their SHA-256
-    hook_sha256: Dict[str, str] = field(default_factory=dict)  # by script
-    nodes: NodeFeatures = field(default_factory=NodeFeatures)
+    users_s3_uri: str = ""  # the object USERS_NAME
+    hooks_s3_uri: str = ""  # the prefix of the scripts of nodes.hooks, which are named by their SHA-256
+    hook_sha256: Dict[str, str] = field(default_factory=dict)  # SHA-256 by script
 
     @property
     def login_groups(self) -> List[str]:
@@ -192,40 +204,15 @@ class ProvisioningParameters:
 
     def to_dict(self) -> Dict[str, Any]:
         """Return a plain dictionary in the file's layout; keys with empty values are left out."""
-        aws = {
-            "version": VERSION,
-            "workload_manager": "slurm",
-            "controller_group": self.controller_group,
-            "login_group": self.login_group,
-            "worker_groups": [asdict(group) for group in self.worker_groups],
-            "fsx_dns_name": self.fsx_dns_name,
-            "fsx_mountname": self.fsx_mountname,
-            "fsx_openzfs_dns_name": self.fsx_openzfs_dns_name,
-            "slurm_configurations": self.multi_head.to_dict() if self.multi_head else None,
-        }
-        own = {
-            "cluster_name": self.cluster_name,
-            "region": self.region,
-            "more_login_groups": self.more_login_groups or None,
-            "lustre_mount_path": self.lustre_mount_path,
-            "lustre_efa": self.lustre_efa or None,
-            "openzfs_mount_path": self.openzfs_mount_path,
-            "instance_facts": {name: asdict(facts) for name, facts in self.instance_facts.items()},
-            "training": asdict(self.training) if self.training else None,
-            "accounting": asdict(self.accounting) if self.accounting else None,
-            "slurm_by_api": self.slurm_by_api or None,
-            "auto_resume": self.auto_resume,
-            "bundle_s3_uri": self.bundle_s3_uri or None,
-            "prometheus_remote_write_url": self.prometheus_remote_write_url or None,
-            "publishes_running_jobs": self.publishes_running_jobs or None,
-            "users_s3_uri": self.users_s3_uri or None,
-            "hooks_s3_uri": self.hooks_s3_uri or None,
-            "hook_sha256": self.hook_sha256 or None,
-            "nodes": self.nodes.to_dict() or None,
-        }
-        content: Dict[str, Any] = {key: value for key, value in aws.items() if value is not None}
-        content[OWN_KEY] = {key: value for key, value in own.items() if value is not None}
-        return content
+        content: Dict[str, Any] = {"version": VERSION, "workload_manager": "slurm"}
+        section: Dict[str, Any] = {}
+        for item in fields(self):
+            value = _plain(getattr(self, item.name))
+            if "aws" in item.metadata:
+                content.update({item.metadata["aws"]: value} if value is not None else {})
+            elif value or _default(item) or item.metadata == WRITTEN_IF_EMPTY:
+                section[item.name] = value
+        return {**content, OWN_KEY: section}
 
     @classmethod
     def from_json(cls, text: str) -> ProvisioningParameters:
@@ -235,11 +222,12 @@ class ProvisioningParameters:
             ContractError: not JSON, or keys are missing or of another type; all of them are named.
         """
         content = _object(text, PROVISIONING_PARAMETERS_NAME)
-        own = content.get(OWN_KEY) or {}
-        if not isinstance(own, dict):
-            raise ContractError(f"{PROVISIONING_PARAMETERS_NAME}: {OWN_KEY}: got {type(own).__name__}, need an object")
+        section = content.get(OWN_KEY) or {}
+        if not isinstance(section, dict):
+            got = type(section).__name__
+            raise ContractError(f"{PROVISIONING_PARAMETERS_NAME}: {OWN_KEY}: got {got}, need an object")
         missing = [key for key in ("controller_group", "worker_groups") if key not in content]
-        missing += [f"{OWN_KEY}.{key}" for key in ("cluster_name",) if key not in own]
+        missing += [f"{OWN_KEY}.{key}" for key in ("cluster_name",) if key not in section]
         fsx = ("fsx_dns_name", "fsx_mountname")  # both or neither
         named = [key for key in fsx if content.get(key) is not None]
         missing += [key for key in fsx if named and key not in named]
@@ -248,14 +236,29 @@ class ProvisioningParameters:
                 f"{PROVISIONING_PARAMETERS_NAME} lacks {', '.join(missing)}: "
                 "it was not written by this version of podwright's constructs; deploy the cluster stack again"
             )
-        aws = {key: content[key] for key in AWS_KEYS if key in content}
-        features = _features(own.get("nodes", {}))
-        # Our own keys: unknown ones are a newer writer's, and what holds nothing is left out.
-        given = {key: value for key, value in own.items() if key not in {*AWS_KEYS, "nodes"} and value is not None}
-        parameters: ProvisioningParameters = _build(
-            cls, {**given, **aws, "multi_head": content.get("slurm_configurations")}, PROVISIONING_PARAMETERS_NAME
-        )
+        aws_keys = {item.name: item.metadata["aws"] for item in fields(cls) if "aws" in item.metadata}
+        aws_values = {name: content[key] for name, key in aws_keys.items() if key in content}
+        features = _features(section.get("nodes", {}))
+        # A key of ours that this version does not know is a newer writer's, and null is an empty value.
+        values = {key: value for key, value in section.items() if key not in {*aws_keys, "nodes"} and value is not None}
+        parameters: ProvisioningParameters = _build(cls, {**values, **aws_values}, PROVISIONING_PARAMETERS_NAME)
         return replace(parameters, nodes=features)
+
+
+def _default(item: Any) -> Any:
+    """Return a field's default as JSON has it; ``MISSING``, which is true, for a required field."""
+    return _plain(item.default if item.default_factory is MISSING else item.default_factory())
+
+
+def _plain(value: Any) -> Any:
+    """Return a field's value as JSON has it."""
+    if isinstance(value, (MultiHead, NodeFeatures)):
+        return value.to_dict()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def parameters_of_this_node() -> ProvisioningParameters:
@@ -292,14 +295,14 @@ def with_users(text: str, users: str) -> str:
     Raises:
         ContractError: a file lacks facts that this version needs.
     """
-    content, given = _object(text, PROVISIONING_PARAMETERS_NAME), _object(users, USERS_NAME)
-    unknown = sorted(set(given) - set(FOLLOWED))
+    content, followed = _object(text, PROVISIONING_PARAMETERS_NAME), _object(users, USERS_NAME)
+    unknown = sorted(set(followed) - set(FOLLOWED))
     if unknown:
         raise ContractError(f"{USERS_NAME} does not know {', '.join(unknown)}: run `podwright update-software`")
     ProvisioningParameters.from_json(text)  # raises where it is not ours
-    own: Dict[str, Any] = content[OWN_KEY]
-    kept = {name: value for name, value in own.get("nodes", {}).items() if name not in FOLLOWED}
-    own["nodes"] = {**kept, **given}
+    section: Dict[str, Any] = content[OWN_KEY]
+    unchanged = {name: value for name, value in section.get("nodes", {}).items() if name not in FOLLOWED}
+    section["nodes"] = {**unchanged, **followed}
     changed = json.dumps(content)
     ProvisioningParameters.from_json(changed)
     return changed

@@ -11,8 +11,8 @@ from typing import Any, Dict, Iterable, List
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, InstanceFacts, ProvisioningParameters
-from podwright_bootstrap.host import network, shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import log, network, waits
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 
 IDENTITY_LIMIT_S = 300
 # How many hosts a second may ask a service that all of them share. A boot is some 70 operations on the shared file
@@ -34,7 +34,7 @@ class Node:
     role: str  # CONTROLLER | LOGIN | COMPUTE
     cluster_arn: str
     controllers: tuple[str, ...]  # addresses
-    hosts: int = 1  # of the cluster, this one among them
+    hosts: int = 1  # number of the cluster's hosts, with this one
 
     @property
     def turn_s(self) -> float:
@@ -81,8 +81,8 @@ class Node:
     @property
     def scratch(self) -> Path | None:
         """The folder on the node's own NVMe disks, if the cluster wants one and the type has disks."""
-        wanted = self.parameters.nodes.scratch
-        return Path(wanted.mount_path) if wanted and self.facts.nvme_disks else None
+        settings = self.parameters.nodes.scratch
+        return Path(settings.mount_path) if settings and self.facts.nvme_disks else None
 
     @property
     def environment(self) -> Path | None:
@@ -105,30 +105,30 @@ def identify(parameters: ProvisioningParameters) -> Node:
             was not found is never replaced by a guess.
     """
     path = Path(os.environ.get(contract.RESOURCE_CONFIG_VARIABLE) or contract.RESOURCE_CONFIG)
-    known: list[Instance] = []
-    own: set[str] = set()
+    instances: list[Instance] = []
+    host_addresses: set[str] = set()
 
-    def found() -> bool:
-        known[:] = read_instances(path)
+    def is_listed() -> bool:
+        instances[:] = read_instances(path)
         try:
-            own.update(own_addresses())
+            host_addresses.update(own_addresses())
         except CommandError as error:
-            shell.say(f"this host's addresses: {error}")
-        return any(instance.address in own for instance in known)
+            log.say(f"this host's addresses: {error}")
+        return any(instance.address in host_addresses for instance in instances)
 
     try:
-        shell.wait_until(found, what=f"this host's entry in {path}", limit_s=IDENTITY_LIMIT_S)
+        waits.wait_until(is_listed, event=f"this host's entry in {path}", limit_s=IDENTITY_LIMIT_S)
     except BootstrapError as error:
         listed = (
-            f"lists {_names([instance.address for instance in known])}"
-            if known
+            f"lists {_names([instance.address for instance in instances])}"
+            if instances
             else "does not exist or lists no instance"
         )
         raise BootstrapError(
-            f"{error}: the host's addresses are {_names(own)}, the file {listed}",
+            f"{error}: the host's addresses are {_names(host_addresses)}, the file {listed}",
             hint="let HyperPod replace the node; if it happens again, ask AWS support with both lists",
         ) from error
-    me = next(instance for instance in known if instance.address in own)
+    me = next(instance for instance in instances if instance.address in host_addresses)
     return Node(
         parameters=parameters,
         hostname=socket.gethostname().split(".")[0],
@@ -138,8 +138,8 @@ def identify(parameters: ProvisioningParameters) -> Node:
         instance_type=me.instance_type,
         role=role_of(me.group, parameters),
         cluster_arn=_text(_read_json(path).get("ClusterConfig"), "ClusterArn"),
-        controllers=tuple(i.address for i in known if i.group == parameters.controller_group),
-        hosts=len(known),
+        controllers=tuple(i.address for i in instances if i.group == parameters.controller_group),
+        hosts=len(instances),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Iterable, List
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.features import build
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import files, log
 from podwright_bootstrap.node import Node
 
 CHANGED, UNCHANGED, SKIPPED, DEGRADED, FAILED = "changed", "unchanged", "skipped", "degraded", "failed"
@@ -27,8 +27,8 @@ class Result:
 
     def log(self, node: Node) -> None:
         """Write one line for people and one JSON line for programs."""
-        said = "; ".join([*self.changes, *([self.detail] if self.detail else [])])
-        shell.say(f"{self.step:<15} {self.outcome:<9} {self.seconds:6.1f} s  {said}".rstrip())
+        summary = "; ".join([*self.changes, *([self.detail] if self.detail else [])])
+        log.say(f"{self.step:<15} {self.outcome:<9} {self.seconds:6.1f} s  {summary}".rstrip())
         print(json.dumps({"event": "step", "host": node.hostname, "role": node.role, **asdict(self)}), flush=True)
 
 
@@ -50,16 +50,18 @@ def failure(step: str, why: object, *, host: str, hint: str) -> str:
     return " ".join(line.split())
 
 
-def warning(result: Result, *, host: str, without: str) -> str:
+def warning(result: Result, *, host: str, degraded_feature: str) -> str:
     """Return the one line for a step that failed on a node that works all the same."""
-    line = f"WARNING on {host} at step {result.step}: {result.detail}. The node works, without {without}."
+    line = f"WARNING on {host} at step {result.step}: {result.detail}. The node works, without {degraded_feature}."
     return " ".join(f"{line} What to do: {result.hint}.".split())
 
 
 def save(results: Iterable[Result]) -> None:
     """Save the results for ``--status``; steps that did not run now keep their earlier result."""
-    kept = {result.step: result for result in (*load(), *results)}
-    shell.write_file(contract.BOOTSTRAP_JSON, json.dumps([asdict(result) for result in kept.values()], indent=2) + "\n")
+    results_by_step = {result.step: result for result in (*load(), *results)}
+    files.write_file(
+        contract.BOOTSTRAP_JSON, json.dumps([asdict(result) for result in results_by_step.values()], indent=2) + "\n"
+    )
 
 
 def load() -> list[Result]:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import GenericAlias
-from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
+from dataclasses import MISSING, is_dataclass
+from functools import cache
+from types import GenericAlias, new_class
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
@@ -24,22 +26,26 @@ UNKNOWN = _Unknown()
 class Section(BaseModel):
     """A mapping of the file: frozen, without unknown keys.
 
-    A section may inherit the arguments of a construct: each becomes a key, with its type, default and documentation.
+    A section may inherit the arguments of a construct or a feature of nodes, which are dataclasses: each field becomes
+    a key, with its type, default and documentation, and a dataclass among the types becomes a section.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Describe inherited arguments, and put the section's own keys first, as ``source`` is in the file.
-
-        A list of a file is a tuple here, because settings are frozen.
-        """
-        for name, text in documentation(cls).items():
-            field = cls.model_fields[name] = cls.model_fields.pop(name)
+        """Describe inherited fields, between the section's required keys, such as ``source``, and its optional ones."""
+        inherited, documented = getattr(cls, "__dataclass_fields__", {}), documentation(cls)
+        fields = cls.model_fields
+        optional = [name for name in fields if name not in documented and not fields[name].is_required()]
+        for name in [*documented, *optional] if documented else []:
+            fields[name] = fields.pop(name)
+        for name, text in documented.items():
+            field = fields[name]
             field.description = field.description or text
-            if get_origin(field.annotation) is Sequence:
-                field.annotation = cast("Any", GenericAlias(tuple, (*get_args(field.annotation), ...)))
+            field.annotation = _frozen(field.annotation)
+            if inherited[name].default_factory is not MISSING:
+                field.default_factory = inherited[name].default_factory
 
     def knows(self, name: str) -> bool:
         """Return whether the file's value of a key is valid."""
@@ -53,6 +59,30 @@ class Section(BaseModel):
             if value is UNKNOWN:
                 raise UnknownValueError(name)
             return value
+
+
+def _frozen(annotation: Any) -> Any:
+    """Return the type of a setting for the type of a dataclass's field: tuples for lists, sections for dataclasses."""
+    if is_dataclass(annotation) and isinstance(annotation, type):
+        return annotation if issubclass(annotation, Section) else _derived(annotation)
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Union:
+        return Union[tuple(_frozen(part) for part in inner)]  # noqa: UP007 (the parts are known when this runs)
+    if origin is Sequence:
+        return GenericAlias(tuple, (_frozen(inner[0]), ...))
+    if origin is tuple:
+        return GenericAlias(tuple, tuple(_frozen(part) for part in inner))
+    return annotation
+
+
+@cache
+def _derived(dataclass: type[Any]) -> type[Section]:
+    """Return a section with the name, documentation and fields of a dataclass."""
+    namespace = {"__doc__": dataclass.__doc__, "__module__": dataclass.__module__}
+    section: type[Section] = new_class(
+        dataclass.__name__, (Section, dataclass), exec_body=lambda ns: ns.update(namespace)
+    )
+    return section
 
 
 def texts(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -14,7 +14,7 @@ from podwright.settings.cluster import ApiSlurm as ApiSlurmSettings
 from podwright.settings.cluster import ExistingScripts
 from podwright.settings.operations import LocalAccounting
 from podwright.settings.root import Settings
-from podwright_bootstrap.contract import MultiHead
+from podwright_bootstrap.contract import ClusterFacts, MultiHead
 from podwright_constructs import checks
 from podwright_constructs.accounting import AccountingDatabase, LocalAccountingDatabase
 from podwright_constructs.cluster import HyperPodCluster, InstanceGroup
@@ -103,13 +103,15 @@ def _bundle(
         openzfs=foundation.openzfs,
         training=_payload(stack, settings, foundation),
         accounting=None if by_api else _accounting(settings, foundation),
-        multi_head=_multi_head(foundation) if checks.controllers(instance_groups) > 1 else None,
-        auto_resume=settings.cluster.node_recovery == "automatic",
-        nodes=settings.nodes.features(),
-        hooks={hook.script: settings.path(hook.script) for hook in settings.nodes.hooks},
         prometheus=foundation.prometheus,
-        publishes_running_jobs=settings.notices is not None and settings.notices.idle_hours is not None,
-        by_api=by_api,
+        facts=ClusterFacts(
+            nodes=settings.nodes.features(),
+            multi_head=_multi_head(foundation) if checks.controllers(instance_groups) > 1 else None,
+            slurm_by_api=by_api,
+            auto_resume=settings.cluster.node_recovery == "automatic",
+            publishes_running_jobs=settings.notices is not None and settings.notices.idle_hours is not None,
+        ),
+        hooks={hook.script: settings.path(hook.script) for hook in settings.nodes.hooks},
         bundle_prefix=names.bundle_prefix(settings.name),
     )
 

@@ -18,7 +18,7 @@ from tests.bootstrap import case as cases
 pytestmark = pytest.mark.hosts
 
 PATHS = cases.paths()
-TEMPORARY = re.compile(r"\.(\w+\.(json|conf|env)|fstab)\.[\w-]+")  # as shell.write_file names them
+TEMPORARY = re.compile(r"\.(\w+\.(json|conf|env)|fstab)\.[\w-]+")  # the names that files.write_file gives them
 MOUNTED = "mkdir -p /mnt/fsx && mount -t lustre fs@tcp:/abcdefgh /mnt/fsx && mkdir -p /mnt/fsx/podwright;"
 # Where a boot imports it, the boot stops for ever in a function, and says that it is there.
 STOP = """

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from random import Random
-from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic_core import PydanticUndefined
 
 from podwright.settings import nodes
-from podwright.settings.section import Section
+from podwright.settings.section import sections
+from podwright_bootstrap import features
 from podwright_bootstrap.contract import (
     Accounting,
     ContractError,
@@ -134,42 +133,47 @@ def test_a_record_survives_the_disk():
 
 
 @pytest.mark.parametrize(
-    ("features", "message"),
+    ("content", "message"),
     [
         ({"motdd": True}, r"podwright\.nodes: NodeFeatures does not know motdd"),
+        ({"health": {"efa": "ignore"}}, r"NodeFeatures\.health\.efa: got 'ignore', need fail or warn or skip"),
         ({"limits": {"open_file": 1}}, r"NodeFeatures\.limits does not know open_file"),
         ({"users": [{"name": "ada", "uid": 2001, "shell": "zsh"}]}, r"users\[0\] does not know shell"),
     ],
 )
-def test_an_unknown_feature_is_refused(features, message):
+def test_an_unknown_feature_is_refused(content, message):
     """A node refuses a feature it does not know: it would be left out without a word."""
-    own = {"cluster_name": "x", "nodes": features}
+    own = {"cluster_name": "x", "nodes": content}
     with pytest.raises(ContractError, match=message):
         ProvisioningParameters.from_json(json.dumps({"controller_group": "c", "worker_groups": [], "podwright": own}))
 
 
-def test_settings_and_contract_have_the_same_features():
-    """Each section of cluster.yaml's nodes has the contract's fields with the same defaults."""
+def test_each_setting_of_nodes_reaches_them():
+    """A section of cluster.yaml's nodes has its feature's fields and defaults, and no others but the role's."""
 
     def compare(section, feature):
         fields = {item.name: item for item in dataclasses.fields(feature)}
-        here = set(section.model_fields) - ONLY_IN_SETTINGS.get(section, set())
-        assert here == set(fields), section
-        types = get_type_hints(feature)
-        for name in here:
-            default, wanted = section.model_fields[name].default, fields[name].default
-            assert (default is PydanticUndefined) == (wanted is dataclasses.MISSING), (section, name)
-            assert default is PydanticUndefined or default == wanted, (section, name)
-            nested = [kind for kind in get_args(types[name]) if dataclasses.is_dataclass(kind)]
-            for kind in nested:
-                compare(getattr(nodes, kind.__name__), kind)
-                compared.add(kind.__name__)
+        assert set(section.model_fields) - ONLY_IN_SETTINGS.get(section, set()) == set(fields), section
+        for name, field in fields.items():
+            setting = section.model_fields[name]
+            assert setting.description == field.metadata["doc"], (section, name)
+            required = field.default is field.default_factory is dataclasses.MISSING
+            assert setting.is_required() == required, (section, name)
+            if not required:
+                assert setting.get_default(call_default_factory=True) == field_default(field), (section, name)
+            for nested in sections(setting.annotation):
+                compare(nested, getattr(features, nested.__name__))
+                compared.add(nested.__name__)
 
     compared = set()
     compare(nodes.Nodes, NodeFeatures)
-    assert compared == {cls.__name__ for cls in Section.__subclasses__() if cls.__module__ == nodes.__name__} - {
-        "Nodes"
-    }
+    classes = {name for name, value in vars(features).items() if dataclasses.is_dataclass(value)}
+    assert compared == classes - {"NodeFeatures"}
+
+
+def field_default(field):
+    """Return the value of a dataclass's field that is not given."""
+    return field.default if field.default is not dataclasses.MISSING else field.default_factory()
 
 
 FILES = {

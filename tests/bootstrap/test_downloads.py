@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.software import downloads
 
 CONTENT = bytes(range(256)) * 1000

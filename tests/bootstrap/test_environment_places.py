@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap.contract import TrainingPayload
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.host.unprivileged import BUILDER_ID
 from podwright_bootstrap.steps.environment import build
 

@@ -19,16 +19,16 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.slurm import epilog, user
 from podwright_bootstrap.slurm.epilog import Program
 from podwright_bootstrap.slurm.job import Job
-from podwright_bootstrap.slurm.user import User
+from podwright_bootstrap.slurm.user import NodeUser
 from podwright_rehearsal.hosts.waiting import wait_for
 
 JOB = Job(id="1", uid=0x7FFF_0001, node="here")  # of a user whom this machine does not have
-USER = User(JOB.uid)
-ADA = User(2001, "ada")
+USER = NodeUser(JOB.uid)
+ADA = NodeUser(2001, "ada")
 LOGIN = b"0::/user.slice/user-2001.slice/session-3.scope\n"
 OWN_SERVICE = b"0::/user.slice/user-2001.slice/user@2001.service/app.slice/session-3.scope\n"
 JOBS = b"4:memory:/slurm/uid_2001/job_7/step_0\n0::/system.slice/slurmd.service\n"
@@ -80,7 +80,7 @@ def test_a_login_does_not_stand_still():
         return os.waitid(os.P_PID, process.pid, os.WCONTINUED | os.WNOHANG) is not None
 
     with program(JOB.uid) as login:
-        epilog._end_the_swift(JOB, USER)
+        epilog._kill_fork_bombs(JOB, USER)
         assert not was_stopped(login)
         for number in (signal.SIGSTOP, signal.SIGCONT):
             epilog._signal_all([JOB.uid], number)
@@ -109,7 +109,7 @@ SUDO_INTO_TEE = ("bash", "-c", f"{shlex.join((sys.executable, '-c', SUDO))} | te
 @pytest.mark.parametrize("fails", [False, True], ids=["", "squeue fails"])
 def test_a_login_that_begins_while_programs_stand_still_goes_on(command, fails, monkeypatch):
     """Programs of root's that stop when their command is stopped are continued, also where the rest fails."""
-    games = User(pwd.getpwnam(GAMES).pw_uid, GAMES)
+    games = NodeUser(pwd.getpwnam(GAMES).pw_uid, GAMES)
     signal_all, logins = epilog._signal_all, []
 
     def fail(*_: object) -> None:
@@ -130,7 +130,7 @@ def test_a_login_that_begins_while_programs_stand_still_goes_on(command, fails, 
     monkeypatch.setattr(epilog, "_signal_all", begin_a_login_first)
     try:
         with pytest.raises(BootstrapError) if fails else contextlib.nullcontext():
-            epilog._end_the_swift(replace(JOB, uid=games.uid), games)
+            epilog._kill_fork_bombs(replace(JOB, uid=games.uid), games)
         assert logins[0].communicate("done\n", timeout=60)[0] == "done\n"
     finally:
         for pid in (each.pid for each in epilog._programs(games)):
@@ -153,10 +153,10 @@ ctypes.CDLL(None).syscall({EXIT[os.uname().machine]}, 0)
         try:
             status = Path(f"/proc/{process.pid}/status")
             wait_for(lambda: "Z (zombie)" in status.read_text(), timeout_s=60, description=status.read_text)
-            assert [found.pid for found in epilog._programs(User(uid))] == [process.pid]
+            assert [found.pid for found in epilog._programs(NodeUser(uid))] == [process.pid]
         finally:
             process.kill()
-        wait_for(lambda: not list(epilog._programs(User(uid))), timeout_s=60, description=status.read_text)
+        wait_for(lambda: not list(epilog._programs(NodeUser(uid))), timeout_s=60, description=status.read_text)
 
 
 def test_memory_that_outlives_programs_goes():
@@ -174,7 +174,7 @@ def test_memory_that_outlives_programs_goes():
             assert str(JOB.uid) not in owners(kind)
             assert str(JOB.uid + 1) in owners(kind)
     finally:
-        epilog._remove_ipc(User(JOB.uid + 1))
+        epilog._remove_ipc(NodeUser(JOB.uid + 1))
 
 
 def test_no_name_hides_a_program():
@@ -183,7 +183,7 @@ def test_no_name_hides_a_program():
     with subprocess.Popen(["bash", "-c", script], user=uid, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        assert [found.pid for found in epilog._programs(User(uid))] == [process.pid]
+        assert [found.pid for found in epilog._programs(NodeUser(uid))] == [process.pid]
         process.kill()
 
 
@@ -193,7 +193,7 @@ def test_a_program_that_runs_as_root_for_the_user_is_the_users():
     for ids, found in (((uid, 0, 0), True), ((0, uid, 0), False)):
         become = partial(os.setresuid, *ids)
         with subprocess.Popen(["sleep", "600"], preexec_fn=become) as process:  # noqa: PLW1509 (one thread)
-            assert (process.pid in {each.pid for each in epilog._programs(User(uid))}) == found
+            assert (process.pid in {each.pid for each in epilog._programs(NodeUser(uid))}) == found
             process.kill()
 
 
@@ -202,7 +202,7 @@ def test_ids_of_a_users_containers_are_the_users(tmp_path, monkeypatch):
     monkeypatch.setattr(user, "SUBORDINATE", tmp_path / "subuid")
     own_id = JOB.uid + 3
     (tmp_path / "subuid").write_text(f"somebody:100000:65536\n{own_id}:65000:1000\nnonsense\n")
-    found = User.of(own_id)
+    found = NodeUser.of(own_id)
     assert [found.owns(uid) for uid in (own_id, 65000, 65999, 64999, 66000, 100000)] == [True] * 3 + [False] * 3
     assert not found.owns(pwd.getpwnam("nobody").pw_uid)
     with program(65001) as mine, program(100001), program(own_id) as own:

@@ -80,7 +80,7 @@ def test_every_way_onto_a_node_is_checked():
 
 def test_the_scan_sees_what_it_is_for():
     """A program among arguments and a library, however it is imported, are seen."""
-    assert fetchers('shell.run("curl", "-fsSL", url, timeout_s=60)') == {"curl"}
+    assert fetchers('process.run("curl", "-fsSL", url, timeout_s=60)') == {"curl"}
     assert fetchers('command = ["aws", "s3", "cp", uri, path]') == {"s3"}
     assert fetchers("from urllib.request import urlopen\nfrom http import client") == {"urllib.request", "http.client"}
     assert fetchers("from urllib.parse import quote") == set()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.storage.own_folder import make_for, make_own
 
 pytestmark = pytest.mark.hosts  # needs root

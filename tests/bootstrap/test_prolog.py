@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import process
 from podwright_bootstrap.slurm import prolog
 from podwright_bootstrap.steps.prolog import LIMITS_S
 
@@ -11,5 +11,5 @@ START_S = 10  # of Python, on a node that is busy
 
 def test_a_sick_node_is_drained_before_the_prolog_is_killed():
     """Even if neither a check's program nor scontrol ends when it is killed, the prolog comes to its own end."""
-    killed_s = 2 * shell.KILL_LIMIT_S
+    killed_s = 2 * process.KILL_LIMIT_S
     assert START_S + prolog.CHECKS_LIMIT_S + prolog.DRAIN_LIMIT_S + killed_s <= LIMITS_S["prolog"]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import podwright_training.regular_file
-from podwright_bootstrap.host import regular_file, shell
+from podwright_bootstrap.host import files, log, regular_file
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.host.regular_file import UnreadableFileError, read, read_text
-from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.storage import own_folder
 
 
@@ -73,8 +73,8 @@ def test_a_file_that_became_a_pipe_is_replaced(tmp_path: Path) -> None:
     """Root's writer compares with no content that it would wait for."""
     path = tmp_path / "file"
     os.mkfifo(path)
-    assert shell._content(path, 3) == b""
-    assert shell.write_file(path, "abc")
+    assert files._content(path, 3) == b""
+    assert files.write_file(path, "abc")
     assert path.read_text() == "abc"
 
 
@@ -87,5 +87,5 @@ def test_a_link_to_a_folder_is_not_given_away(tmp_path: Path) -> None:
 
 def test_a_log_has_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
     """An administrator reads it on one."""
-    shell.say("chown: '\x1b]52;c;eA==\x07\u202e\udcff': no\ttab\nnext")
+    log.say("chown: '\x1b]52;c;eA==\x07\u202e\udcff': no\ttab\nnext")
     assert capsys.readouterr().out.split(" ", 1)[1] == ("chown: '\\x1b]52;c;eA==\\x07\\u202e\\udcff': no\ttab\nnext\n")

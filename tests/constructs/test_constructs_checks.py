@@ -15,6 +15,7 @@ from cdktf import TerraformStack
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwright_bootstrap.contract import ClusterFacts
 from podwright_constructs import checks, facts
 from podwright_constructs.accounting import AccountingMariaDb, ExistingAccountingDatabase
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
@@ -360,7 +361,7 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
             instance_groups=[CONTROLLER, WORKERS],
             lustre=LUSTRE,
             accounting=ACCOUNTING,
-            by_api=True,
+            facts=ClusterFacts(slurm_by_api=True),
         ),
         {"scripts", "accounting"},
     ),
@@ -461,7 +462,7 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
                 cluster_name="x",
                 instance_groups=[CONTROLLER, WORKERS],
                 lustre=LUSTRE,
-                by_api=True,
+                facts=ClusterFacts(slurm_by_api=True),
             ),
         ),
         {"lifecycle"},

@@ -15,7 +15,7 @@ import pytest
 from cdktf import App, TerraformProvider, TerraformProviderGeneratorMetadata, TerraformStack
 
 from podwright.diagram.resources import decoded
-from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
+from podwright_bootstrap.contract import ClusterFacts, InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import Hook, NodeFeatures, User
 from podwright_constructs import facts
 from podwright_constructs.arguments.data_repository import DataRepository
@@ -803,7 +803,7 @@ def test_parameters_are_what_the_bootstrap_reads(synthesize, evaluate, scripts: 
         payloads.append(TrainingPayload(stack, "training", bucket=BUCKET, wheel=wheel, requirements=requirements))
         groups = [CONTROLLER, LOGIN, replace(LOGIN, name="notebooks"), WORKERS]
         nodes = NodeFeatures(users=USERS, motd=True)
-        bundle(stack, scripts, instance_groups=groups, training=payloads[0], nodes=nodes)
+        bundle(stack, scripts, instance_groups=groups, training=payloads[0], facts=ClusterFacts(nodes=nodes))
 
     stack = synthesize(build)
     objects = {item["key"].split("/")[-1]: item.get("content") for item in resources(stack, "aws_s3_object")}
@@ -837,13 +837,13 @@ def test_hooks_are_uploaded_by_their_content(synthesize, scripts: Path, tmp_path
     """A hook's key is its SHA-256, which the contract repeats; a hook without a file is refused."""
     hook = tmp_path / "site.sh"
     hook.write_text("#!/bin/sh\n")
-    nodes = NodeFeatures(hooks=(Hook("site.sh"),))
-    stack = synthesize(lambda stack: bundle(stack, scripts, nodes=nodes, hooks={"site.sh": hook}))
+    hooked = ClusterFacts(nodes=NodeFeatures(hooks=(Hook("site.sh"),)))
+    stack = synthesize(lambda stack: bundle(stack, scripts, facts=hooked, hooks={"site.sh": hook}))
     assert f"lifecycle/hooks/{sha256_of(hook)}" in keys(stack)
     (content,) = [item["content"] for item in resources(stack, "aws_s3_object") if "hook_sha256" in str(item)]
     assert sha256_of(hook) in content
     with pytest.raises(InvalidArgumentsError, match=r"the file of site\.sh"):
-        synthesize(lambda stack: bundle(stack, scripts, nodes=nodes))
+        synthesize(lambda stack: bundle(stack, scripts, facts=hooked))
 
 
 def test_windows_line_ends_are_refused(stack: TerraformStack, scripts: Path) -> None:

@@ -377,7 +377,7 @@ def test_terminal_without_unicode(podwright: Podwright, tmp_path: Path):
 
 
 def test_check_loads_nothing_heavy():
-    """Checking a file loads neither cdktf, boto3, torch, rich, the planner, the trainer nor the bootstrap."""
+    """Checking a file loads neither cdktf, boto3, torch, rich, the planner, the trainer nor a boot's programs."""
     script = "import sys, podwright.cli; podwright.cli.main(sys.argv[1:]); print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script, "check", GOOD[0]], env=ENVIRONMENT, capture_output=True, text=True, check=True
@@ -385,4 +385,6 @@ def test_check_loads_nothing_heavy():
     modules = set(loaded.stdout.split())
     assert {"pydantic", "yaml", "podwright_constructs"} <= modules
     assert not {"cdktf", "jsii", "boto3", "torch", "rich", "moto"} & modules
-    assert not {"podwright.planning", "podwright_training", "podwright_bootstrap", "podwright_rehearsal"} & modules
+    assert not {"podwright.planning", "podwright_training", "podwright_rehearsal"} & modules
+    bootstrap = {name for name in modules if name.startswith("podwright_bootstrap")}
+    assert bootstrap == {"podwright_bootstrap", "podwright_bootstrap.features"}  # the settings of nodes

@@ -27,8 +27,15 @@ class PassedAs:
 
 
 def documentation(arguments: type[Any]) -> dict[str, str]:
-    """Return the documentation of each field that is annotated with ``Doc``: its own fields, then inherited ones."""
-    return {field: item.documentation for field, item in _annotated(arguments, Doc)}
+    """Return the documentation of each field: its own fields, then inherited ones.
+
+    A field is documented by ``Doc``, or by its metadata in a dataclass for nodes, whose Python has no ``Annotated``.
+    """
+    fields: dict[str, Any] = getattr(arguments, "__dataclass_fields__", {})
+    return {
+        **{name: item.documentation for name, item in _annotated(arguments, Doc)},
+        **{name: field.metadata["doc"] for name, field in fields.items() if "doc" in field.metadata},
+    }
 
 
 def passed(arguments: Any) -> dict[str, Any]:

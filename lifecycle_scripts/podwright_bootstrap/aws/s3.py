@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import process, waits
+from podwright_bootstrap.host.errors import CommandError
 
-NO_CREDENTIALS = "Unable to locate credentials"  # as the AWS CLI says it
+NO_CREDENTIALS = "Unable to locate credentials"  # the AWS CLI prints this
 NO_CREDENTIALS_HINT = (
     "the instance's metadata gives this node no role: look at the execution role of its instance group "
     "(aws sagemaker describe-cluster), then replace the node"
@@ -19,7 +19,7 @@ def copy(uri: str, path: Path, *, region: str, recursive: bool = False) -> None:
     options = [*(["--recursive"] if recursive else []), *(["--region", region] if region else [])]
     command = ["aws", "s3", "cp", "--only-show-errors", *options, uri, str(path)]
     try:
-        shell.retry(lambda: shell.run(*command, timeout_s=600), attempts=4, pause_s=10, errors=(CommandError,))
+        waits.retry(lambda: process.run(*command, timeout_s=600), attempts=4, pause_s=10, errors=(CommandError,))
     except CommandError as error:
         if NO_CREDENTIALS in str(error):
             error.hint = NO_CREDENTIALS_HINT

@@ -18,7 +18,7 @@ class Family:
 
     name: str
     meaning: str
-    samples: Dict[str, float] = field(default_factory=dict)  # by labels, as they are written
+    samples: Dict[str, float] = field(default_factory=dict)  # value by labels, in the text of the exposition
 
     def add(self, value: float, **labels: str) -> None:
         """Add a value; one without a place in a double is left out, and so is a second one with the same labels."""

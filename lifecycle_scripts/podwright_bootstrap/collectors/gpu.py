@@ -32,8 +32,8 @@ THROTTLES = (
     ("clocks_throttle_reasons.sw_thermal_slowdown", "temperature"),
 )
 PROC = Path("/proc")
-STEP = re.compile(rb"slurmstepd: \[(\d+)\.")  # as Slurm names the parent of a step's programs
-STEPS_USER = 0  # of that parent; a user gives own programs any name
+STEP = re.compile(rb"slurmstepd: \[(\d+)\.")  # Slurm's name of the process that starts a step's programs
+STEPS_USER = 0  # A user may name a program slurmstepd, but cannot run it as root.
 MOST_PARENTS = 64
 
 
@@ -42,7 +42,7 @@ def collect() -> List[Family]:
     families = [Family(f"podwright_gpu_{name}", meaning) for _, name, meaning, _ in FIELDS]
     for index, uuid, *values in _rows("--query-gpu=", ["index", "uuid", *(field for field, *_ in FIELDS)]):
         for family, (*_, unit), value in zip(families, FIELDS, values):  # noqa: B905 (Python 3.8)
-            if value.replace(".", "", 1).isdigit():  # not "[N/A]"
+            if value.replace(".", "", 1).isdigit():  # A GPU without the value prints "[N/A]".
                 family.add(float(value) * unit, gpu=index, uuid=uuid)
     return [*families, _throttled(), _jobs()]
 
@@ -65,9 +65,9 @@ def _jobs() -> Family:
     except (OSError, SubprocessError):
         return family
     for uuid, pid in rows:
-        found = job_of(int(pid)) if pid.isdigit() else None
-        if found:
-            family.add(1, uuid=uuid, slurm_job=found[0], user=found[1])
+        job_and_user = job_of(int(pid)) if pid.isdigit() else None
+        if job_and_user:
+            family.add(1, uuid=uuid, slurm_job=job_and_user[0], user=job_and_user[1])
     return family
 
 
@@ -77,7 +77,9 @@ def job_of(pid: int) -> Optional[Tuple[str, str]]:
         user = _user(os.stat(PROC / str(pid)).st_uid)  # noqa: PTH116 (of the process itself)
         for _ in range(MOST_PARENTS):
             status = dict(re.findall(r"^(\w+):\t(.*)$", (PROC / str(pid) / "status").read_text(), re.MULTILINE))
-            if set(status["Uid"].split()) == {str(STEPS_USER)}:  # else its arguments may never answer
+            if set(status["Uid"].split()) == {
+                str(STEPS_USER)
+            }:  # Reading the arguments of a user's process may block for ever.
                 step = STEP.match((PROC / str(pid) / "cmdline").read_bytes())
                 if step:
                     return step[1].decode(), user

@@ -35,11 +35,11 @@ def collect() -> List[Family]:
         failed = {**_at(report, "execution_stats", "error_summary"), **_unstarted(report)}
         for kind, count in failed.items():
             errors.add(count, kind=kind, pid=pid)
-        for where in ("device", "total"):
-            percentiles = _at(report, "execution_stats", "latency_stats", f"{where}_latency")
+        for scope in ("device", "total"):
+            percentiles = _at(report, "execution_stats", "latency_stats", f"{scope}_latency")
             for name in PERCENTILES:
                 if name in percentiles:
-                    latency.add(percentiles[name], quantile=f"{int(name[1:]) / 100:g}", where=where, pid=pid)
+                    latency.add(percentiles[name], quantile=f"{int(name[1:]) / 100:g}", where=scope, pid=pid)
     return [utilization, memory, errors, latency, _ecc(content)]
 
 

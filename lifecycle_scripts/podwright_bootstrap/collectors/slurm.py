@@ -27,13 +27,13 @@ def collect() -> List[Family]:
     for state, count in sorted(Counter(_state(line.split()[1]) for line in unique).items()):
         nodes.add(count, state=state)
     jobs = Family("podwright_slurm_jobs", "Jobs by partition and state")
-    wanted = Family("podwright_slurm_job_nodes", "Nodes that jobs have or ask for, by partition and state")
+    job_nodes = Family("podwright_slurm_job_nodes", "Nodes that jobs have or ask for, by partition and state")
     queue = [line.split() for line in ask(f"{BIN}/squeue", "-h", "-r", "-o", "%P %T %D").splitlines()]
     for (partition, state), count in sorted(Counter((row[0], row[1].lower()) for row in queue).items()):
         jobs.add(count, partition=partition, state=state)
-        asked = sum(int(row[2]) for row in queue if (row[0], row[1].lower()) == (partition, state))
-        wanted.add(asked, partition=partition, state=state)
-    return [nodes, jobs, wanted, *_diagnostics(ask(f"{BIN}/sdiag"))]
+        node_count = sum(int(row[2]) for row in queue if (row[0], row[1].lower()) == (partition, state))
+        job_nodes.add(node_count, partition=partition, state=state)
+    return [nodes, jobs, job_nodes, *_diagnostics(ask(f"{BIN}/sdiag"))]
 
 
 def _diagnostics(text: str) -> List[Family]:

@@ -37,14 +37,14 @@ def collect() -> List[Family]:
     failed = 0
     for folder in _recent_runs():
         try:
-            last, ended = _last_step(folder / METRICS_NAME)
+            last_step, ended = _last_step(folder / METRICS_NAME)
         except (OSError, ValueError, RecursionError):
             failed += 1
             continue
         running.add(not ended, run=folder.name)
         for family, (key, *_) in zip(families, FIELDS):  # noqa: B905 (Python 3.8)
-            if isinstance(last.get(key), (int, float)):
-                family.add(last[key], run=folder.name)
+            if isinstance(last_step.get(key), (int, float)):
+                family.add(last_step[key], run=folder.name)
     unreadable.add(failed)
     return [*families, running, unreadable]
 
@@ -54,7 +54,7 @@ def _recent_runs() -> List[Path]:
 
     Of too many each owner has a share, the newest: a user who makes hundreds does not hide the others'.
     """
-    found: List[Tuple[float, int, str]] = []
+    recent_runs: List[Tuple[float, int, str]] = []
     end, now = time.monotonic() + LOOK_LIMIT_S, time.time()
     with os.scandir(RUNS) as entries:
         for entry in entries:
@@ -65,12 +65,12 @@ def _recent_runs() -> List[Path]:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError:
-                changed = now  # of a closed folder: it is counted
+                changed = now  # A folder that is closed to us is counted as unreadable.
             if now - changed <= RECENT_S:
-                found.append((changed, _owner(entry), entry.path))
+                recent_runs.append((changed, _owner(entry), entry.path))
     places: Counter[int] = Counter()
     shares: List[Tuple[int, str]] = []
-    for _, owner, path in sorted(found, reverse=True):
+    for _, owner, path in sorted(recent_runs, reverse=True):
         shares.append((places[owner], path))
         places[owner] += 1
     return [Path(path) for _, path in sorted(shares)[:MOST_RUNS]]

@@ -9,7 +9,7 @@ from typing import Callable, Dict, Iterator, List
 
 from podwright_bootstrap.contract import InstanceFacts
 from podwright_bootstrap.health_checks import accelerators, host
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host.errors import CommandError
 
 Check = Callable[[InstanceFacts], Iterator[str]]
 

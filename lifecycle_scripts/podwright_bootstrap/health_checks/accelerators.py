@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Iterator, List
 
 from podwright_bootstrap.contract import InstanceFacts
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import process
+from podwright_bootstrap.host.errors import CommandError
 
-TOOL_LIMIT_S = 60  # without persistence mode the driver is loaded anew, which takes seconds per GPU
+TOOL_LIMIT_S = 60  # If persistence mode is off, each call loads the driver, which takes seconds per GPU
 NEURON_LS = "/opt/aws/neuron/bin/neuron-ls"
 NEURON_SYSFS = Path("/sys/devices/virtual/neuron_device")
 
@@ -19,14 +19,17 @@ NEURON_SYSFS = Path("/sys/devices/virtual/neuron_device")
 def count(facts: InstanceFacts) -> Iterator[str]:
     """As many accelerators as the type has: a job on fewer would hang or fail hours later."""
     if facts.accelerator == "gpu":
-        listing = shell.run("nvidia-smi", "-L", timeout_s=TOOL_LIMIT_S).output
-        found, asked = sum(line.startswith("GPU ") for line in listing.splitlines()), "nvidia-smi -L lists {} GPUs"
+        listing = process.run("nvidia-smi", "-L", timeout_s=TOOL_LIMIT_S).output
+        listed_count, sentence = (
+            sum(line.startswith("GPU ") for line in listing.splitlines()),
+            "nvidia-smi -L lists {} GPUs",
+        )
     elif facts.accelerator == "neuron":
-        found, asked = len(_neuron_devices()), "neuron-ls lists {} Neuron devices"
+        listed_count, sentence = len(_neuron_devices()), "neuron-ls lists {} Neuron devices"
     else:
         return
-    if found != facts.accelerators_per_node:
-        yield f"{asked.format(found)}; the type has {facts.accelerators_per_node} {facts.accelerator_name}"
+    if listed_count != facts.accelerators_per_node:
+        yield f"{sentence.format(listed_count)}; the type has {facts.accelerators_per_node} {facts.accelerator_name}"
 
 
 def gpu_memory(facts: InstanceFacts) -> Iterator[str]:
@@ -75,7 +78,7 @@ def nvlink(facts: InstanceFacts) -> Iterator[str]:
     """All links between the GPUs are up, on types that have them."""
     if not facts.nvlink:
         return
-    shown = shell.run("nvidia-smi", "nvlink", "--status", timeout_s=TOOL_LIMIT_S).output
+    shown = process.run("nvidia-smi", "nvlink", "--status", timeout_s=TOOL_LIMIT_S).output
     for part in re.split(r"^(?=GPU )", shown, flags=re.MULTILINE):
         name = re.match(r"GPU \d+", part)
         if name:
@@ -87,20 +90,20 @@ def nvlink(facts: InstanceFacts) -> Iterator[str]:
 
 def _query(question: str) -> List[List[str]]:
     """Return the rows that ``nvidia-smi`` prints."""
-    answer = shell.run("nvidia-smi", question, "--format=csv,noheader", timeout_s=TOOL_LIMIT_S).output
+    answer = process.run("nvidia-smi", question, "--format=csv,noheader", timeout_s=TOOL_LIMIT_S).output
     width = question.count(",") + 1
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.strip()]
     if any(len(row) != width for row in rows):
-        raise CommandError(f"nvidia-smi {question} did not print CSV: {answer.splitlines()[0]}")
+        raise CommandError(f"cannot parse the output of nvidia-smi {question} as CSV: {answer.splitlines()[0]}")
     return rows
 
 
 def _neuron_devices() -> List[object]:
-    answer = shell.run(NEURON_LS, "--json-output", timeout_s=TOOL_LIMIT_S, quiet=True)
+    answer = process.run(NEURON_LS, "--json-output", timeout_s=TOOL_LIMIT_S, quiet=True)
     try:
         devices = json.loads(answer.output)
     except ValueError:
         devices = None
     if not isinstance(devices, list):
-        raise CommandError(f"neuron-ls --json-output printed no list: {answer.summary}")
+        raise CommandError(f"cannot parse the output of neuron-ls --json-output: {answer.summary}")
     return devices

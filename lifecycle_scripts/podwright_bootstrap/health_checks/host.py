@@ -10,13 +10,14 @@ from typing import Dict, Iterator
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import InstanceFacts
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import PATIENCE, BootstrapError
+from podwright_bootstrap.host import process, waits
+from podwright_bootstrap.host.errors import BootstrapError
+from podwright_bootstrap.host.waits import PATIENCE
 
 FI_INFO = "/opt/amazon/efa/bin/fi_info"
 MEMINFO = Path("/proc/meminfo")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (its size is asked)
-CLOCK_LIMIT_S = 60  # from boot to the first answers of Amazon's time service
+CLOCK_LIMIT_S = 60  # Amazon's time service takes so long to answer after a boot.
 LEAST_OPEN_FILES = 65536
 MARK = "podwright-limits"  # before the numbers: a user's profile may print anything, and may end the shell
 
@@ -28,10 +29,10 @@ def efa(facts: InstanceFacts) -> Iterator[str]:
     """
     if not facts.efa_interfaces:  # or the catalog does not know
         return
-    listing = shell.run(FI_INFO, "-p", "efa", "-t", "FI_EP_RDM", timeout_s=60, quiet=True).output
-    found = len(set(re.findall(r"domain: *(\S+)", listing)))
-    if found != facts.efa_interfaces:
-        yield f"fi_info lists {found} EFA interfaces; the type has {facts.efa_interfaces}"
+    listing = process.run(FI_INFO, "-p", "efa", "-t", "FI_EP_RDM", timeout_s=60, quiet=True).output
+    listed_count = len(set(re.findall(r"domain: *(\S+)", listing)))
+    if listed_count != facts.efa_interfaces:
+        yield f"fi_info lists {listed_count} EFA interfaces; the type has {facts.efa_interfaces}"
 
 
 def clock(facts: InstanceFacts) -> Iterator[str]:  # noqa: ARG001 (for every type)
@@ -41,9 +42,9 @@ def clock(facts: InstanceFacts) -> Iterator[str]:  # noqa: ARG001 (for every typ
     """
     chrony = shutil.which("chronyc") is not None
     try:
-        shell.wait_until(
+        waits.wait_until(
             _chrony_follows if chrony else _timedatectl_follows,
-            what="the clock to be synchronised",
+            event="the clock to be synchronised",
             limit_s=CLOCK_LIMIT_S,
         )
     except BootstrapError:
@@ -56,7 +57,7 @@ def limits(facts: InstanceFacts) -> Iterator[str]:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html
     """
     yield from _limits_of_logins(facts)
-    shown = shell.run("systemctl", "show", "slurmd", "--property=LimitMEMLOCK", timeout_s=30, quiet=True).output
+    shown = process.run("systemctl", "show", "slurmd", "--property=LimitMEMLOCK", timeout_s=30, quiet=True).output
     if facts.efa_interfaces and "LimitMEMLOCK=" in shown and "infinity" not in shown:
         yield f"slurmd gives its jobs {shown.strip()}; EFA needs infinity"
 
@@ -64,16 +65,16 @@ def limits(facts: InstanceFacts) -> Iterator[str]:
 def _limits_of_logins(facts: InstanceFacts) -> Iterator[str]:
     user = contract.JOB_USER
     command = ("runuser", "--login", user, "--command", f"echo {MARK} $(ulimit -l) $(ulimit -n)")
-    asked = shell.run(*command, timeout_s=30, check=False, quiet=True)
-    said = re.findall(rf"{MARK} (\w+) (\w+)", asked.output)
-    if not said:
-        yield f"the limits of {user} are unknown: a login shell ends before it runs a command ({asked.summary})"
+    outcome = process.run(*command, timeout_s=30, check=False, quiet=True)
+    printed_limits = re.findall(rf"{MARK} (\w+) (\w+)", outcome.output)
+    if not printed_limits:
+        yield f"the limits of {user} are unknown: a login shell ends before it runs a command ({outcome.summary})"
         return
-    locked, files = said[-1]
+    locked, open_files = printed_limits[-1]
     if facts.efa_interfaces and locked != "unlimited":
         yield f"{user} may lock {locked} KiB of memory; EFA needs unlimited"
-    if files.isdigit() and int(files) < LEAST_OPEN_FILES:
-        yield f"{user}: got a limit of {files} open files, need {LEAST_OPEN_FILES}"
+    if open_files.isdigit() and int(open_files) < LEAST_OPEN_FILES:
+        yield f"{user}: got a limit of {open_files} open files, need {LEAST_OPEN_FILES}"
 
 
 def huge_pages(facts: InstanceFacts) -> Iterator[str]:
@@ -96,10 +97,10 @@ def _meminfo() -> Dict[str, int]:
 
 
 def _chrony_follows() -> bool:
-    shown = shell.run("chronyc", "tracking", timeout_s=10, check=False, quiet=True).output
+    shown = process.run("chronyc", "tracking", timeout_s=10, check=False, quiet=True).output
     return re.search(r"Leap status *: *Normal", shown) is not None
 
 
 def _timedatectl_follows() -> bool:
     command = ("timedatectl", "show", "--property=NTPSynchronized", "--value")
-    return shell.run(*command, timeout_s=10, check=False, quiet=True).output.strip() == "yes"
+    return process.run(*command, timeout_s=10, check=False, quiet=True).output.strip() == "yes"

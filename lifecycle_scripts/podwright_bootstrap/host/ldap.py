@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Optional, Tuple
 from urllib.parse import urlsplit
 
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 
 PORTS = {"ldap": 389, "ldaps": 636}
 START_TLS = b"1.3.6.1.4.1.1466.20037"
@@ -44,10 +44,10 @@ def greet(uri: str, *, certificate: Optional[Path], bind: Optional[Tuple[str, st
         context = ssl.create_default_context(cafile=str(certificate) if certificate else None)
         with socket.create_connection((host, port), timeout=timeout_s) as plain:
             if parts.scheme == "ldap":
-                _expect_success(plain, _EXTENDED, _field(_REQUEST_NAME, START_TLS), what="StartTLS")
+                _expect_success(plain, _EXTENDED, _field(_REQUEST_NAME, START_TLS), purpose="StartTLS")
             with context.wrap_socket(plain, server_hostname=host) as connection:
                 if bind:
-                    _expect_success(connection, _BIND, _credentials(*bind), what=f"the password of {bind[0]}")
+                    _expect_success(connection, _BIND, _credentials(*bind), purpose=f"the password of {bind[0]}")
     except ssl.SSLCertVerificationError as error:
         raise BootstrapError(
             f"{uri}: its certificate is not accepted: {error.verify_message}",
@@ -62,7 +62,7 @@ def _credentials(name: str, password: str) -> bytes:
     return version + _field(_OCTETS, name.encode()) + _field(_SIMPLE_PASSWORD, password.encode())
 
 
-def _expect_success(connection: socket.socket, operation: int, content: bytes, *, what: str) -> None:
+def _expect_success(connection: socket.socket, operation: int, content: bytes, *, purpose: str) -> None:
     """Send the one request of a phase and read the result code of its answer."""
     connection.sendall(_field(_SEQUENCE, _field(_INTEGER, b"\x01") + _field(operation, content)))
     header = _read(connection, 2)
@@ -74,7 +74,7 @@ def _expect_success(connection: socket.socket, operation: int, content: bytes, *
     code = answer[at + 2] if 0 <= at < len(answer) - 2 else -1
     if code:
         raise BootstrapError(
-            f"the LDAP server does not accept {what}: {RESULTS.get(code, 'LDAP result')} ({code})",
+            f"the LDAP server does not accept {purpose}: {RESULTS.get(code, 'LDAP result')} ({code})",
             hint="check that the secret has bind_dn's password, and that the server speaks TLS on this port",
         )
 

@@ -6,14 +6,14 @@ import json
 import socket
 from typing import Dict
 
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import process
 
 CONNECT_LIMIT_S = 3
 
 
 def interfaces() -> Dict[str, str]:
     """The host's network interfaces by their IPv4 addresses; raises ``CommandError`` if ip(8) fails."""
-    shown = shell.run("ip", "-json", "-4", "address", timeout_s=10, quiet=True).output
+    shown = process.run("ip", "-json", "-4", "address", timeout_s=10, quiet=True).output
     return {
         info["local"]: interface["ifname"]
         for interface in json.loads(shown or "[]")

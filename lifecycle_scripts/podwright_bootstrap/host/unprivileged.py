@@ -7,7 +7,7 @@ import pwd
 from pathlib import Path
 from typing import Tuple
 
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import process
 
 # Of no account, so that no other program runs as it: https://systemd.io/UIDS-GIDS/ lists it as unused.
 BUILDER_ID = 61183
@@ -31,5 +31,5 @@ def give_to_builder(folder: Path) -> None:
 
 def take_from_builder(folder: Path, *, timeout_s: float) -> None:
     """Make all in a folder root's, and unwritable for others; chown clears setuid bits, and follows no link."""
-    shell.run("chown", "--recursive", "--no-dereference", "0:0", folder, timeout_s=timeout_s)
-    shell.run("chmod", "--recursive", "u+rwX,go+rX,go-w", folder, timeout_s=timeout_s)
+    process.run("chown", "--recursive", "--no-dereference", "0:0", folder, timeout_s=timeout_s)
+    process.run("chmod", "--recursive", "u+rwX,go+rX,go-w", folder, timeout_s=timeout_s)

@@ -13,8 +13,8 @@ from typing import Dict, List
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError
 from podwright_bootstrap.features import Remediation, build
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, log, process
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.remediation import decision
 from podwright_bootstrap.remediation.decision import DRAIN, OURS, REBOOT, REPLACE, Act, Claim, NodeState
 from podwright_bootstrap.slurm import listing, primary, slurm_conf
@@ -27,28 +27,28 @@ REASONS = {REBOOT: "Action:Reboot", REPLACE: "Action:Replace"}  # HyperPod compa
 def main() -> int:
     """Act once; 1 if Slurm does not answer."""
     try:
-        wanted = contract.parameters_of_this_node().nodes.remediation
-        if wanted is None or primary.in_control() != socket.gethostname().split(".")[0]:
+        limits = contract.parameters_of_this_node().nodes.remediation
+        if limits is None or primary.in_control() != socket.gethostname().split(".")[0]:
             return 0
-        shown = shell.run("scontrol", "show", "nodes", "--oneliner", timeout_s=60, quiet=True).output
+        shown = process.run("scontrol", "show", "nodes", "--oneliner", timeout_s=60, quiet=True).output
         nodes, done, now = decision.parse_nodes(shown), _done(), int(time.time())
-        acts = decision.decide(nodes, done, wanted, now)
+        acts = decision.decide(nodes, done, limits, now)
         for act in acts:
             done.append(act)
             _remember(done, now)  # first: limits hold if we die
             _apply(act)
-        if wanted.jobs:
-            _follow_claims(nodes, acts, done, wanted, now)
+        if limits.jobs:
+            _follow_claims(nodes, acts, done, limits, now)
         waiting = [node.name for node in nodes if node.report and node.name not in {act.node for act in acts}]
         if waiting:
-            shell.say(f"not acted on now: {', '.join(waiting)}")
+            log.say(f"not acted on now: {', '.join(waiting)}")
     except (BootstrapError, ContractError, ListingError, OSError) as error:
-        shell.say(f"no remediation: {error}")
+        log.say(f"no remediation: {error}")
         return 1
     return 0
 
 
-def _follow_claims(nodes: List[NodeState], acts: List[Act], done: List[Act], wanted: Remediation, now: int) -> None:
+def _follow_claims(nodes: List[NodeState], acts: List[Act], done: List[Act], limits: Remediation, now: int) -> None:
     """Let HyperPod reboot nodes on which the run of a job fails, as its comment claims."""
     by_node: Dict[str, List[Claim]] = {}
     for claim in _claims():
@@ -56,9 +56,9 @@ def _follow_claims(nodes: List[NodeState], acts: List[Act], done: List[Act], wan
     acts = list(acts)
     for node in nodes:
         claims = by_node.get(node.name)
-        if not claims or node.name in {act.node for act in acts} or not decision.has_room(nodes, acts, wanted):
+        if not claims or node.name in {act.node for act in acts} or not decision.has_room(nodes, acts, limits):
             continue
-        act = decision.decide_claim(node, claims, listing.occupants(node.name), done=done, limits=wanted, now=now)
+        act = decision.decide_claim(node, claims, listing.occupants(node.name), done=done, limits=limits, now=now)
         if act:
             done.append(act)
             _remember(done, now)
@@ -78,21 +78,21 @@ def _reboot_for(act: Act) -> None:
     A job of another user may have begun since the decision.
     """
     hold = f"Reason={OURS} a job claims that its run fails here"  # no reason that HyperPod acts on
-    shell.run("scontrol", "update", f"NodeName={act.node}", "State=FAIL", hold, timeout_s=30)
+    process.run("scontrol", "update", f"NodeName={act.node}", "State=FAIL", hold, timeout_s=30)
     uids = {occupant.uid for occupant in listing.occupants(act.node)}
     if uids - {act.claimed_by}:
-        shell.run("scontrol", "update", f"NodeName={act.node}", "State=RESUME", timeout_s=30)
-        shell.say(f"{act.node}: not rebooted, a job of another user has begun there")
+        process.run("scontrol", "update", f"NodeName={act.node}", "State=RESUME", timeout_s=30)
+        log.say(f"{act.node}: not rebooted, a job of another user has begun there")
         return
     _apply(act)
 
 
 def _apply(act: Act) -> None:
     claimed = "" if act.claimed_by is None else f", claimed by a job of user {act.claimed_by}"
-    shell.say(f"{act.action} {act.node}: {', '.join(act.checks)}{claimed}")
+    log.say(f"{act.action} {act.node}: {', '.join(act.checks)}{claimed}")
     state = "DRAIN" if act.action == DRAIN else "FAIL"
     reason = REASONS.get(act.action) or f"{OURS} {', '.join(act.checks)}"
-    shell.run("scontrol", "update", f"NodeName={act.node}", f"State={state}", f"Reason={reason}", timeout_s=30)
+    process.run("scontrol", "update", f"NodeName={act.node}", f"State={state}", f"Reason={reason}", timeout_s=30)
 
 
 def _path() -> Path:
@@ -100,7 +100,7 @@ def _path() -> Path:
 
 
 def _remember(done: List[Act], now: int) -> None:
-    shell.write_file(_path(), json.dumps([asdict(act) for act in done if decision.still_counts(act, now)]))
+    files.write_file(_path(), json.dumps([asdict(act) for act in done if decision.still_counts(act, now)]))
 
 
 def _done() -> List[Act]:

@@ -7,8 +7,9 @@ from typing import Dict, Iterator, List, Tuple
 
 from podwright_bootstrap.contract import InstanceFacts, NodeRecord
 from podwright_bootstrap.health_checks import Check, accelerators, findings, host
-from podwright_bootstrap.host import kernel_log, shell
-from podwright_bootstrap.host.shell import PATIENCE, CommandError
+from podwright_bootstrap.host import kernel_log, log, process
+from podwright_bootstrap.host.errors import CommandError
+from podwright_bootstrap.host.waits import PATIENCE
 from podwright_bootstrap.remediation.decision import REBOOT, REPLACE, SEVERITY
 
 SHARED_LIMIT_S = 60
@@ -33,8 +34,8 @@ def gpu_rows(facts: InstanceFacts) -> Iterator[str]:
     """A GPU could not replace a row of its memory: no reset cures it. A driver that does not answer may need one."""
     try:
         yield from (text for text in accelerators.gpu_memory(facts) if "could not replace" in text)
-    except CommandError as error:  # which is gpu_memory's finding
-        shell.say(f"gpu_rows: {error}")
+    except CommandError as error:  # gpu_memory reports this.
+        log.say(f"gpu_rows: {error}")
 
 
 def xids() -> Iterator[Tuple[str, int]]:
@@ -69,7 +70,7 @@ CHECKS: Dict[str, Tuple[str, Check]] = {
 }
 
 
-def found(facts: InstanceFacts, record: NodeRecord) -> Dict[str, List[str]]:
+def findings_by_check(facts: InstanceFacts, record: NodeRecord) -> Dict[str, List[str]]:
     """Return the findings by the names of their checks; empty for a node that is sound."""
     by_check = {name: findings(check, facts) for name, (_, check) in CHECKS.items()}
     by_check["file_system"] = list(_file_system(record))
@@ -87,7 +88,7 @@ def _file_system(record: NodeRecord) -> Iterator[str]:
     if record.shared_root:
         command = ("stat", "--file-system", record.shared_root)
         try:
-            shell.run(*command, timeout_s=SHARED_LIMIT_S, quiet=True)
+            process.run(*command, timeout_s=SHARED_LIMIT_S, quiet=True)
         except CommandError as error:
             yield str(error)
 
@@ -97,11 +98,11 @@ def _diagnosis(record: NodeRecord) -> Iterator[str]:
 
     https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/dcgm-diagnostics.html
     """
-    if not shell.finds("dcgmi") or _has_jobs(record):
+    if not process.finds("dcgmi") or _has_jobs(record):
         return
     command, limit_s = ("dcgmi", "diag", "-r", "1"), DIAGNOSIS_LIMIT_S * PATIENCE
     try:
-        outcome = shell.run(*command, timeout_s=limit_s, check=False, quiet=True)
+        outcome = process.run(*command, timeout_s=limit_s, check=False, quiet=True)
     except CommandError as error:
         yield str(error)
         return
@@ -113,7 +114,7 @@ def _diagnosis(record: NodeRecord) -> Iterator[str]:
 def _has_jobs(record: NodeRecord) -> bool:
     command = ("squeue", "--noheader", f"--nodelist={record.hostname}", "--states=running,completing", "--format=%i")
     try:
-        return bool(shell.run(*command, timeout_s=30, quiet=True).output.strip())
+        return bool(process.run(*command, timeout_s=30, quiet=True).output.strip())
     except CommandError as error:  # Slurm does not say: nothing that would disturb a job
-        shell.say(f"no diagnosis: {error}")
+        log.say(f"no diagnosis: {error}")
         return True

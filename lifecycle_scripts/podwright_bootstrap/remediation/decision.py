@@ -49,7 +49,7 @@ class NodeState:
     """A node as Slurm shows it."""
 
     name: str
-    out: bool = False  # of service
+    out: bool = False  # whether it is out of service
     reason: str = ""
     report: Optional[Report] = None
 
@@ -105,7 +105,7 @@ def parse_nodes(shown: str) -> List[NodeState]:
     return [state for state in states if not state.reason.startswith(LOGIN_NODE_REASON)]
 
 
-def decide(nodes: Sequence[NodeState], done: Iterable[Act], wanted: Remediation, now: int) -> List[Act]:
+def decide(nodes: Sequence[NodeState], done: Iterable[Act], limits: Remediation, now: int) -> List[Act]:
     """Return the actions to take now, the gravest first.
 
     A node is left alone if somebody else has named a reason for its state, its report is old, or more than half of the
@@ -113,16 +113,16 @@ def decide(nodes: Sequence[NodeState], done: Iterable[Act], wanted: Remediation,
     ``max_percent``; acts of an hour stay within ``max_per_hour``.
     """
     done = list(done)
-    fresh = [node for node in nodes if node.report and 0 <= now - node.report.at <= _stale_s(wanted)]
+    fresh = [node for node in nodes if node.report and 0 <= now - node.report.at <= _stale_s(limits)]
     common = _common(fresh, len(nodes))
     sick = [node for node in fresh if _is_free(node) and set(_checks(node)) - common]
     candidates = {node.name for node in sick}
-    allowed = max(1, len(nodes) * wanted.max_percent // 100)
+    allowed = max(1, len(nodes) * limits.max_percent // 100)
     room = min(
         allowed - sum(node.out and node.name not in candidates for node in nodes),
-        wanted.max_per_hour - sum(now - act.at < HOUR_S for act in done),
+        limits.max_per_hour - sum(now - act.at < HOUR_S for act in done),
     )
-    acts = [_act(node, done, wanted, now) for node in sick]
+    acts = [_act(node, done, limits, now) for node in sick]
     acts = [act for act in acts if not (act.action == DRAIN and _state(act.node, sick).out)]
     acts.sort(key=lambda act: (act.action == REBOOT, act.node))
     return acts[: max(0, room)]
@@ -164,10 +164,10 @@ def decide_claim(
     return None
 
 
-def has_room(nodes: Sequence[NodeState], acts: Sequence[Act], wanted: Remediation) -> bool:
+def has_room(nodes: Sequence[NodeState], acts: Sequence[Act], limits: Remediation) -> bool:
     """Return whether one more node may go out of service, beside those that are out and those of these acts."""
     out = {node.name for node in nodes if node.out} | {act.node for act in acts}
-    return len(out) < max(1, len(nodes) * wanted.max_percent // 100)
+    return len(out) < max(1, len(nodes) * limits.max_percent // 100)
 
 
 def still_counts(act: Act, now: int) -> bool:
@@ -175,8 +175,8 @@ def still_counts(act: Act, now: int) -> bool:
     return now - act.at < RECURRENCE_S
 
 
-def _stale_s(wanted: Remediation) -> int:
-    return STALE_INTERVALS * 60 * wanted.interval_minutes
+def _stale_s(limits: Remediation) -> int:
+    return STALE_INTERVALS * 60 * limits.interval_minutes
 
 
 def _checks(node: NodeState) -> Tuple[str, ...]:
@@ -194,13 +194,13 @@ def _is_free(node: NodeState) -> bool:
     return not node.reason or node.reason.startswith((OURS, PROLOG_FAILED))
 
 
-def _act(node: NodeState, done: Iterable[Act], wanted: Remediation, now: int) -> Act:
+def _act(node: NodeState, done: Iterable[Act], limits: Remediation, now: int) -> Act:
     checks, action = _checks(node), node.report.action if node.report else REBOOT
     reboots = (act for act in done if act.node == node.name and act.action == REBOOT and act.claimed_by is None)
     recent = (act for act in reboots if now - act.at < RECURRENCE_S)
     if any(set(act.checks) & set(checks) for act in recent):
         action = REPLACE
-    if action == REPLACE and not wanted.replace:
+    if action == REPLACE and not limits.replace:
         action = DRAIN
     return Act(node.name, action, now, checks)
 

@@ -10,8 +10,8 @@ from typing import List
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError, NodeRecord
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import files, log, process
+from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.remediation import checks
 from podwright_bootstrap.remediation.decision import Report
 
@@ -25,18 +25,18 @@ def main() -> int:
         record = contract.record_of_this_node()
         if parameters.nodes.remediation is None:
             return 0
-        found = checks.found(parameters.facts_of(record.instance_group), record)
-        for name, texts in found.items():
-            shell.say(f"{name}: {'; '.join(texts)}")
+        findings = checks.findings_by_check(parameters.facts_of(record.instance_group), record)
+        for name, texts in findings.items():
+            log.say(f"{name}: {'; '.join(texts)}")
         before = _before()
-        confirmed = [name for name in found if name in before]
+        confirmed = [name for name in findings if name in before]
         if confirmed:
             _comment(record, Report(checks.action(confirmed), int(time.time()), tuple(confirmed)).to_text())
-        elif before and not found:
+        elif before and not findings:
             _comment(record, "")
-        shell.write_file(STATE, json.dumps(list(found)))
+        files.write_file(STATE, json.dumps(list(findings)))
     except (CommandError, ContractError, OSError) as error:
-        shell.say(f"no report: {error}")
+        log.say(f"no report: {error}")
         return 1
     return 0
 
@@ -50,7 +50,7 @@ def _before() -> List[str]:
 
 
 def _comment(record: NodeRecord, text: str) -> None:
-    shell.run("scontrol", "update", f"NodeName={record.hostname}", f"Comment={text}", timeout_s=30)
+    process.run("scontrol", "update", f"NodeName={record.hostname}", f"Comment={text}", timeout_s=30)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@ from typing import Iterator, List, Optional
 
 from podwright_bootstrap.aws import secret
 from podwright_bootstrap.contract import Accounting
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import files, process, units, waits
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 
-USER = "slurm"  # as which slurmdbd runs, and the user of the database on the controller
+USER = "slurm"  # slurmdbd runs as this user, who is also the user of the database on the controller
 SCHEMA = "slurm_acct_db"  # slurmdbd.conf(5), StorageLoc
 MARIADB_CONF = Path("/etc/mysql/mariadb.conf.d/60-slurm.cnf")
-OWN_USER = "slurmdbd"  # of a database by name; the administrator may be called slurm
+OWN_USER = "slurmdbd"  # user of a database elsewhere, whose administrator may be called slurm
 CERTIFICATES = Path("/opt/podwright/accounting-ca.pem")  # /opt/slurm/etc is shared by controllers
 OWN_PASSWORD = re.compile(r"^StoragePass=([0-9a-f]{48})$", re.MULTILINE)
 CONNECT_LIMIT_S = 10
@@ -60,7 +60,7 @@ class Database:
     user: str = USER
     password: str = ""
     schema: str = SCHEMA
-    certificates: Optional[Path] = None  # with them, connections use TLS
+    certificates: Optional[Path] = None  # If there are any, connections use TLS.
 
     def slurmdbd_conf(self) -> str:
         """Its lines of slurmdbd.conf."""
@@ -74,7 +74,7 @@ class Database:
 
 def on_this_host() -> Iterator[str]:
     """MariaDB runs, with a database for slurmdbd and a user who needs no password."""
-    configured = shell.write_file(MARIADB_CONF, MARIADB_SETTINGS)
+    configured = files.write_file(MARIADB_CONF, MARIADB_SETTINGS)
     if configured:
         yield f"wrote {MARIADB_CONF}"
     yield from units.keep_on("mariadb", restart=configured)
@@ -95,7 +95,7 @@ def by_name(accounting: Accounting, *, cluster_name: str, address: str, slurmdbd
     schema = f"{SCHEMA}_{cluster_name.replace('-', '_')}"[:MAX_SCHEMA_LENGTH]
     certificates = CERTIFICATES if accounting.certificates else None
     if certificates:
-        shell.write_file(certificates, accounting.certificates, mode=0o644)
+        files.write_file(certificates, accounting.certificates, mode=0o644)
 
     def login(user: str, password: str) -> Database:
         return Database(accounting.endpoint, accounting.port, user, password, schema, certificates)
@@ -105,14 +105,14 @@ def by_name(accounting: Accounting, *, cluster_name: str, address: str, slurmdbd
         _connect(database, accounting.secret_arn)
         return database
     text = slurmdbd_conf.read_text(encoding="utf-8") if slurmdbd_conf.exists() else ""
-    known = OWN_PASSWORD.search(text)
-    if known and _lets_in(login(OWN_USER, known.group(1))):
-        return login(OWN_USER, known.group(1))
-    own = login(OWN_USER, secrets.token_hex(24))
+    password_line = OWN_PASSWORD.search(text)
+    if password_line and _lets_in(login(OWN_USER, password_line.group(1))):
+        return login(OWN_USER, password_line.group(1))
+    new_login = login(OWN_USER, secrets.token_hex(24))
     administrator = login(*_credentials(accounting.secret_arn))
     _connect(administrator, accounting.secret_arn)
-    _client(administrator, _own_user(own, address))
-    return own
+    _client(administrator, _own_user(new_login, address))
+    return new_login
 
 
 def _own_user(database: Database, address: str) -> str:
@@ -130,7 +130,7 @@ GRANT {OWN_RIGHTS} ON `{pattern}`.* TO {user};
 def _sql(statements: str) -> str:
     """Run SQL on this host as its administrator: root of the host, known by the socket. Gives the rows."""
     command = ("mysql", "--user=root", "--batch", "--skip-column-names")
-    return shell.run(*command, timeout_s=60, quiet=True, stdin=statements).output
+    return process.run(*command, timeout_s=60, quiet=True, stdin=statements).output
 
 
 def _credentials(secret_arn: str) -> tuple[str, str]:
@@ -138,7 +138,7 @@ def _credentials(secret_arn: str) -> tuple[str, str]:
     try:
         content = json.loads(text)
         return str(content["username"]), str(content["password"])
-    except (ValueError, KeyError, TypeError):  # what it holds is not for the log
+    except (ValueError, KeyError, TypeError):  # The error would write the secret to the log.
         hint = 'its text has to be JSON like {"username": "…", "password": "…"}, as RDS writes it'
         raise BootstrapError(f"the secret {secret_arn} has no username and password", hint=hint) from None
 
@@ -146,7 +146,7 @@ def _credentials(secret_arn: str) -> tuple[str, str]:
 def _connect(database: Database, secret_arn: str) -> None:
     """Log in once, with a client whose error names the problem."""
     try:
-        shell.retry(
+        waits.retry(
             lambda: _client(database, "SELECT 1;"),
             attempts=6,
             pause_s=10,
@@ -177,7 +177,7 @@ def _lets_in(database: Database) -> bool:
 def _client(database: Database, statements: str) -> None:
     """Run SQL over the network. Passwords are in a file that root alone reads, and in a pipe."""
     with _option_file(database) as words:
-        shell.run("mysql", *words, timeout_s=3 * CONNECT_LIMIT_S, quiet=True, stdin=statements)
+        process.run("mysql", *words, timeout_s=3 * CONNECT_LIMIT_S, quiet=True, stdin=statements)
 
 
 @contextmanager

@@ -18,11 +18,11 @@ from typing import Callable, Iterable, Iterator, List, Set, Tuple
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import log, process
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.slurm import gpu_jobs
 from podwright_bootstrap.slurm.job import Job, folder_of
-from podwright_bootstrap.slurm.user import User
+from podwright_bootstrap.slurm.user import NodeUser
 
 PROC = Path("/proc")
 # A job's files there are taken away.
@@ -40,7 +40,7 @@ SLURMS = rb"/slurm"
 SERVICES = rb"/crond?\.service|/atd\.service|/user@"
 # From its beginning: further down, users name the units of their own service manager as they like.
 LOGINS = rb"^\d+:[^:\n]*:/user\.slice/user-%d\.slice/session-"
-COMPLETING = "CG"  # of two jobs that end at once, either is the last
+COMPLETING = "CG"  # If two jobs end at once, each counts as the last.
 
 
 def main() -> int:
@@ -49,7 +49,7 @@ def main() -> int:
         parameters = contract.parameters_of_this_node()
         job = Job.of_environment()
     except (ContractError, OSError, KeyError, ValueError) as error:
-        shell.say(f"epilog: {error!r}")
+        log.say(f"epilog: {error!r}")
         return 0
     if parameters.nodes.prolog and parameters.nodes.prolog.clean and job.uid >= contract.FIRST_USER_ID:
         _try(lambda: _clean(job))
@@ -63,34 +63,34 @@ def _try(clear: Callable[[], None]) -> None:
     try:
         clear()
     except (BootstrapError, OSError, ValueError) as error:
-        shell.say(f"epilog: {error}")
+        log.say(f"epilog: {error}")
 
 
 def _remove_folder(job: Job, parameters: ProvisioningParameters) -> None:
     folder = folder_of(job, parameters)
     if folder and os.path.lexists(folder):
-        shell.run("rm", "-rf", "--one-file-system", folder, timeout_s=REMOVE_LIMIT_S)
+        process.run("rm", "-rf", "--one-file-system", folder, timeout_s=REMOVE_LIMIT_S)
 
 
 def _clean(job: Job) -> None:
     """Kill the job's processes; after the user's last job here, also all that jobs started, and temporary files."""
-    user = User.of(job.uid)
+    user = NodeUser.of(job.uid)
     programs = list(_programs(user))  # before the question, or a job that begins now would be among them
     is_last = _is_last(job)
     _kill(_of_job(job, programs) | (_started(user, programs) if is_last else set()))
     if is_last:
-        _try(lambda: _end_the_swift(job, user))
+        _try(lambda: _kill_fork_bombs(job, user))
         _try(lambda: _remove_files(user))
         _try(lambda: _remove_ipc(user))
         _try(lambda: _end_lingering(user))
 
 
-def _remove_files(user: User) -> None:
-    own = ("-mindepth", "1", "-xdev", *user.find_words, "-delete")
-    shell.run("find", *filter(Path.exists, EVERYBODYS), *own, timeout_s=SWEEP_LIMIT_S)
+def _remove_files(user: NodeUser) -> None:
+    tests = ("-mindepth", "1", "-xdev", *user.find_words, "-delete")
+    process.run("find", *filter(Path.exists, EVERYBODYS), *tests, timeout_s=SWEEP_LIMIT_S)
 
 
-def _remove_ipc(user: User) -> None:
+def _remove_ipc(user: NodeUser) -> None:
     """Remove System V's shared memory, queues and semaphores of the user: they outlive all programs."""
     options = []
     for kind, option in IPC.items():
@@ -98,16 +98,16 @@ def _remove_ipc(user: User) -> None:
         owner = header.index("uid")
         options += [f"{option}={row[1]}" for row in rows if user.owns(int(row[owner]))]
     if options:
-        shell.run("ipcrm", *options, timeout_s=SWEEP_LIMIT_S)
+        process.run("ipcrm", *options, timeout_s=SWEEP_LIMIT_S)
 
 
-def _end_lingering(user: User) -> None:
+def _end_lingering(user: NodeUser) -> None:
     """Let no service of the user start at the node's next boot, before any job."""
     if user.name and (LINGERING / user.name).exists():
-        shell.run("loginctl", "disable-linger", user.name, timeout_s=SWEEP_LIMIT_S)
+        process.run("loginctl", "disable-linger", user.name, timeout_s=SWEEP_LIMIT_S)
 
 
-def _end_the_swift(job: Job, user: User) -> None:
+def _kill_fork_bombs(job: Job, user: NodeUser) -> None:
     """Kill programs that fork faster than we can list them: stop all of the user's programs first.
 
     Not beside a login, whose shell, or root's su(1) or sudo(8), takes the stop for the user's and stays stopped. A
@@ -123,9 +123,9 @@ def _end_the_swift(job: Job, user: User) -> None:
     try:
         stopped = list(_programs(user))
         callers = _callers(stopped)
-        left = _started(user, stopped)
-        if left and _is_last(job):
-            _kill(left)
+        remaining_pids = _started(user, stopped)
+        if remaining_pids and _is_last(job):
+            _kill(remaining_pids)
     finally:
         _signal_all(owners, signal.SIGCONT)
         _continue(callers)
@@ -133,13 +133,13 @@ def _end_the_swift(job: Job, user: User) -> None:
 
 def _callers(programs: List[Program]) -> Set[int]:
     """Return the programs' ancestors that are others', without the first process of the node."""
-    found: Set[int] = set()
+    ancestors: Set[int] = set()
     for program in programs:
         pid = program.pid
-        while pid > 1 and pid not in found:
-            found.add(pid)
+        while pid > 1 and pid not in ancestors:
+            ancestors.add(pid)
             pid = _state_and_parent(pid)[1]
-    return found - {program.pid for program in programs}
+    return ancestors - {program.pid for program in programs}
 
 
 def _continue(pids: Set[int]) -> None:
@@ -175,8 +175,8 @@ def _signal_all(owners: Iterable[int], number: signal.Signals) -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                own = NOBODYS_IDS + os.getpid()
-                os.setresuid(own, owner, own)
+                unused_id = NOBODYS_IDS + os.getpid()
+                os.setresuid(unused_id, owner, unused_id)
                 os.kill(-1, number)
             finally:  # the id has no process; nothing may return from here
                 os._exit(0)
@@ -185,7 +185,7 @@ def _signal_all(owners: Iterable[int], number: signal.Signals) -> None:
 
 def _kill(pids: Iterable[int]) -> None:
     for pid in pids:
-        shell.say(f"ending process {pid}")
+        log.say(f"ending process {pid}")
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -198,10 +198,10 @@ class Program:
 
     pid: int
     uid: int
-    group: bytes  # as /proc/PID/cgroup has it
+    group: bytes  # the text of /proc/PID/cgroup
 
 
-def _programs(user: User) -> Iterator[Program]:
+def _programs(user: NodeUser) -> Iterator[Program]:
     """Give the user's processes by their real id: by the effective one a su(1) that waits would be root's."""
     for folder in PROC.glob("[0-9]*"):
         try:
@@ -224,23 +224,23 @@ def _of_job(job: Job, programs: List[Program]) -> Set[int]:
     A program can drop its environment, and it can make it a file that never answers, for whoever reads it.
     """
     mark = f"SLURM_JOB_ID={job.id}".encode()
-    found: List[int] = []
+    pids: List[int] = []
 
     def read() -> None:
         for program in programs:
             try:
                 if mark in (PROC / str(program.pid) / "environ").read_bytes().split(b"\0"):
-                    found.append(program.pid)
+                    pids.append(program.pid)
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has ended by itself
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     reader.join(READ_LIMIT_S)
-    return set(found)
+    return set(pids)
 
 
-def _started(user: User, programs: List[Program]) -> Set[int]:
+def _started(user: NodeUser, programs: List[Program]) -> Set[int]:
     """Return the programs that end with the user's last job, by their control groups, which they cannot leave.
 
     Services are the login's while there is one. Who may not be here without a job has no login either, as by su(1).
@@ -258,7 +258,7 @@ def _is_in(program: Program, group: bytes) -> bool:
     return re.search(group, program.group, re.MULTILINE) is not None
 
 
-def _may_stay(user: User) -> bool:
+def _may_stay(user: NodeUser) -> bool:
     """Return whether the user may be on this node without a job; with pam_slurm_adopt administrators alone may."""
     try:
         return not user.name or user.name in contract.LOGIN_ADMINS.read_text().split()
@@ -269,9 +269,9 @@ def _may_stay(user: User) -> bool:
 def _is_last(job: Job) -> bool:
     """Return whether the user has no other running job on this node; False if the controller does not answer."""
     command = ("squeue", "--noheader", "--format=%A:%t", f"--user={job.uid}", f"--nodelist={job.node}")
-    listed = shell.run(*command, timeout_s=20, check=False)
-    others = {row.split(":")[0] for row in listed.output.split() if not row.endswith(f":{COMPLETING}")}
-    return listed.exit_code == 0 and others <= {job.id}
+    listed = process.run(*command, timeout_s=20, check=False)
+    running_job_ids = {row.split(":")[0] for row in listed.output.split() if not row.endswith(f":{COMPLETING}")}
+    return listed.exit_code == 0 and running_job_ids <= {job.id}
 
 
 if __name__ == "__main__":

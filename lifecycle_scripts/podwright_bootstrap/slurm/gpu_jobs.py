@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import List, Set
 
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import files
 from podwright_bootstrap.slurm.job import Job
 from podwright_bootstrap.storage.lock import locked
 
@@ -45,6 +45,6 @@ def _change(indices: List[int], *, add: Set[str], remove: Set[str]) -> None:
             before = set(path.read_text().split()) if path.exists() else set()
             jobs = sorted((before | add) - remove, key=int)
             if jobs:
-                shell.write_file(path, "".join(f"{job}\n" for job in jobs))
+                files.write_file(path, "".join(f"{job}\n" for job in jobs))
             else:
                 path.unlink(missing_ok=True)

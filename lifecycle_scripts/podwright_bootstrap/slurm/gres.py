@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import log, process
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import slurm_conf
 from podwright_bootstrap.slurm.slurm_conf import CGROUP_CONF, SCONTROL, SLURM_CONF
@@ -27,7 +27,7 @@ def check_tasks(node: Node) -> None:
     plugins = slurm_conf.value("TaskPlugin", AUTO_RESUME_PLUGIN)
     if node.parameters.auto_resume:
         if plugins != AUTO_RESUME_PLUGIN:
-            shell.say(
+            log.say(
                 f"warning: {SLURM_CONF} says TaskPlugin={plugins}: HyperPod replaces nodes but cannot resume their "
                 f"jobs, which Slurm requeues. TaskPlugin={AUTO_RESUME_PLUGIN} there changes that"
             )
@@ -48,7 +48,7 @@ def check_count(node: Node) -> None:
     """
     if node.facts.accelerator != "gpu":
         return
-    shown = shell.run(SCONTROL, "show", "node", "-o", node.hostname, timeout_s=30, quiet=True).output
+    shown = process.run(SCONTROL, "show", "node", "-o", node.hostname, timeout_s=30, quiet=True).output
     has = f"{node.instance_type} has {node.facts.accelerators_per_node} {node.facts.accelerator_name}"
     match = re.search(r"\bGres=(\S+)", shown)
     counts = re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", match[1] if match else "")

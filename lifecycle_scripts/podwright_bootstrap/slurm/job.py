@@ -11,7 +11,7 @@ from typing import Optional
 from podwright_bootstrap.contract import ProvisioningParameters
 
 JOBS_DIRECTORY = "jobs"  # root's, below the scratch folder, where everybody may write
-PARENT_MODE = 0o711  # of that one: everybody reaches their job's folder, nobody makes one or lists them
+PARENT_MODE = 0o711  # Everybody can enter their job's folder, and nobody can add or list folders.
 
 
 @dataclass(frozen=True)

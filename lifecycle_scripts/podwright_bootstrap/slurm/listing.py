@@ -87,8 +87,8 @@ def rows(columns: Sequence[str], mark: str, output: str) -> List[Dict[str, str]]
 
 
 def _row(columns: Sequence[str], record: Sequence[str], *, is_first: bool) -> Dict[str, str]:
-    first = record[0] if is_first else record[0][1:]  # the line end of the row before
-    return {name: "" if text == NOTHING else text for name, text in zip(columns, [first, *record[1:]])}  # noqa: B905 (Python 3.8)
+    first_cell = record[0] if is_first else record[0][1:]  # the line end of the row before
+    return {name: "" if text == NOTHING else text for name, text in zip(columns, [first_cell, *record[1:]])}  # noqa: B905 (Python 3.8)
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def occupants(node: str) -> List[Occupant]:
     Raises:
         ListingError: Slurm does not answer, or does not know the node.
     """
-    found = jobs(("userid", "arrayjobid", "state"), "--all", "--states=all", f"--nodelist={node}")
-    return [Occupant(int(row["userid"]), row["arrayjobid"]) for row in found if row["state"] in HAS_NODES]
+    rows = jobs(("userid", "arrayjobid", "state"), "--all", "--states=all", f"--nodelist={node}")
+    return [Occupant(int(row["userid"]), row["arrayjobid"]) for row in rows if row["state"] in HAS_NODES]
 
 
 def printable(row: Mapping[str, str]) -> Dict[str, str]:

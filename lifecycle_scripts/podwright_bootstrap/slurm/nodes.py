@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import List
 
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import process
 from podwright_bootstrap.slurm.slurm_conf import SCONTROL
 
 BEING_SET_UP = "podwright: being set up"
@@ -34,8 +34,8 @@ def release(hostname: str) -> bool:
 
 
 def _update(hostname: str, *changes: str) -> None:
-    shell.run(SCONTROL, "update", f"NodeName={hostname}", *changes, timeout_s=30)
+    process.run(SCONTROL, "update", f"NodeName={hostname}", *changes, timeout_s=30)
 
 
 def _shown(hostname: str) -> str:
-    return shell.run(SCONTROL, "show", "node", "-o", hostname, timeout_s=30, check=False, quiet=True).output
+    return process.run(SCONTROL, "show", "node", "-o", hostname, timeout_s=30, check=False, quiet=True).output

@@ -12,8 +12,8 @@ from typing import Dict, Iterable, Iterator, List
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ProvisioningParameters
 from podwright_bootstrap.features import SlurmPolicy
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import log
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.slurm import partitions, slurm_conf, take_over
 from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, SLURM_CONF
 
@@ -34,17 +34,17 @@ def write(parameters: ProvisioningParameters) -> Iterator[str]:
     yield from write_file(parameters)
     yield from _limit_partitions(parameters)
     text, missing = SLURM_CONF.read_text(), not_included(parameters)
-    ours = slurm_conf.keeping(text, wanted(parameters))
-    if missing:  # by a relative name, or a configless controller does not send it
-        ours = ours.rstrip() + "\n" + "".join(f"include {file.name}\n" for file in missing)
-    if slurm_conf.write(SLURM_CONF, ours):
+    new_text = slurm_conf.keeping(text, settings_of(parameters))
+    if missing:  # A configless controller sends only files that are included by a relative name.
+        new_text = new_text.rstrip() + "\n" + "".join(f"include {file.name}\n" for file in missing)
+    if slurm_conf.write(SLURM_CONF, new_text):
         names = ", ".join(file.name for file in missing)
         yield f"included {names} in {SLURM_CONF}" if missing else f"made comments of our keys in {SLURM_CONF}"
 
 
 def write_file(parameters: ProvisioningParameters) -> Iterator[str]:
     """Write our part alone; another controller may include it in the slurm.conf that both have."""
-    settings = wanted(parameters)
+    settings = settings_of(parameters)
     if settings or OWN_PART.exists():
         lines = "".join(f"{key}={value}\n" for key, value in settings.items())
         if slurm_conf.write(OWN_PART, f"# Written by podwright: what it says is lost at the next boot.\n{lines}"):
@@ -66,7 +66,7 @@ def _included(parameters: ProvisioningParameters) -> List[Path]:
     return [*([ACCOUNTING_CONF] if parameters.accounting else []), *([OWN_PART] if OWN_PART.exists() else [])]
 
 
-def wanted(parameters: ProvisioningParameters) -> Dict[str, str]:
+def settings_of(parameters: ProvisioningParameters) -> Dict[str, str]:
     """Return the keys of our part and their values."""
     nodes = parameters.nodes
     flags, scheduler = [CONTAIN] if nodes.pam_slurm_adopt else [], []
@@ -80,8 +80,8 @@ def wanted(parameters: ProvisioningParameters) -> Dict[str, str]:
         settings.update(_policy(nodes.slurm))
     for key, added in (("PrologFlags", flags), ("SchedulerParameters", scheduler)):
         if added:
-            given = settings.get(key) or slurm_conf.value(key, "")
-            settings[key] = ",".join(_united(given.split(","), added))
+            current = settings.get(key) or slurm_conf.value(key, "")
+            settings[key] = ",".join(_united(current.split(","), added))
     return settings
 
 
@@ -89,9 +89,9 @@ def _policy(policy: SlurmPolicy) -> Dict[str, str]:
     """Return the keys with which accounts and qualities of service count: limits, fair share, preemption."""
     settings: Dict[str, str] = {}
     if policy.accounts or policy.qos:
-        given = slurm_conf.value("AccountingStorageEnforce", "").split(",")
+        current = slurm_conf.value("AccountingStorageEnforce", "").split(",")
         settings.update(
-            AccountingStorageEnforce=",".join(_united(given, ["associations", "limits", "qos"])),
+            AccountingStorageEnforce=",".join(_united(current, ["associations", "limits", "qos"])),
             PriorityType="priority/multifactor",
             PriorityWeightFairshare="10000",
             PriorityWeightQOS="10000",
@@ -102,29 +102,29 @@ def _policy(policy: SlurmPolicy) -> Dict[str, str]:
 
 
 def _limit_partitions(parameters: ProvisioningParameters) -> Iterator[str]:
-    wanted = parameters.nodes.slurm.partitions if parameters.nodes.slurm else ()
+    limits = parameters.nodes.slurm.partitions if parameters.nodes.slurm else ()
     text = SLURM_CONF.read_text()
-    for name in partitions.missing(text, wanted):
-        shell.say(f"warning: {SLURM_CONF} has no partition {name} to limit")
-    limited = partitions.limited(text, wanted)
+    for name in partitions.missing(text, limits):
+        log.say(f"warning: {SLURM_CONF} has no partition {name} to limit")
+    limited = partitions.limited(text, limits)
     if limited != text and slurm_conf.write(SLURM_CONF, limited):
         yield f"set the limits of partitions in {SLURM_CONF}"
 
 
-def _united(given: Iterable[str], added: Iterable[str]) -> List[str]:
+def _united(current: Iterable[str], added: Iterable[str]) -> List[str]:
     """Return both lists as one, each word once, whatever its case."""
     words: Dict[str, str] = {}
-    for word in [*given, *added]:
+    for word in [*current, *added]:
         words.setdefault(word.lower(), word)
     return [word for word in words.values() if word]
 
 
 def _refuse_programs() -> None:
     for name, program in PROGRAMS.items():
-        given = slurm_conf.values(name)[-1:]
-        if given:
+        values = slurm_conf.values(name)[-1:]
+        if values:
             raise BootstrapError(
-                f"{SLURM_CONF} has {name.capitalize()}={given[-1]} already",
+                f"{SLURM_CONF} has {name.capitalize()}={values[-1]} already",
                 hint=f"put that program into {program.parent} of the nodes and take the line away, "
                 "or leave nodes.prolog and nodes.containers.enroot out of cluster.yaml",
             )

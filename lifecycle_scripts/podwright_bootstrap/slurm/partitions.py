@@ -15,9 +15,9 @@ from podwright_bootstrap.features import PartitionLimits
 NOTE = "# podwright replaced:"
 
 
-def limited(text: str, wanted: Iterable[PartitionLimits]) -> str:
+def limited(text: str, partitions: Iterable[PartitionLimits]) -> str:
     """Return slurm.conf's text with the limits in the lines of their partitions."""
-    limits = {partition.name: _options(partition) for partition in wanted}
+    limits = {partition.name: _options(partition) for partition in partitions}
     lines = []
     for line in text.splitlines():
         match = re.match(r"(?i)\s*PartitionName=(\S+)", line)
@@ -26,19 +26,19 @@ def limited(text: str, wanted: Iterable[PartitionLimits]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def missing(text: str, wanted: Iterable[PartitionLimits]) -> List[str]:
+def missing(text: str, partitions: Iterable[PartitionLimits]) -> List[str]:
     """Return the partitions that slurm.conf's text does not have."""
-    known = set(re.findall(r"(?im)^\s*PartitionName=(\S+)", text))
-    return [partition.name for partition in wanted if partition.name not in known]
+    existing_names = set(re.findall(r"(?im)^\s*PartitionName=(\S+)", text))
+    return [partition.name for partition in partitions if partition.name not in existing_names]
 
 
-def _options(wanted: PartitionLimits) -> Dict[str, str]:
+def _options(limits: PartitionLimits) -> Dict[str, str]:
     options = {
-        "MaxTime": wanted.max_minutes,
-        "DefaultTime": wanted.default_minutes,
-        "MaxNodes": wanted.max_nodes,
-        "AllowAccounts": ",".join(wanted.accounts) or None,
-        "AllowQos": ",".join(wanted.qos) or None,
+        "MaxTime": limits.max_minutes,
+        "DefaultTime": limits.default_minutes,
+        "MaxNodes": limits.max_nodes,
+        "AllowAccounts": ",".join(limits.accounts) or None,
+        "AllowQos": ",".join(limits.qos) or None,
     }
     return {key: str(value) for key, value in options.items() if value is not None}
 
@@ -46,12 +46,12 @@ def _options(wanted: PartitionLimits) -> Dict[str, str]:
 def _line(line: str, options: Mapping[str, str]) -> str:
     text, _, note = line.partition(NOTE)
     replaced = dict(word.split("=", 1) for word in note.split())
-    given = [word for word in text.split() if not _is_one_of(word, replaced)]
-    given += [f"{key}={value}" for key, value in replaced.items() if value]
+    original = [word for word in text.split() if not _is_one_of(word, replaced)]
+    original += [f"{key}={value}" for key, value in replaced.items() if value]
     if not options:
-        return " ".join(given)
-    before = {key: "".join(word.split("=", 1)[1] for word in given if _is_one_of(word, [key])) for key in options}
-    words = [word for word in given if not _is_one_of(word, options)]
+        return " ".join(original)
+    before = {key: "".join(word.split("=", 1)[1] for word in original if _is_one_of(word, [key])) for key in options}
+    words = [word for word in original if not _is_one_of(word, options)]
     words += [f"{key}={value}" for key, value in options.items()]
     return " ".join([*words, NOTE, *(f"{key}={value}" for key, value in before.items())])
 

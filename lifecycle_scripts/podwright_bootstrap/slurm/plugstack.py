@@ -33,10 +33,10 @@ def load_once(plugin: Path) -> Iterator[str]:
     loading = [(file, line) for file, line in _lines(PLUGSTACK) if _loads(line)]
     if len(loading) == 1 and Path(loading[0][1].split()[1]).is_file():
         return
-    kept = next((line for _, line in loading if Path(line.split()[1]).is_file()), f"required {plugin}")
+    line_to_keep = next((line for _, line in loading if Path(line.split()[1]).is_file()), f"required {plugin}")
     for file in {file for file, _ in loading} - {PLUGSTACK}:
         slurm_conf.write(file, _without(file))
-    slurm_conf.write(PLUGSTACK, f"{_without(PLUGSTACK)}{kept}\n")
+    slurm_conf.write(PLUGSTACK, f"{_without(PLUGSTACK)}{line_to_keep}\n")
     yield f"{PLUGSTACK} loads Pyxis once, not {len(loading)} times"
 
 

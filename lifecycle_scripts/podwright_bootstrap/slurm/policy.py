@@ -11,27 +11,27 @@ from typing import Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from podwright_bootstrap.contract import JOB_USER
 from podwright_bootstrap.features import Account, NodeFeatures, Qos, SlurmPolicy
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import log
+from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.slurm import sacctmgr
 
 OURS = "podwright"  # organization of accounts, description of qualities of service
 NONE = "-1"  # takes a limit away
 NODES, GPUS = "node", "gres/gpu"  # https://slurm.schedmd.com/tres.html
 
-Options = Dict[str, str]  # of sacctmgr, as it takes them
+Options = Dict[str, str]  # options of sacctmgr by name, in its own notation
 Shown = Callable[[str], str]
 
 
 def apply(nodes: NodeFeatures, cluster: str) -> Iterator[str]:
     """Apply the accounts, qualities of service and users of cluster.yaml to the database."""
-    wanted = nodes.slurm or SlurmPolicy()
+    policy = nodes.slurm or SlurmPolicy()
     known_qos = _known_qos()
-    yield from _add_qos(wanted.qos, known_qos)
-    yield from _set_accounts(wanted.accounts, cluster)
+    yield from _add_qos(policy.qos, known_qos)
+    yield from _set_accounts(policy.accounts, cluster)
     yield from _set_users(nodes, cluster)
-    yield from _remove_accounts({account.name for account in wanted.accounts}, cluster)
-    yield from _remove_qos({qos.name for qos in wanted.qos})
+    yield from _remove_accounts({account.name for account in policy.accounts}, cluster)
+    yield from _remove_qos({qos.name for qos in policy.qos})
 
 
 # ---- qualities of service
@@ -60,22 +60,22 @@ def _known_qos() -> Dict[str, Options]:
     return {row[0]: options for row, options in _rows(("qos",), ("Name",), columns)}
 
 
-def _add_qos(wanted: Sequence[Qos], known: Mapping[str, Options]) -> Iterator[str]:
-    for qos in wanted:  # first, for one may name another
-        if qos.name not in known:
+def _add_qos(qualities: Sequence[Qos], options_by_name: Mapping[str, Options]) -> Iterator[str]:
+    for qos in qualities:  # first, for one may name another
+        if qos.name not in options_by_name:
             sacctmgr.change("add", "qos", qos.name, f"Description={OURS}")
             yield f"added QOS {qos.name}"
-    known = _known_qos() if wanted else known
-    for qos in wanted:
-        changed = _changed(_qos_options(qos), known[qos.name])
+    options_by_name = _known_qos() if qualities else options_by_name
+    for qos in qualities:
+        changed = _changed(_qos_options(qos), options_by_name[qos.name])
         if changed:
             sacctmgr.change("modify", "qos", "where", f"name={qos.name}", "set", *changed)
             yield f"QOS {qos.name}: {' '.join(changed)}"
 
 
-def _remove_qos(wanted: "set[str]") -> Iterator[str]:
+def _remove_qos(names: "set[str]") -> Iterator[str]:
     for (name, description), _ in _rows(("qos",), ("Name", "Descr"), {}):
-        if description == OURS and name not in wanted:
+        if description == OURS and name not in names:
             yield from _remove("qos", name, f"QOS {name}")
 
 
@@ -92,7 +92,7 @@ def _account_options(account: Account) -> Options:
     }
 
 
-def _set_accounts(wanted: Sequence[Account], cluster: str) -> Iterator[str]:
+def _set_accounts(accounts: Sequence[Account], cluster: str) -> Iterator[str]:
     columns: Dict[str, Tuple[str, Shown]] = {
         "Fairshare": ("Share", _number),
         "QOS": ("QOS", _names),
@@ -100,26 +100,26 @@ def _set_accounts(wanted: Sequence[Account], cluster: str) -> Iterator[str]:
         "MaxJobs": ("MaxJobs", _number),
         "GrpTRES": ("GrpTRES", _resources_shown),
     }
-    if not wanted:
+    if not accounts:
         return
-    kept = {row[0] for row, _ in _associations(cluster) if not row[1]}
-    for account in wanted:
-        if account.name not in kept:
+    existing_names = {row[0] for row, _ in _associations(cluster) if not row[1]}
+    for account in accounts:
+        if account.name not in existing_names:
             words = (f"cluster={cluster}", f"Description={account.name}", f"Organization={OURS}")
             sacctmgr.change("add", "account", account.name, *words)
             yield f"added account {account.name}"
-    known = {row[0]: options for row, options in _associations(cluster, columns) if not row[1]}
-    for account in wanted:
-        changed = _changed(_account_options(account), known[account.name])
+    options_by_name = {row[0]: options for row, options in _associations(cluster, columns) if not row[1]}
+    for account in accounts:
+        changed = _changed(_account_options(account), options_by_name[account.name])
         if changed:
-            where = ("where", f"name={account.name}", f"cluster={cluster}")
-            sacctmgr.change("modify", "account", *where, "set", *changed)
+            conditions = ("where", f"name={account.name}", f"cluster={cluster}")
+            sacctmgr.change("modify", "account", *conditions, "set", *changed)
             yield f"account {account.name}: {' '.join(changed)}"
 
 
-def _remove_accounts(wanted: "set[str]", cluster: str) -> Iterator[str]:
-    here = {row[0] for row, _ in _associations(cluster)}
-    for name in sorted((here & _our_accounts()) - {*wanted, sacctmgr.ACCOUNT}):
+def _remove_accounts(names: "set[str]", cluster: str) -> Iterator[str]:
+    cluster_accounts = {row[0] for row, _ in _associations(cluster)}
+    for name in sorted((cluster_accounts & _our_accounts()) - {*names, sacctmgr.ACCOUNT}):
         yield from _remove("account", name, f"account {name}", f"cluster={cluster}")
 
 
@@ -128,54 +128,56 @@ def _remove_accounts(wanted: "set[str]", cluster: str) -> Iterator[str]:
 
 def accounts_of_users(nodes: NodeFeatures) -> Dict[str, List[str]]:
     """Return each user's accounts, the default one first: those that list the user, else the cluster's own."""
-    wanted = nodes.slurm or SlurmPolicy()
-    users = [JOB_USER, *(user.name for user in nodes.users), *(name for a in wanted.accounts for name in a.users)]
-    named = {user: [account.name for account in wanted.accounts if user in account.users] for user in users}
+    policy = nodes.slurm or SlurmPolicy()
+    users = [JOB_USER, *(user.name for user in nodes.users), *(name for a in policy.accounts for name in a.users)]
+    named = {user: [account.name for account in policy.accounts if user in account.users] for user in users}
     return {user: accounts or [sacctmgr.ACCOUNT] for user, accounts in named.items()}
 
 
 def _set_users(nodes: NodeFeatures, cluster: str) -> Iterator[str]:
-    known = {row for row, _ in _associations(cluster) if row[1]}
+    associations = {row for row, _ in _associations(cluster) if row[1]}
     defaults = {user: account for (user, account), _ in _rows(("user",), ("User", "DefaultAccount"), {})}
     members = accounts_of_users(nodes)
     for user, accounts in members.items():
-        own = [account for account, name in known if name == user]
-        if own and accounts == [sacctmgr.ACCOUNT] and not set(own) <= _our_accounts():
+        user_accounts = [account for account, name in associations if name == user]
+        if user_accounts and accounts == [sacctmgr.ACCOUNT] and not set(user_accounts) <= _our_accounts():
             continue  # somebody gave another account to the user
         for account in accounts:
-            if (account, user) not in known:
+            if (account, user) not in associations:
                 sacctmgr.change("add", "user", user, f"account={account}", f"cluster={cluster}")
                 yield f"added {user} to account {account}"
-        if own and defaults.get(user) != accounts[0]:
-            where = ("where", f"name={user}", f"cluster={cluster}")
-            sacctmgr.change("modify", "user", *where, "set", f"DefaultAccount={accounts[0]}")
+        if user_accounts and defaults.get(user) != accounts[0]:
+            conditions = ("where", f"name={user}", f"cluster={cluster}")
+            sacctmgr.change("modify", "user", *conditions, "set", f"DefaultAccount={accounts[0]}")
             yield f"{user}'s default account is {accounts[0]}"
-    yield from _remove_users(known, members, cluster)
+    yield from _remove_users(associations, members, cluster)
 
 
 def _our_accounts() -> "set[str]":
     return {name for (name, organization), _ in _rows(("account",), ("Account", "Org"), {}) if organization == OURS}
 
 
-def _remove_users(known: "set[Tuple[str, ...]]", members: Mapping[str, List[str]], cluster: str) -> Iterator[str]:
-    ours = _our_accounts()
-    for account, user in sorted(known):
-        left = account != sacctmgr.ACCOUNT or user in members
-        if account in ours and left and account not in members.get(user, ()):
-            what = f"{user} from account {account}"
-            yield from _remove("user", user, what, f"account={account}", f"cluster={cluster}")
+def _remove_users(
+    associations: "set[Tuple[str, ...]]", members: Mapping[str, List[str]], cluster: str
+) -> Iterator[str]:
+    our_accounts = _our_accounts()
+    for account, user in sorted(associations):
+        is_removable = account != sacctmgr.ACCOUNT or user in members
+        if account in our_accounts and is_removable and account not in members.get(user, ()):
+            phrase = f"{user} from account {account}"
+            yield from _remove("user", user, phrase, f"account={account}", f"cluster={cluster}")
 
 
 # ---- sacctmgr
 
 
-def _remove(kind: str, name: str, what: str, *where: str) -> Iterator[str]:
+def _remove(kind: str, name: str, phrase: str, *conditions: str) -> Iterator[str]:
     """Remove it, unless its jobs run: the next boot tries again."""
     try:
-        sacctmgr.change("remove", kind, "where", f"name={name}", *where)
-        yield f"removed {what}"
+        sacctmgr.change("remove", kind, "where", f"name={name}", *conditions)
+        yield f"removed {phrase}"
     except CommandError as error:
-        shell.say(f"warning: {what} is not removed: {error}")
+        log.say(f"warning: {phrase} is not removed: {error}")
 
 
 def _associations(cluster: str, columns: Mapping[str, Tuple[str, Shown]] = {}) -> List[Tuple[Tuple[str, ...], Options]]:
@@ -184,19 +186,19 @@ def _associations(cluster: str, columns: Mapping[str, Tuple[str, Shown]] = {}) -
 
 
 def _rows(
-    what: Sequence[str], keys: Sequence[str], columns: Mapping[str, Tuple[str, Shown]]
+    query: Sequence[str], keys: Sequence[str], columns: Mapping[str, Tuple[str, Shown]]
 ) -> List[Tuple[Tuple[str, ...], Options]]:
     """Return each row's keys, and its options as sacctmgr would take them."""
     names = [*keys, *(column for column, _ in columns.values())]
     rows = []
-    for cells in sacctmgr.table(*what, columns=names):
+    for cells in sacctmgr.table(*query, columns=names):
         options = {name: shown(cells[names.index(column)]) for name, (column, shown) in columns.items()}
         rows.append((tuple(cells[: len(keys)]), options))
     return rows
 
 
-def _changed(wanted: Options, known: Options) -> List[str]:
-    return [f"{name}={value}" for name, value in wanted.items() if known[name] != value]
+def _changed(options: Options, current: Options) -> List[str]:
+    return [f"{name}={value}" for name, value in options.items() if current[name] != value]
 
 
 def _limit(number: "int | None") -> str:
@@ -216,8 +218,8 @@ def _resources(nodes: "int | None", gpus: "int | None") -> str:
 
 
 def _resources_shown(shown: str) -> str:
-    found = dict(item.split("=", 1) for item in shown.split(",") if item)
-    return f"{GPUS}={found.get(GPUS, NONE)},{NODES}={found.get(NODES, NONE)}"
+    limits = dict(item.split("=", 1) for item in shown.split(",") if item)
+    return f"{GPUS}={limits.get(GPUS, NONE)},{NODES}={limits.get(NODES, NONE)}"
 
 
 def _seconds(shown: str) -> str:

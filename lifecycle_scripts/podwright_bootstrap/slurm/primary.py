@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from podwright_bootstrap.host import network, shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import log, network, process, waits
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import slurm_conf
 
@@ -23,10 +23,10 @@ def let_begin(node: Node, daemon: str, port: int) -> None:
     if primary.address == node.address:
         return
     try:
-        what = f"{daemon} of {primary.hostname}"
-        shell.wait_until(lambda: network.listens(primary.address, port), what=what, limit_s=LIMIT_S)
+        event = f"{daemon} of {primary.hostname}"
+        waits.wait_until(lambda: network.listens(primary.address, port), event=event, limit_s=LIMIT_S)
     except BootstrapError as error:
-        shell.say(f"{error}; going on without it")
+        log.say(f"{error}; going on without it")
 
 
 def in_control() -> str:
@@ -35,7 +35,7 @@ def in_control() -> str:
     Raises:
         BootstrapError: none answers.
     """
-    answers = shell.run("scontrol", "ping", timeout_s=60, check=False, quiet=True).output
+    answers = process.run("scontrol", "ping", timeout_s=60, check=False, quiet=True).output
     up = re.search(r"(?m)^Slurmctld\(\S+\) at (\S+) is UP", answers)
     if not up:
         raise BootstrapError(f"no slurmctld answers: {answers.strip()}", hint="podwright doctor shows the reason")

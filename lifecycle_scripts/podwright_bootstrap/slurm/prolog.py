@@ -9,8 +9,9 @@ from typing import Dict, Iterator, List
 from podwright_bootstrap import contract, health_checks
 from podwright_bootstrap.contract import ContractError, InstanceFacts, NodeRecord, ProvisioningParameters
 from podwright_bootstrap.health_checks import Check, accelerators
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import PATIENCE, BootstrapError, CommandError, TimeLimitError
+from podwright_bootstrap.host import log, process, waits
+from podwright_bootstrap.host.errors import BootstrapError, CommandError, TimeLimitError
+from podwright_bootstrap.host.waits import PATIENCE
 from podwright_bootstrap.slurm import gpu_jobs
 from podwright_bootstrap.slurm.job import PARENT_MODE, Job, folder_of
 from podwright_bootstrap.storage import own_folder, user_folders
@@ -33,13 +34,13 @@ def main() -> int:
     except (ContractError, OSError) as error:
         print(f"prolog: {error}")
         return 1
-    found = _findings(parameters.facts_of(record.instance_group), record) if _checks(parameters) else []
+    findings = _findings(parameters.facts_of(record.instance_group), record) if _checks(parameters) else []
     if "--only-check" in sys.argv[1:]:
-        print("; ".join(found))
-        return 1 if found else 0
+        print("; ".join(findings))
+        return 1 if findings else 0
     job = Job.of_environment()
-    if found:
-        _drain(found, job)
+    if findings:
+        _drain(findings, job)
         return 1
     _make_folder(job, parameters)
     if parameters.nodes.runs_containers:
@@ -55,11 +56,11 @@ def _make_folder(job: Job, parameters: ProvisioningParameters) -> None:
         return
     try:
         for change in own_folder.make_own(folder.parent, mode=PARENT_MODE):
-            shell.say(f"prolog: {change}")
+            log.say(f"prolog: {change}")
         for change in own_folder.make_for(folder, uid=job.uid, gid=job.gid, mode=0o700):
-            shell.say(f"prolog: {change}")
+            log.say(f"prolog: {change}")
     except (BootstrapError, OSError) as error:
-        shell.say(f"prolog: job {job.id} has no folder: {error}")
+        log.say(f"prolog: job {job.id} has no folder: {error}")
 
 
 def _note_gpus(job: Job, parameters: ProvisioningParameters) -> None:
@@ -68,7 +69,7 @@ def _note_gpus(job: Job, parameters: ProvisioningParameters) -> None:
         try:
             gpu_jobs.add(job)
         except (BootstrapError, OSError, ValueError) as error:
-            shell.say(f"prolog: metrics of GPUs do not name job {job.id}: {error}")
+            log.say(f"prolog: metrics of GPUs do not name job {job.id}: {error}")
 
 
 def _checks(parameters: ProvisioningParameters) -> bool:
@@ -80,12 +81,12 @@ def _findings(facts: InstanceFacts, record: NodeRecord) -> List[str]:
     checks: Dict[str, Check] = {**QUICK, "file_system": partial(_file_system, record)}
     at = ""
     try:
-        with shell.time_limit(CHECKS_LIMIT_S * PATIENCE):
+        with waits.time_limit(CHECKS_LIMIT_S * PATIENCE):
             for name, check in checks.items():
                 at = name
-                found = health_checks.findings(check, facts)
-                if found:
-                    return found
+                findings = health_checks.findings(check, facts)
+                if findings:
+                    return findings
     except TimeLimitError as error:
         return [f"check of {at}: {error}"]
     return []
@@ -93,18 +94,18 @@ def _findings(facts: InstanceFacts, record: NodeRecord) -> List[str]:
 
 def _file_system(record: NodeRecord, facts: InstanceFacts) -> Iterator[str]:  # noqa: ARG001 (a check, for every type)
     if record.shared_root:
-        shell.run("stat", "--file-system", record.shared_root, timeout_s=SHARED_LIMIT_S, quiet=True)
+        process.run("stat", "--file-system", record.shared_root, timeout_s=SHARED_LIMIT_S, quiet=True)
     yield from ()
 
 
-def _drain(found: List[str], job: Job) -> None:
+def _drain(findings: List[str], job: Job) -> None:
     """Set the reason before slurmd does: slurmd only knows that the prolog failed, and the first reason stays."""
-    reason = f"podwright: {'; '.join(found)}"[:REASON_LENGTH]
+    reason = f"podwright: {'; '.join(findings)}"[:REASON_LENGTH]
     command = ("scontrol", "update", f"NodeName={job.node}", "State=DRAIN", f"Reason={reason}")
     try:
-        shell.run(*command, timeout_s=DRAIN_LIMIT_S, check=False)
+        process.run(*command, timeout_s=DRAIN_LIMIT_S, check=False)
     except CommandError as error:  # slurmd drains it all the same
-        shell.say(f"prolog: {reason}: {error}")
+        log.say(f"prolog: {reason}: {error}")
 
 
 if __name__ == "__main__":

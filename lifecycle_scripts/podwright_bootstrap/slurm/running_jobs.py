@@ -25,8 +25,8 @@ def main() -> int:
         if count is not None:
             _ask(*put_metric_data(cluster_name, region, count))
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        print((said.strip().splitlines() or ["no output"])[-1], file=sys.stderr)
+        message = getattr(error, "stderr", None) or str(error)
+        print((message.strip().splitlines() or ["no output"])[-1], file=sys.stderr)
         return 1
     return 0
 

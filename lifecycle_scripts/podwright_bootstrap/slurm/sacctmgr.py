@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Iterator, List, Sequence
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import process
 
 SACCTMGR = contract.SLURM_ROOT / "bin" / "sacctmgr"
 ACCOUNT = "default"  # whoever has no other
@@ -41,13 +41,13 @@ def table(*words: str, columns: Sequence[str]) -> List[List[str]]:
 
 def change(verb: str, *words: str) -> None:
     """Add, modify or remove; raises ``CommandError``, also where nothing was changed."""
-    shell.run(SACCTMGR, "--immediate", verb, *words, timeout_s=60)
+    process.run(SACCTMGR, "--immediate", verb, *words, timeout_s=60)
 
 
 def _rows(*words: str) -> list[str]:
     return _show(*words).output.split()
 
 
-def _show(*words: str, check: bool = True) -> shell.Outcome:
+def _show(*words: str, check: bool = True) -> process.Outcome:
     options = ("--noheader", "--parsable2")
-    return shell.run(SACCTMGR, *options, "show", *words, timeout_s=60, check=check, quiet=True)
+    return process.run(SACCTMGR, *options, "show", *words, timeout_s=60, check=check, quiet=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Iterator, Sequence
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, units
+from podwright_bootstrap.host.errors import BootstrapError
 
 PROGRAM = contract.SLURM_ROOT / "sbin" / "sackd"
 UNIT = "podwright-sackd.service"
@@ -50,7 +50,7 @@ def keep_on(controllers: Sequence[str]) -> Iterator[str]:
         )
     yield from units.keep_off("slurmd")
     text = TEXT.format(program=PROGRAM, controllers=",".join(controllers))
-    changed = shell.write_file(units.FOLDER / UNIT, text)
+    changed = files.write_file(units.FOLDER / UNIT, text)
     if changed:
         yield f"wrote {UNIT}"
     yield from units.keep_on(UNIT, restart=changed)

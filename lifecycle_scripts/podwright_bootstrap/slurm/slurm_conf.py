@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Iterable, NamedTuple
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, process, waits
+from podwright_bootstrap.host.errors import BootstrapError
 
 FOLDER = contract.SLURM_ROOT / "etc"
 SLURM_CONF = FOLDER / "slurm.conf"
@@ -32,9 +32,9 @@ class Controller(NamedTuple):
 
 def wait() -> None:
     """Return when there is a slurm.conf; raises ``BootstrapError`` if there is none in time."""
-    shell.wait_until(
+    waits.wait_until(
         lambda: bool(values("ClusterName")),  # a key that it always has
-        what=f"{SLURM_CONF}, which the service writes",
+        event=f"{SLURM_CONF}, which the service writes",
         limit_s=LIMIT_S,
         hint="is this an image of HyperPod for Slurm, and is the cluster's orchestrator Slurm?",
     )
@@ -55,8 +55,8 @@ def write(path: Path, text: str) -> bool:
     """Give a file this text, mode and owner stay; whether it had another. Several controllers share it by a link."""
     path = path.resolve()
     if not path.exists():
-        return shell.write_file(path, text)
-    return shell.write_file(path, text, mode=stat.S_IMODE(path.stat().st_mode), owner=path.owner())
+        return files.write_file(path, text)
+    return files.write_file(path, text, mode=stat.S_IMODE(path.stat().st_mode), owner=path.owner())
 
 
 def cluster_name() -> str:
@@ -67,13 +67,13 @@ def cluster_name() -> str:
 def controllers() -> list[Controller]:
     """Return the slurmctld hosts, the primary first; raises ``BootstrapError`` if slurm.conf names none."""
     named = [re.fullmatch(r"([^(]+)(?:\(([^)]+)\))?", host) for host in values("SlurmctldHost")]
-    found = [Controller(match[1], match[2] or match[1]) for match in named if match]
-    if not found:
+    hosts = [Controller(match[1], match[2] or match[1]) for match in named if match]
+    if not hosts:
         raise BootstrapError(
             f"{SLURM_CONF} names no SlurmctldHost",
             hint="the service writes one for each controller: let HyperPod replace the node, or ask AWS support",
         )
-    return found
+    return hosts
 
 
 def keeping(text: str, keys: Iterable[str]) -> str:
@@ -91,5 +91,5 @@ def includes(path: Path, text: str) -> bool:
 
 def running() -> dict[str, str]:
     """Return the running slurmctld's configuration; empty if none answers."""
-    shown = shell.run(SCONTROL, "show", "config", timeout_s=30, check=False, quiet=True).output
+    shown = process.run(SCONTROL, "show", "config", timeout_s=30, check=False, quiet=True).output
     return dict(re.findall(r"(?m)^(\w+)\s*=\s*(\S+)", shown))

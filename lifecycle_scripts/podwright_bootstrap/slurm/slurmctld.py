@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator, List
 
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import log, process, units, waits
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.slurm import slurm_conf
 from podwright_bootstrap.slurm.own_part import OWN_PART
 from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, SCONTROL
@@ -44,12 +44,12 @@ def is_outdated() -> bool:
 
 def answers() -> bool:
     """Return whether a controller answers."""
-    return " is UP" in shell.run(SCONTROL, "ping", timeout_s=30, check=False, quiet=True).output
+    return " is UP" in process.run(SCONTROL, "ping", timeout_s=30, check=False, quiet=True).output
 
 
 def reconfigure() -> None:
     """Let it and all nodes take the configuration."""
-    shell.run(SCONTROL, "reconfigure", timeout_s=60)
+    process.run(SCONTROL, "reconfigure", timeout_s=60)
 
 
 def restart() -> Iterator[str]:
@@ -67,29 +67,29 @@ def start(*, restart: bool = False) -> Iterator[str]:
     Raises:
         BootstrapError: it did not answer in time.
     """
-    log = Path(slurm_conf.value("SlurmctldLogFile", "/var/log/slurm/slurmctld.log"))
-    before = log.stat().st_size if log.exists() else 0
+    log_path = Path(slurm_conf.value("SlurmctldLogFile", "/var/log/slurm/slurmctld.log"))
+    before = log_path.stat().st_size if log_path.exists() else 0
     refused: List[str] = []
 
     def settled() -> bool:
-        refused[:] = _mismatches(log, before)
+        refused[:] = _mismatches(log_path, before)
         return bool(refused) or answers()
 
     try:
         yield from units.keep_on(UNIT, restart=restart)
     except CommandError as error:
-        if not _mismatches(log, before):
+        if not _mismatches(log_path, before):
             raise
-        shell.say(str(error))
-    shell.wait_until(settled, what="slurmctld to answer scontrol ping", limit_s=ANSWER_LIMIT_S)
+        log.say(str(error))
+    waits.wait_until(settled, event="slurmctld to answer scontrol ping", limit_s=ANSWER_LIMIT_S)
     if refused:
         yield from _forget_id(refused[0])
-        shell.run("systemctl", "restart", UNIT, timeout_s=ANSWER_LIMIT_S)
+        process.run("systemctl", "restart", UNIT, timeout_s=ANSWER_LIMIT_S)
         yield f"started {UNIT} with the id that slurmdbd gave to the cluster"
 
 
-def _mismatches(log: Path, start: int) -> List[str]:
-    text = _tail(log, start)
+def _mismatches(log_path: Path, start: int) -> List[str]:
+    text = _tail(log_path, start)
     return [word for word in (NAME_MISMATCH, ID_MISMATCH) if word in text]
 
 
@@ -106,9 +106,9 @@ def _forget_id(why: str) -> Iterator[str]:
     yield f"removed {file}"
 
 
-def _tail(log: Path, start: int) -> str:
-    if not log.exists():
+def _tail(log_path: Path, start: int) -> str:
+    if not log_path.exists():
         return ""
-    with log.open("rb") as file:
-        file.seek(start if start <= log.stat().st_size else 0)  # it may have been rotated
+    with log_path.open("rb") as file:
+        file.seek(start if start <= log_path.stat().st_size else 0)  # it may have been rotated
         return file.read().decode(errors="replace")

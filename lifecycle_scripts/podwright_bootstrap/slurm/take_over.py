@@ -12,7 +12,7 @@ from typing import Dict, Iterator
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ProvisioningParameters
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import files
 from podwright_bootstrap.slurm import slurm_conf
 
 PROGRAM = contract.STATE_DIRECTORY / "controller_took_over.sh"
@@ -56,5 +56,5 @@ def install(parameters: ProvisioningParameters) -> Iterator[str]:
         "cluster": parameters.cluster_name,
     }
     text = SCRIPT.format(**{name: shlex.quote(word) for name, word in words.items()})
-    if shell.write_file(PROGRAM, text, mode=0o755):
+    if files.write_file(PROGRAM, text, mode=0o755):
         yield f"wrote {PROGRAM}"

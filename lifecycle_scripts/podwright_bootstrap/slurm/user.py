@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator, List, Tuple
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import process
+from podwright_bootstrap.host.errors import CommandError
 
 SUBORDINATE = Path("/etc/subuid")  # lines of NAME_OR_ID:FIRST:COUNT, subuid(5)
-NAME_LIMIT_S = 60  # of a directory that may be away
+NAME_LIMIT_S = 60  # A directory server may not answer.
 
 
 @dataclass(frozen=True)
-class User:
+class NodeUser:
     """A user of this node."""
 
     uid: int
@@ -23,7 +23,7 @@ class User:
     subordinate: Tuple[range, ...] = ()
 
     @classmethod
-    def of(cls, uid: int) -> User:
+    def of(cls, uid: int) -> NodeUser:
         """Ask for the name, and read which further ids it has."""
         name = _name(uid)
         return cls(uid, name, tuple(_subordinate({str(uid), name})))
@@ -43,7 +43,7 @@ class User:
 
 def _name(uid: int) -> str:
     try:
-        return shell.run("id", "--name", "--user", str(uid), timeout_s=NAME_LIMIT_S, quiet=True).output.strip()
+        return process.run("id", "--name", "--user", str(uid), timeout_s=NAME_LIMIT_S, quiet=True).output.strip()
     except CommandError:
         return ""
 
@@ -51,9 +51,9 @@ def _name(uid: int) -> str:
 def _subordinate(owners: set[str]) -> Iterator[range]:
     lines = SUBORDINATE.read_text().splitlines() if SUBORDINATE.exists() else []
     for owner, _, ids in (line.partition(":") for line in lines):
-        first, _, count = ids.partition(":")
-        if owner in owners and first.isdigit() and count.isdigit():
-            yield range(int(first), int(first) + int(count))
+        first_id, _, count = ids.partition(":")
+        if owner in owners and first_id.isdigit() and count.isdigit():
+            yield range(int(first_id), int(first_id) + int(count))
 
 
 def _has_account(uid: int) -> bool:

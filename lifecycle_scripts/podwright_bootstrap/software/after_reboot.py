@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Iterator
 
-from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host import files, process, units
 from podwright_bootstrap.software import installed_copy
 
 UNIT = """[Unit]
@@ -33,10 +33,10 @@ def repeat(step: str) -> Iterator[str]:
     yield from installed_copy.install()
     name = f"podwright-{step}.service"
     text = UNIT.format(step=step, package=installed_copy.FOLDER, python=sys.executable)
-    if shell.write_file(units.FOLDER / name, text):
+    if files.write_file(units.FOLDER / name, text):
         yield f"wrote {units.FOLDER / name}"
     if units.answer("is-enabled", name) != "enabled":
-        shell.run("systemctl", "enable", name, timeout_s=60)
+        process.run("systemctl", "enable", name, timeout_s=60)
         yield f"enabled {name}"
 
 

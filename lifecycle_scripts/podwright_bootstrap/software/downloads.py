@@ -19,9 +19,9 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.aws import s3
-from podwright_bootstrap.features import BUNDLE, NodeFeatures
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.features import NodeFeatures
+from podwright_bootstrap.host import log, waits
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.storage.lock import locked
@@ -29,7 +29,7 @@ from podwright_bootstrap.storage.lock import locked
 ENROOT = ("enroot", "enroot-caps")
 MANIFEST = Path(__file__).with_suffix(".json")
 FETCH_LIMIT_S = 900  # waiting for the node that fetches
-SILENCE_LIMIT_S = 60  # of a server
+SILENCE_LIMIT_S = 60  # A server that sends nothing for so long has failed.
 ATTEMPTS = 5
 BLOCK_BYTES = 1 << 20
 FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -61,16 +61,16 @@ def manifest() -> Dict[str, Dict[str, Download]]:
 def find(name: str) -> Download:
     """Return the file of that name for this machine; ``BootstrapError`` if it does not exist."""
     machine = platform.machine()
-    wanted = manifest()[name].get(machine)
-    if wanted is None:
+    download = manifest()[name].get(machine)
+    if download is None:
         raise BootstrapError(f"podwright has no checksum of {name} for {machine}", hint=f"use an image that has {name}")
-    return wanted
+    return download
 
 
 def from_bundle(node: Node) -> bool:
     """Return whether the cluster takes files from its bucket only, not from the internet."""
     settings = node.parameters.nodes.downloads
-    return settings is not None and settings.source == BUNDLE
+    return settings is not None and settings.source == "bundle"
 
 
 def fetch(name: str, node: Node) -> Path:
@@ -82,15 +82,15 @@ def fetch(name: str, node: Node) -> Path:
     return fetch_file(find(name), node)
 
 
-def fetch_file(wanted: Download, node: Node) -> Path:
+def fetch_file(download: Download, node: Node) -> Path:
     """Fetch the file, and check its checksum.
 
     Raises:
         BootstrapError: the download failed, or the checksum differs.
     """
-    path = _folder(node) / wanted.filename
+    path = _folder(node) / download.filename
     earlier = _identity(path)
-    if _is(path, wanted):
+    if _is(path, download):
         return path
     lock = path.with_name(f".{path.name}.lock")
 
@@ -98,11 +98,11 @@ def fetch_file(wanted: Download, node: Node) -> Path:
         return _identity(path) not in {None, earlier}
 
     with locked(lock, limit_s=FETCH_LIMIT_S, every_s=node.poll_s, unless=fetched) as mine:
-        if mine and not _is(path, wanted):
+        if mine and not _is(path, download):
             if path.exists():
-                shell.say(f"{path} has another checksum: downloading it again")
-            _download(wanted, path, node)
-    if not _is(path, wanted):
+                log.say(f"{path} has another checksum: downloading it again")
+            _download(download, path, node)
+    if not _is(path, download):
         hint = f"only root may write to {path.parent}: check its owner and mode"
         raise BootstrapError(f"{path} changed after it was fetched", hint=hint)
     return path
@@ -140,7 +140,7 @@ def from_internet(url: str, part: Path) -> None:
     """Continue where an earlier attempt, of this node or a dead one, stopped."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 (manifest)
-    shell.say(f"fetching {url}" + (f" from byte {have}" if have else ""))
+    log.say(f"fetching {url}" + (f" from byte {have}" if have else ""))
     try:
         with urllib.request.urlopen(request, timeout=SILENCE_LIMIT_S) as answer:  # noqa: S310 (manifest)
             resumed = answer.status == 206  # noqa: PLR2004 (Partial Content)
@@ -163,8 +163,8 @@ def from_internet(url: str, part: Path) -> None:
         raise
 
 
-def _files(name: str, files: Mapping[str, Mapping[str, str]]) -> Dict[str, Download]:
-    return {machine: Download(name, file["url"], file["sha256"]) for machine, file in files.items()}
+def _files(name: str, entries: Mapping[str, Mapping[str, str]]) -> Dict[str, Download]:
+    return {machine: Download(name, file["url"], file["sha256"]) for machine, file in entries.items()}
 
 
 def _folder(node: Node) -> Path:
@@ -172,8 +172,8 @@ def _folder(node: Node) -> Path:
     return node.shared(contract.DOWNLOADS_DIRECTORY) if node.has_shared else contract.STATE_DIRECTORY / "downloads"
 
 
-def _is(path: Path, wanted: Download) -> bool:
-    return path.is_file() and sha256_of(path) == wanted.sha256
+def _is(path: Path, download: Download) -> bool:
+    return path.is_file() and sha256_of(path) == download.sha256
 
 
 def _identity(path: Path) -> Identity:
@@ -185,24 +185,24 @@ def _identity(path: Path) -> Identity:
     return status.st_ino, status.st_mtime_ns
 
 
-def _download(wanted: Download, path: Path, node: Node) -> None:
+def _download(download: Download, path: Path, node: Node) -> None:
     """Fetch under a temporary name, compare, make it durable, rename."""
     part = path.with_name(f".{path.name}.part")
     bundled = from_bundle(node)
     try:
         if bundled:
-            source = f"{node.parameters.bundle_s3_uri}/files/{wanted.filename}"
+            source = f"{node.parameters.bundle_s3_uri}/files/{download.filename}"
             _from_bundle(source, part, node.parameters.region)
         else:
-            source = wanted.url
-            shell.retry(partial(from_internet, source, part), attempts=ATTEMPTS, pause_s=5, errors=(OSError,))
+            source = download.url
+            waits.retry(partial(from_internet, source, part), attempts=ATTEMPTS, pause_s=5, errors=(OSError,))
     except OSError as error:
         raise BootstrapError(f"{source} is out of reach: {error}", hint=_hint(error)) from error
-    found = sha256_of(part)
-    if found != wanted.sha256:
+    sha256 = sha256_of(part)
+    if sha256 != download.sha256:
         part.unlink()
         raise BootstrapError(
-            f"{source} has sha256 {found}, need {wanted.sha256}: the file was removed",
+            f"{source} has sha256 {sha256}, need {download.sha256}: the file was removed",
             hint=BUNDLE_HINT if bundled else "does a proxy answer in its place?",
         )
     _sync(part)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import shutil
 from typing import Iterator
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import log
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads, packages
 
@@ -27,6 +27,6 @@ def install(program: str, node: Node) -> Iterator[str]:
     try:
         packages.install(*(downloads.fetch(name, node) for name in names), node=node)
     except (BootstrapError, CommandError, OSError) as error:
-        shell.say(f"warning: {program} is missing: containers see no GPU: {error}")
+        log.say(f"warning: {program} is missing: containers see no GPU: {error}")
     else:
         yield f"installed {', '.join(names)}"

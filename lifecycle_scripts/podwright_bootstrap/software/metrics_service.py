@@ -7,7 +7,7 @@ from http.client import HTTPException
 from typing import Iterator
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host import files, process, units
 
 USER = "podwright-metrics"
 DATA = contract.STATE_DIRECTORY / "metrics"
@@ -35,8 +35,8 @@ WantedBy=multi-user.target
 
 def make_user() -> Iterator[str]:
     """Add the user of the metrics services, unless it exists."""
-    if shell.run("id", USER, timeout_s=30, check=False, quiet=True).exit_code:
-        shell.run("useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", USER, timeout_s=30)
+    if process.run("id", USER, timeout_s=30, check=False, quiet=True).exit_code:
+        process.run("useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", USER, timeout_s=30)
         yield f"added user {USER}"
 
 
@@ -54,7 +54,7 @@ def keep(
     text = UNIT.format(
         description=description, user=user, environment=environment, command=command, capabilities=capabilities
     )
-    changed = shell.write_file(units.FOLDER / f"{unit}.service", text)
+    changed = files.write_file(units.FOLDER / f"{unit}.service", text)
     if changed:
         yield f"wrote {unit}.service"
     yield from units.keep_on(unit, restart=changed or restart)

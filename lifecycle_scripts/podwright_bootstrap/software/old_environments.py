@@ -11,8 +11,8 @@ from typing import Iterable, List, Mapping, Optional
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import log, process
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.slurm import listing
 from podwright_bootstrap.slurm.listing import ListingError
 from podwright_bootstrap.storage import own_folder
@@ -31,24 +31,24 @@ def main() -> int:
             own_folder.refuse_writable(folder)
             _clean(folder)
     except (BootstrapError, ContractError, ListingError, OSError) as error:
-        shell.say(f"nothing removed: {error}")
+        log.say(f"nothing removed: {error}")
         return 1
     return 0
 
 
 def _clean(folder: Path) -> None:
-    for torso in folder.glob(f"{REMOVED}*"):  # of a removal that was interrupted
+    for torso in folder.glob(f"{REMOVED}*"):  # An earlier removal was interrupted.
         shutil.rmtree(torso)
     old = replaced(folder, now=time.time())
     texts = _texts_of_jobs() if old else None
     for name in old:
         if texts is None or any(name in text for text in texts):
-            shell.say(f"{folder / name} stays: a job may use it")
+            log.say(f"{folder / name} stays: a job may use it")
             continue
         aside = folder / f"{REMOVED}{name}"
-        (folder / name).rename(aside)  # at once: no job finds half of it
+        (folder / name).rename(aside)  # A rename is atomic, so no job finds half of it.
         shutil.rmtree(aside)
-        shell.say(f"removed {folder / name}")
+        log.say(f"removed {folder / name}")
 
 
 def replaced(folder: Path, *, now: float) -> List[str]:
@@ -66,14 +66,14 @@ def _texts_of_jobs() -> Optional[List[str]]:
 
     Which jobs there are is Slurm's word: a text of a user can keep an environment, and hides no job of another.
     """
-    texts = [shell.run("scontrol", "show", "jobs", "--oneliner", timeout_s=120, quiet=True).output]
+    texts = [process.run("scontrol", "show", "jobs", "--oneliner", timeout_s=120, quiet=True).output]
     for job in jobs(listing.jobs(("jobid", "state", "batchflag"), "--all", "--states=all")):
         if job is None:
             return None
         try:
-            texts.append(shell.run("scontrol", "write", "batch_script", job, "-", timeout_s=30, quiet=True).output)
+            texts.append(process.run("scontrol", "write", "batch_script", job, "-", timeout_s=30, quiet=True).output)
         except CommandError as error:
-            shell.say(str(error))
+            log.say(str(error))
             return None
     return texts
 

@@ -50,14 +50,14 @@ class PackageIndex:
     @property
     def variables(self) -> Dict[str, str]:
         """Return uv's variables: unlike options, they do not put a password in an URL into the log."""
-        given = {
+        variables = {
             "UV_DEFAULT_INDEX": self.index_url,
             "UV_INDEX": " ".join(self.extra_index_urls),
             "UV_FIND_LINKS": ",".join(self.find_links),
             "UV_INSECURE_HOST": " ".join(self.trusted_hosts),
             "SSL_CERT_FILE": self.certificates,
         }
-        return {name: value for name, value in given.items() if value and name not in os.environ}
+        return {name: value for name, value in variables.items() if value and name not in os.environ}
 
     def find(self, filename: str) -> Optional[Path]:
         """Return the file of that name in one of the folders, if there is one."""
@@ -82,10 +82,10 @@ def _options(variables: Mapping[str, str]) -> Dict[str, str]:
 
 def _files(variables: Mapping[str, str]) -> List[Path]:
     """In pip's order: a later file wins; the null device as PIP_CONFIG_FILE switches all off."""
-    own = variables.get("PIP_CONFIG_FILE", "")
-    if own == os.devnull:
+    named_file = variables.get("PIP_CONFIG_FILE", "")
+    if named_file == os.devnull:
         return []
     home = Path(variables.get("HOME", "/root"))
     user = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
     files = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf", user / "pip/pip.conf"]
-    return [*files, *([Path(own)] if own else [])]
+    return [*files, *([Path(named_file)] if named_file else [])]

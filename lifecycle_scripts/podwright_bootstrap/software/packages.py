@@ -8,8 +8,8 @@ import struct
 from pathlib import Path
 from typing import List
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import log, process, waits
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
 
@@ -29,15 +29,15 @@ def install(*packages: str | Path, node: Node) -> None:
     if downloads.from_bundle(node):
         _install_offline(*packages)
         return
-    shell.retry(lambda: _apt("update"), attempts=3, pause_s=10, errors=(CommandError,))
-    shell.retry(lambda: _apt("install", *packages), attempts=3, pause_s=10, errors=(CommandError,))
+    waits.retry(lambda: _apt("update"), attempts=3, pause_s=10, errors=(CommandError,))
+    waits.retry(lambda: _apt("install", *packages), attempts=3, pause_s=10, errors=(CommandError,))
 
 
 def hold(*names: str) -> None:
     """Keep installed packages as they are, whatever updates itself; raises ``CommandError`` if apt refuses."""
     _wait_for_others()
-    shell.retry(
-        lambda: shell.run("apt-mark", "hold", *names, timeout_s=120), attempts=3, pause_s=10, errors=(CommandError,)
+    waits.retry(
+        lambda: process.run("apt-mark", "hold", *names, timeout_s=120), attempts=3, pause_s=10, errors=(CommandError,)
     )
 
 
@@ -54,37 +54,37 @@ def _install_offline(*packages: str | Path) -> None:
 
 def _apt(command: str, *words: str | Path) -> None:
     _wait_for_others()
-    shell.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", command, *words, *OPTIONS, timeout_s=LIMIT_S)
+    process.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", command, *words, *OPTIONS, timeout_s=LIMIT_S)
 
 
 def _wait_for_others() -> None:
     """Wait until no other apt or dpkg runs; raises ``BootstrapError`` that names the process that does not end."""
     holders = _holders()
     if holders:
-        what, hint = f"apt, which works for {', '.join(holders)}", "end that program if it hangs, then boot again"
-        shell.say(f"waiting for {what}")
-        shell.wait_until(lambda: not _holders(), what=what, limit_s=LIMIT_S, hint=hint)
+        event, hint = f"apt, which works for {', '.join(holders)}", "end that program if it hangs, then boot again"
+        log.say(f"waiting for {event}")
+        waits.wait_until(lambda: not _holders(), event=event, limit_s=LIMIT_S, hint=hint)
 
 
 def _holders() -> List[str]:
     """Return the programs that hold apt's locks, each as name (process)."""
     processes = sorted({_holder(lock) for lock in LOCKS if lock.exists()} - {0})
-    return [f"{_name(process)} (process {process})" for process in processes]
+    return [f"{_name(pid)} (process {pid})" for pid in processes]
 
 
 def _holder(lock: Path) -> int:
     """Return the process that holds the file's record lock (fcntl(2)); 0 if the file is not locked."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     try:
-        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, process = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)[: FLOCK.size])
-        return 0 if kind == fcntl.F_UNLCK else process
+        request = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, request)[: FLOCK.size])
+        return 0 if kind == fcntl.F_UNLCK else pid
     finally:
         os.close(descriptor)
 
 
-def _name(process: int) -> str:
+def _name(pid: int) -> str:
     try:
-        return Path(f"/proc/{process}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:  # it has ended
         return "a program"

@@ -6,8 +6,8 @@ import tarfile
 from pathlib import Path
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
 
@@ -28,7 +28,7 @@ def install(name: str, node: Node) -> Path:
             content = archive.extractfile(member) if member else None
             if content is None:
                 raise BootstrapError(f"{downloads.find(name).filename} holds no {name}")
-            shell.write_file(path, content.read(), mode=0o755)
+            files.write_file(path, content.read(), mode=0o755)
     return path
 
 

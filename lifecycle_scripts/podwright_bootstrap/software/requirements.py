@@ -19,7 +19,7 @@ class Requirements:
     """
 
     constraints: str
-    sha256: Mapping[str, FrozenSet[str]]  # by normalised project name
+    sha256: Mapping[str, FrozenSet[str]]  # hashes by normalised project name
 
     @classmethod
     def parse(cls, text: str) -> Requirements:

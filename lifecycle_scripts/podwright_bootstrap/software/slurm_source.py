@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Optional
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import process
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
 from podwright_bootstrap.software.downloads import Download
@@ -47,8 +47,8 @@ def fetch(node: Node, *, sha256: Optional[str]) -> Path:
 def _version() -> str:
     """Return the release of slurmd, such as 24.11.6."""
     slurmd = contract.SLURM_ROOT / "sbin" / "slurmd"
-    said = shell.run(slurmd, "-V", timeout_s=60, quiet=True).output
-    found = re.search(r"\d+\.\d+\.\d+", said)
-    if not found:
-        raise BootstrapError(f"{slurmd} -V names no release: {said.strip()}")
-    return found[0]
+    printed = process.run(slurmd, "-V", timeout_s=60, quiet=True).output
+    version = re.search(r"\d+\.\d+\.\d+", printed)
+    if not version:
+        raise BootstrapError(f"cannot parse the version that `{slurmd} -V` printed: {printed.strip()}")
+    return version[0]

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import IO, Optional
 
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
 from podwright_bootstrap.software.checksum import sha256_of
@@ -30,8 +30,8 @@ def fetch(node: Node) -> Path:
     Raises:
         BootstrapError: there is no uv for this machine, the download failed, or the checksum differs.
     """
-    found = None if downloads.from_bundle(node) else find_wheel()
-    return found or downloads.fetch(NAME, node)
+    wheel = None if downloads.from_bundle(node) else find_wheel()
+    return wheel or downloads.fetch(NAME, node)
 
 
 def find_wheel() -> Optional[Path]:

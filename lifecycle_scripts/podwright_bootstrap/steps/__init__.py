@@ -12,12 +12,12 @@ class Step(ABC):
     """A condition that must hold on a node; the first line of a step's docstring states it."""
 
     name: str
-    whose = "every node"  # the nodes it is for, in words: shown where it is skipped
-    hint: str  # what to do when it fails
+    audience = "every node"  # the nodes that it applies to, in words: shown on nodes that skip it
+    hint: str  # a remedy, shown if it fails
     time_limit_s: float
-    attempts = 1  # of the whole step, where trying again may help
-    needed = ""  # why no boot does without; a step that says nothing here may be in nodes.skip
-    without = ""  # what a node that works goes without if the step fails: a warning then, else the boot fails
+    attempts = 1  # attempts at the whole step, where trying again may help
+    required_because = ""  # the reason why no boot works without it; a step without a reason may be in nodes.skip
+    degraded_feature = ""  # the feature that a node lacks if the step fails; without one, a failure ends the boot
 
     def applies(self, node: Node) -> bool:
         """Return whether the step is for this node."""

@@ -6,16 +6,16 @@ from typing import Iterator
 
 from podwright_bootstrap import health_checks
 from podwright_bootstrap.health_checks import accelerators
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
 
-class Accelerators(Step):
+class AcceleratorsStep(Step):
     """The driver sees as many GPUs or Neuron devices as the instance type has."""
 
     name = "accelerators"
-    whose = "nodes with accelerators"
+    audience = "nodes with accelerators"
     hint = "replace the node: aws sagemaker batch-replace-cluster-nodes (nvidia-smi or neuron-ls, and dmesg say more)"
     time_limit_s = 300
     attempts = 3  # the driver may still be loading

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.host import network, shell, units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, network, process, units, waits
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import database, policy, primary, sacctmgr, slurm_conf
 from podwright_bootstrap.slurm.database import Database
@@ -24,7 +24,7 @@ SLURMDBD_CONF = slurm_conf.FOLDER / "slurmdbd.conf"
 SLURMDBD_LOG = Path("/var/log/slurm/slurmdbd.log")
 MAX_DAEMONS = 2  # slurm.conf(5): AccountingStorageHost and AccountingStorageBackupHost
 ANSWER_LIMIT_S = 120
-MOST_RESTARTS = 3  # by systemd, before a boot gives slurmdbd up and shows its log
+MOST_RESTARTS = 3  # After so many restarts by systemd a boot gives slurmdbd up and shows its log.
 
 # Where a secret may be changed, as RDS does every week: this step again.
 ROTATION = "podwright-accounting"
@@ -45,11 +45,11 @@ WantedBy=timers.target
 """
 
 
-class Accounting(Step):
+class AccountingStep(Step):
     """slurmdbd keeps every job in its database, which knows the cluster and its users."""
 
     name = "accounting"
-    whose = "controllers of clusters with accounting"
+    audience = "controllers of clusters with accounting"
     hint = f"systemctl status slurmdbd mariadb, and {SLURMDBD_LOG}, say more"
     time_limit_s = 1200
 
@@ -62,7 +62,7 @@ class Accounting(Step):
         """Set up database, slurmdbd and slurm.conf; then, on the primary, the cluster and its accounts."""
         slurm_conf.wait()
         if node.parameters.slurm_by_api:  # HyperPod has set slurmdbd up
-            shell.wait_until(sacctmgr.answers, what="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
+            waits.wait_until(sacctmgr.answers, event="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
             yield from _accounts(node)
             return
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]
@@ -70,7 +70,7 @@ class Accounting(Step):
             yield from _slurmdbd(node)
         if slurm_conf.write(ACCOUNTING_CONF, accounting_conf(daemons)):
             yield f"wrote {ACCOUNTING_CONF}"
-        shell.wait_until(_answers(node, daemons), what="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
+        waits.wait_until(_answers(node, daemons), event="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
         if node.address == daemons[0].address:
             yield from _accounts(node)
 
@@ -82,7 +82,7 @@ class Accounting(Step):
         """Check that slurmdbd runs and answers."""
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]
         if _runs_slurmdbd(node, daemons) and not node.parameters.slurm_by_api:
-            shell.run("systemctl", "is-active", "slurmdbd", timeout_s=30)
+            process.run("systemctl", "is-active", "slurmdbd", timeout_s=30)
         if not sacctmgr.answers():
             raise BootstrapError("slurmdbd does not answer sacctmgr")
 
@@ -130,18 +130,18 @@ def slurmdbd_conf(node: Node, storage: Database) -> str:
 
 
 def _slurmdbd(node: Node) -> Iterator[str]:
-    wanted = node.parameters.accounting
-    if wanted and wanted.endpoint:
+    settings = node.parameters.accounting
+    if settings and settings.endpoint:
         storage = database.by_name(
-            wanted, cluster_name=slurm_conf.cluster_name(), address=node.address, slurmdbd_conf=SLURMDBD_CONF
+            settings, cluster_name=slurm_conf.cluster_name(), address=node.address, slurmdbd_conf=SLURMDBD_CONF
         )
-        if not wanted.makes_user:  # that one's password stays
+        if not settings.makes_user:  # that one's password stays
             yield from _follow_rotation()
     else:
         storage = Database()
         yield from database.on_this_host()
     text = slurmdbd_conf(node, storage)
-    changed = shell.write_file(SLURMDBD_CONF, text, mode=0o600, owner=database.USER)  # it holds a password
+    changed = files.write_file(SLURMDBD_CONF, text, mode=0o600, owner=database.USER)  # it holds a password
     if changed:
         yield f"wrote {SLURMDBD_CONF}"
     if units.answer("is-active", "slurmdbd") != "active":
@@ -167,8 +167,8 @@ def _answers(node: Node, daemons: list[Controller]) -> Callable[[], bool]:
 
     def answered() -> bool:
         if _runs_slurmdbd(node, daemons) and _keeps_failing():
-            log = SLURMDBD_LOG.read_text(errors="replace") if SLURMDBD_LOG.exists() else ""
-            raise BootstrapError(f"slurmdbd has ended: {shell.Outcome(1, log).summary}")
+            log_text = SLURMDBD_LOG.read_text(errors="replace") if SLURMDBD_LOG.exists() else ""
+            raise BootstrapError(f"slurmdbd has ended: {process.Outcome(1, log_text).summary}")
         return sacctmgr.answers()
 
     return answered

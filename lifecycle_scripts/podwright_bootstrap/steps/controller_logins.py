@@ -10,8 +10,8 @@ from typing import Iterator, Sequence
 
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.features import ControllerLogins as Settings
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import files, process
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
@@ -22,14 +22,14 @@ STRANGER = "nobody"  # a user of every image, who is no administrator
 DENIED = "denyusers *"
 
 
-class ControllerLogins(Step):
+class ControllerLoginsStep(Step):
     """On controllers sshd lets root and administrators in alone; other users have login nodes."""
 
     name = "controller_logins"
-    whose = "controllers of clusters with login nodes, unless everybody may log in"
+    audience = "controllers of clusters with login nodes, unless everybody may log in"
     hint = f"sshd -t shows the problem of {OUR_PART}"
     time_limit_s = 120
-    without = "a rule for logins: every user may log in to this controller"
+    degraded_feature = "a rule for logins: every user may log in to this controller"
 
     def applies(self, node: Node) -> bool:
         """Run on controllers where users have login nodes; cluster.yaml may say otherwise."""
@@ -38,13 +38,13 @@ class ControllerLogins(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Write a part of sshd's configuration, and remove it if sshd rejects it: no user may be locked out."""
         admins, groups = _admins(node), _groups(node)
-        changes = [f"wrote {OUR_PART}"] if shell.write_file(OUR_PART, _rule(admins, groups)) else []
+        changes = [f"wrote {OUR_PART}"] if files.write_file(OUR_PART, _rule(admins, groups)) else []
         if INCLUDE not in _lines(SSHD):
-            shell.write_file(SSHD, f"{INCLUDE}\n{_text(SSHD)}")  # at the top: a Match block would swallow it
+            files.write_file(SSHD, f"{INCLUDE}\n{_text(SSHD)}")  # A Match block above would swallow it.
             changes.append(f"included {OUR_PART.parent} in {SSHD}")
         if changes:
             try:
-                shell.run("sshd", "-t", timeout_s=30)
+                process.run("sshd", "-t", timeout_s=30)
             except CommandError:
                 OUR_PART.unlink()
                 raise
@@ -53,7 +53,7 @@ class ControllerLogins(Step):
 
     def remove(self, node: Node) -> Iterator[str]:
         """Let every user in again."""
-        changes = list(shell.remove_files(OUR_PART))
+        changes = list(files.remove_files(OUR_PART))
         if changes:
             _reload()
         yield from changes
@@ -67,8 +67,8 @@ class ControllerLogins(Step):
 
 
 def _is_for_everybody(node: Node) -> bool:
-    wanted = _settings(node).everybody
-    return not node.parameters.login_groups if wanted is None else wanted
+    everybody = _settings(node).everybody
+    return not node.parameters.login_groups if everybody is None else everybody
 
 
 def _settings(node: Node) -> Settings:
@@ -87,8 +87,8 @@ def _groups(node: Node) -> Sequence[str]:
 
 def _rule(admins: Sequence[str], groups: Sequence[str]) -> str:
     """Return a block for all other users; the last line ends it, also where the file is included."""
-    users, others = _all_but(admins), f' Group "{_all_but(groups)}"' if groups else ""
-    return f'# Written by podwright.\nMatch User "{users}"{others}\n  DenyUsers *\nMatch all\n'
+    users, group_pattern = _all_but(admins), f' Group "{_all_but(groups)}"' if groups else ""
+    return f'# Written by podwright.\nMatch User "{users}"{group_pattern}\n  DenyUsers *\nMatch all\n'
 
 
 def _all_but(names: Sequence[str]) -> str:
@@ -97,12 +97,12 @@ def _all_but(names: Sequence[str]) -> str:
 
 def _rules_of(user: str) -> Sequence[str]:
     """Return the settings that sshd applies to a user."""
-    whose = f"user={user},host=localhost,addr=127.0.0.1"
-    return shell.run("sshd", "-T", "-C", whose, timeout_s=30, quiet=True).output.splitlines()
+    connection = f"user={user},host=localhost,addr=127.0.0.1"
+    return process.run("sshd", "-T", "-C", connection, timeout_s=30, quiet=True).output.splitlines()
 
 
 def _reload() -> None:
-    shell.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
+    process.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
 
 
 def _text(path: Path) -> str:

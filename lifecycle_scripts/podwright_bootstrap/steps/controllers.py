@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import process, units
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import heartbeat, own_part, slurm_conf, take_over
 from podwright_bootstrap.steps import Step
@@ -22,12 +22,12 @@ LOCK_LIMIT_S = 300
 OWN = ("slurmdbd.conf", "podwright-")  # each controller has its own: the first holds a password, the rest we write
 
 
-class Controllers(Step):
+class ControllersStep(Step):
     """Configuration and state of Slurm are on the shared file system, for every controller."""
 
     name = "controllers"
-    whose = "controllers of clusters with several"
-    needed = "each controller would have jobs of its own"
+    audience = "controllers of clusters with several"
+    required_because = "each controller would have jobs of its own"
     hint = "is the shared file system writable by root, and does slurm.conf name every controller?"
     time_limit_s = 1200
 
@@ -44,7 +44,7 @@ class Controllers(Step):
         root = _root(node)
         pending = [path for path in _shared_paths() if not _is_shared(path, root)]
         if pending:
-            shell.run("systemctl", "stop", "slurmctld", timeout_s=120)  # the last step starts it
+            process.run("systemctl", "stop", "slurmctld", timeout_s=120)  # the last step starts it
             with locked(root / ".podwright.lock", limit_s=LOCK_LIMIT_S, every_s=node.poll_s):
                 for path in pending:
                     _share(path, root)
@@ -58,9 +58,9 @@ class Controllers(Step):
     def verify(self, node: Node) -> None:
         """Every link leads to the shared file system, and the timer runs."""
         units.require_active(f"{heartbeat.UNIT}.timer")
-        left = [str(path) for path in _shared_paths() if not _is_shared(path, _root(node))]
-        if left:
-            raise BootstrapError(f"{', '.join(left)} is not shared with the other controllers")
+        unshared_paths = [str(path) for path in _shared_paths() if not _is_shared(path, _root(node))]
+        if unshared_paths:
+            raise BootstrapError(f"{', '.join(unshared_paths)} is not shared with the other controllers")
 
 
 def _require_all(node: Node) -> None:
@@ -102,12 +102,12 @@ def _share(path: Path, root: Path) -> None:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.part")
-        shell.run("rm", "-rf", part, timeout_s=60, quiet=True)  # of somebody who was switched off here
-        shell.run("cp", "-a", path, part, timeout_s=300, quiet=True)
+        process.run("rm", "-rf", part, timeout_s=60, quiet=True)  # A boot that was switched off here may have left it.
+        process.run("cp", "-a", path, part, timeout_s=300, quiet=True)
         part.rename(target)
     if path.exists():  # mv, for rename(2) knows the limits of file systems
         keep = ("mv", "--no-target-directory") if path.is_dir() else ("cp", "-a")
-        shell.run(*keep, path, path.with_name(f"{path.name}.bak"), timeout_s=300, quiet=True)
+        process.run(*keep, path, path.with_name(f"{path.name}.bak"), timeout_s=300, quiet=True)
     link = path.with_name(f".{path.name}.link")
     link.unlink(missing_ok=True)
     link.symlink_to(target)

@@ -10,8 +10,8 @@ import json
 import shutil
 from typing import Iterator
 
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, process, units, waits
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import gpu_jobs
 from podwright_bootstrap.software import metrics_service
@@ -38,24 +38,24 @@ DCGM_FI_DEV_MEMORY_TEMP, gauge, Temperature of the memory in degrees Celsius
 """
 
 
-class Dcgm(Step):
+class DcgmStep(Step):
     """DCGM, if the image has it, measures tensor cores, memory and links of GPUs."""
 
     name = "dcgm"
-    whose = "GPU nodes with metrics whose image has DCGM"
+    audience = "GPU nodes with metrics whose image has DCGM"
     hint = f"journalctl -u {UNIT} says more"
     time_limit_s = 300
-    without = "metrics of tensor cores and links; all others of its GPUs come from nvidia-smi"
+    degraded_feature = "metrics of tensor cores and links; all others of its GPUs come from nvidia-smi"
 
     def applies(self, node: Node) -> bool:
         """Run with nodes.observability."""
-        wanted = node.parameters.nodes.observability is not None and node.facts.accelerator == "gpu"
-        return wanted and any(map(shell.finds, PROGRAMS))
+        measures_gpus = node.parameters.nodes.observability is not None and node.facts.accelerator == "gpu"
+        return measures_gpus and any(map(process.finds, PROGRAMS))
 
     def apply(self, node: Node) -> Iterator[str]:
         """Start the exporter, and let the agent ask it."""
         gpu_jobs.FOLDER.mkdir(mode=0o755, exist_ok=True)
-        changed = shell.write_file(FIELDS, COUNTERS)
+        changed = files.write_file(FIELDS, COUNTERS)
         if changed:
             yield f"wrote {FIELDS}"
         about = "Metrics of GPUs from DCGM"
@@ -63,42 +63,42 @@ class Dcgm(Step):
             f"--address {node.address}:{PORT} --collectors {FIELDS} --collect-interval {_interval_ms(node)} "
             f"--hpc-job-mapping-dir {gpu_jobs.FOLDER}"
         )
-        if shell.finds(EXPORTER):
-            engine = units.answer("is-active", ENGINE) == "active"  # else the exporter has one of its own
+        if process.finds(EXPORTER):
+            engine = units.answer("is-active", ENGINE) == "active"  # Without it the exporter starts its own engine.
             command = f"{shutil.which(EXPORTER)} {options}" + (f" --remote-hostengine-info {ENGINE_ADDRESS}" * engine)
-            rights = "" if engine else "CAP_SYS_ADMIN"  # which NVIDIA's driver asks of who counts cycles
+            rights = "" if engine else "CAP_SYS_ADMIN"  # NVIDIA's driver requires this for profiling counters.
             yield from metrics_service.keep(UNIT, about, command, capabilities=rights, restart=changed)
         else:
             yield from metrics_service.keep(UNIT, about, _container(options), user="root", restart=changed)
         target = {"targets": [f"{node.address}:{PORT}"], "labels": {"instance": node.hostname}}
-        if shell.write_file(TARGET, json.dumps([target]) + "\n"):
+        if files.write_file(TARGET, json.dumps([target]) + "\n"):
             yield f"wrote {TARGET}"
 
     def remove(self, node: Node) -> Iterator[str]:
         """Stop the exporter."""
         yield from units.remove(f"{UNIT}.service")
-        yield from shell.remove_files(TARGET, FIELDS)
+        yield from files.remove_files(TARGET, FIELDS)
 
     def verify(self, node: Node) -> None:
         """Check that the exporter serves a value of a GPU."""
         url = f"http://{node.address}:{PORT}/metrics"
-        shell.wait_until(
+        waits.wait_until(
             lambda: "DCGM_FI_" in metrics_service.get(url),
-            what=f"{url} to give metrics of DCGM",
+            event=f"{url} to give metrics of DCGM",
             limit_s=metrics_service.ANSWER_LIMIT_S,
             hint=self.hint,
         )
 
 
 def _interval_ms(node: Node) -> int:
-    wanted = node.parameters.nodes.observability
-    return (wanted.interval_s if wanted else 30) * 1000
+    settings = node.parameters.nodes.observability
+    return (settings.interval_s if settings else 30) * 1000
 
 
 def _container(options: str) -> str:
     """Return the command that runs the exporter's container, which needs the image on this node."""
     listed = ("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}")
-    names = shell.run(*listed, timeout_s=60, check=False, quiet=True).lines if shell.finds("docker") else []
+    names = process.run(*listed, timeout_s=60, check=False, quiet=True).lines if process.finds("docker") else []
     image = next((name for name in names if name.rpartition(":")[0].endswith(IMAGES)), None)
     if image is None:
         raise BootstrapError(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import errors, process, waits
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
 RESOLVE_LIMIT_S = 300
 
 
-class Dns(Step):
+class DnsStep(Step):
     """The names that this boot mounts from resolve to addresses of other hosts."""
 
     name = "dns"
-    whose = "clusters with a file system"
-    needed = "file systems are mounted by the names that it waits for"
+    audience = "clusters with a file system"
+    required_because = "file systems are mounted by the names that it waits for"
     hint = "does the VPC have enableDnsSupport and enableDnsHostnames, and is the file system in it?"
     time_limit_s = 2 * RESOLVE_LIMIT_S
 
@@ -38,7 +38,7 @@ class Dns(Step):
             return not silent
 
         try:
-            shell.wait_until(answered, what="DNS", limit_s=RESOLVE_LIMIT_S)
+            waits.wait_until(answered, event="DNS", limit_s=RESOLVE_LIMIT_S)
         except BootstrapError as error:
             raise BootstrapError(f"{error}: no address for {', '.join(silent)}", hint=self.hint) from error
 
@@ -51,8 +51,8 @@ def _wanted(node: Node) -> list[str]:
 def _resolves(name: str) -> bool:
     """By a program that can be ended: the resolver's own calls cannot. This host's own address is no answer."""
     try:
-        answer = shell.run("getent", "ahostsv4", name, timeout_s=15, check=False, quiet=True).output
-    except shell.CommandError:
+        answer = process.run("getent", "ahostsv4", name, timeout_s=15, check=False, quiet=True).output
+    except errors.CommandError:
         return False
     addresses = {line.split()[0] for line in answer.splitlines() if line.strip()}
     return bool(addresses) and not any(address.startswith("127.") for address in addresses)

@@ -13,8 +13,8 @@ from typing import Any, Dict, Iterator
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, process, units
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import gpu_containers, packages
 from podwright_bootstrap.steps import Step
@@ -28,18 +28,18 @@ AFTER_DISK = "[Unit]\nAfter=dlami-nvme.service\n"
 GROUP = "docker"
 
 
-class Docker(Step):
+class DockerStep(Step):
     """Docker runs, and keeps its images on the node's own disk, containerd's too."""
 
     name = "docker"
-    whose = "compute and login nodes of clusters with Docker"
+    audience = "compute and login nodes of clusters with Docker"
     hint = "journalctl -u docker says more"
     time_limit_s = 1800
 
     def applies(self, node: Node) -> bool:
         """Run with nodes.containers; a controller runs no containers."""
-        wanted = node.parameters.nodes.containers
-        return wanted is not None and wanted.docker and node.role != CONTROLLER
+        containers = node.parameters.nodes.containers
+        return containers is not None and containers.docker and node.role != CONTROLLER
 
     def apply(self, node: Node) -> Iterator[str]:
         """Install it if the image lacks it, configure its image folder, start it, and admit the job user if asked."""
@@ -51,14 +51,14 @@ class Docker(Step):
         configured = list(_configure(node))
         yield from configured
         yield from units.keep_on("docker", restart=bool(configured or containerd))
-        wanted = node.parameters.nodes.containers
-        if wanted and wanted.docker_for_job_user and GROUP not in _groups():
-            shell.run("usermod", "--append", "--groups", GROUP, contract.JOB_USER, timeout_s=30)
+        containers = node.parameters.nodes.containers
+        if containers and containers.docker_for_job_user and GROUP not in _groups():
+            process.run("usermod", "--append", "--groups", GROUP, contract.JOB_USER, timeout_s=30)
             yield f"added {contract.JOB_USER} to group {GROUP}"
 
     def verify(self, node: Node) -> None:
         """Check that Docker answers and stores images on the local disk."""
-        shown = shell.run("docker", "info", "--format", "{{.DockerRootDir}}", timeout_s=60).output.strip()
+        shown = process.run("docker", "info", "--format", "{{.DockerRootDir}}", timeout_s=60).output.strip()
         if shown != str(local_disk() / "docker"):
             raise BootstrapError(
                 f"Docker stores images in {shown}, not on the local disk", hint=f"look at {DAEMON_JSON} and its unit"
@@ -69,11 +69,14 @@ def _configure(node: Node) -> Iterator[str]:
     """Name the folder of images and, on GPU nodes, NVIDIA's runtime, as `nvidia-ctk runtime configure` does."""
     settings, root = _read(), str(local_disk() / "docker")
     yield from gpu_containers.install(gpu_containers.RUNTIME, node)
-    wanted = {**settings, "data-root": root}
+    daemon_settings = {**settings, "data-root": root}
     if shutil.which(gpu_containers.RUNTIME):
-        wanted["runtimes"] = {"nvidia": {"args": [], "path": gpu_containers.RUNTIME}, **settings.get("runtimes", {})}
-    if wanted != settings:
-        shell.write_file(DAEMON_JSON, json.dumps(wanted, indent=2) + "\n")
+        daemon_settings["runtimes"] = {
+            "nvidia": {"args": [], "path": gpu_containers.RUNTIME},
+            **settings.get("runtimes", {}),
+        }
+    if daemon_settings != settings:
+        files.write_file(DAEMON_JSON, json.dumps(daemon_settings, indent=2) + "\n")
         yield f"wrote {DAEMON_JSON}: images are stored in {root}"
 
 
@@ -84,9 +87,9 @@ def _move_containerd() -> Iterator[str]:
     """
     root = local_disk() / "containerd"
     text = CONTAINERD_CONFIG.read_text() if CONTAINERD_CONFIG.exists() else "version = 2\n"  # 1.x and 2.x read it
-    wanted = with_root(text, root)
+    new_text = with_root(text, root)
     changes = list(units.drop_in("containerd.service", "podwright", AFTER_DISK))
-    if shell.write_file(CONTAINERD_CONFIG, wanted):
+    if files.write_file(CONTAINERD_CONFIG, new_text):
         changes.append(f"moved containerd's images to {root}")
     yield from changes
     yield from units.keep_on("containerd", restart=bool(changes))
@@ -114,4 +117,4 @@ def _read() -> Dict[str, Any]:
 
 
 def _groups() -> list[str]:
-    return shell.run("id", "--name", "--groups", contract.JOB_USER, timeout_s=30, quiet=True).output.split()
+    return process.run("id", "--name", "--groups", contract.JOB_USER, timeout_s=30, quiet=True).output.split()

@@ -13,8 +13,8 @@ from typing import Iterator, Mapping
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, process, units
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import plugstack, slurm_conf, slurmctld
 from podwright_bootstrap.software import after_reboot, downloads, gpu_containers, installed_copy, packages
@@ -33,11 +33,11 @@ SRUN = contract.SLURM_ROOT / "bin" / "srun"
 BUILD_LIMIT_S = 300
 
 
-class Enroot(Step):
+class EnrootStep(Step):
     """srun --container-image works: Enroot keeps images on the node's own disk, Slurm loads Pyxis exactly once."""
 
     name = "enroot"
-    whose = "clusters with Enroot"
+    audience = "clusters with Enroot"
     hint = f"look at {ENROOT_CONF} and {plugstack.PLUGSTACK}"
     time_limit_s = 1800
 
@@ -57,7 +57,7 @@ class Enroot(Step):
             _build_pyxis(node)
             yield f"built {plugstack.find_pyxis()}"
         if node.role == CONTROLLER:
-            slurm_conf.wait()  # whose writer may write plugstack.conf, too
+            slurm_conf.wait()  # The program that writes it may write plugstack.conf, too.
             changes = list(plugstack.load_once(_pyxis()))
             yield from changes
             if changes and slurmctld.is_active():
@@ -66,16 +66,16 @@ class Enroot(Step):
     def remove(self, node: Node) -> Iterator[str]:
         """Remove the units; images stay."""
         yield from after_reboot.forget(self.name)
-        yield from shell.remove_files(units.FOLDER / f"{SESSION_UNIT}.d" / f"{DROP_IN}.conf")
+        yield from files.remove_files(units.FOLDER / f"{SESSION_UNIT}.d" / f"{DROP_IN}.conf")
 
     def verify(self, node: Node) -> None:
         """Controllers ask srun. The others get Slurm's configuration only from slurmd, which starts last."""
         _pyxis()
         if node.role == CONTROLLER:
-            if "--container-image" not in shell.run(SRUN, "--help", timeout_s=60, quiet=True).output:
+            if "--container-image" not in process.run(SRUN, "--help", timeout_s=60, quiet=True).output:
                 raise BootstrapError(f"srun --help shows no --container-image; {plugstack.PLUGSTACK} loads Pyxis")
             return
-        shell.run("enroot", "version", timeout_s=60)
+        process.run("enroot", "version", timeout_s=60)
 
 
 def _enroot(node: Node) -> Iterator[str]:
@@ -86,16 +86,16 @@ def _enroot(node: Node) -> Iterator[str]:
     yield from user_folders.make_parents(folders.values())
     runtime = f"d {user_folders.RUNTIME} {user_folders.PARENT_MODE:04o} root root -\n"
     for path, text in ((ENROOT_CONF, _configured(folders)), (TMPFILES, runtime)):
-        if shell.write_file(path, text):
+        if files.write_file(path, text):
             yield f"wrote {path}"
 
 
 def _configured(folders: Mapping[str, Path]) -> str:
     """Return the file's text with our paths; the first line of a key counts."""
-    ours = {key: f"{folder}/user-$(id -u)" for key, folder in folders.items()}
+    paths = {key: f"{folder}/user-$(id -u)" for key, folder in folders.items()}
     lines = ENROOT_CONF.read_text().splitlines() if ENROOT_CONF.exists() else []
-    others = [line for line in lines if "".join(line.split()[:1]) not in ours]
-    return "\n".join([*(f"{key} {value}" for key, value in ours.items()), *others]) + "\n"
+    image_lines = [line for line in lines if "".join(line.split()[:1]) not in paths]
+    return "\n".join([*(f"{key} {value}" for key, value in paths.items()), *image_lines]) + "\n"
 
 
 def _pyxis() -> Path:
@@ -115,6 +115,6 @@ def _build_pyxis(node: Node) -> None:
         packages.install(*missing, "libc6-dev", node=node)
     archive = downloads.fetch("pyxis", node)
     with tempfile.TemporaryDirectory() as folder:
-        shell.run("tar", "-xzf", archive, "-C", folder, "--strip-components=1", timeout_s=60)
+        process.run("tar", "-xzf", archive, "-C", folder, "--strip-components=1", timeout_s=60)
         flags = f"CPPFLAGS=-I{contract.SLURM_ROOT}/include"
-        shell.run("env", flags, "make", "-C", folder, "install", "prefix=/usr/local", timeout_s=BUILD_LIMIT_S)
+        process.run("env", flags, "make", "-C", folder, "install", "prefix=/usr/local", timeout_s=BUILD_LIMIT_S)

@@ -15,8 +15,8 @@ from typing import Callable, Iterator, Mapping
 from podwright_bootstrap import contract
 from podwright_bootstrap.aws import s3
 from podwright_bootstrap.contract import COMPUTE, CURRENT_ENVIRONMENT, TrainingPayload
-from podwright_bootstrap.host import shell, unprivileged
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import files, identity, log, process, unprivileged
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
 from podwright_bootstrap.software.checksum import sha256_of
@@ -43,12 +43,12 @@ UV_VARIABLES = {
 }
 
 
-class Environment(Step):
+class EnvironmentStep(Step):
     """The training environment of the contract's hashes and this Python exists and can import the trainer."""
 
     name = "environment"
     # Never the controller: it is small, and it must not wait for nodes that in turn wait for its slurmctld.
-    whose = "compute nodes of clusters that train"
+    audience = "compute nodes of clusters that train"
     hint = (
         "can the node reach the bucket (aws s3 ls) and the package index (/etc/pip.conf), and has the shared file "
         "system space left (lfs df -h)? The log has their output"
@@ -80,9 +80,9 @@ class Environment(Step):
     def verify(self, node: Node) -> None:
         """Import the trainer with the environment's Python, as the job user: root must not run code of packages."""
         target, _ = _wanted(node)
-        user = shell.find_user(contract.JOB_USER)
+        user = identity.find_user(contract.JOB_USER)
         words = (_python(target), "-c", "import podwright_training")
-        shell.run(*unprivileged.as_user(user), *words, timeout_s=300, variables={"HOME": user.pw_dir})
+        process.run(*unprivileged.as_user(user), *words, timeout_s=300, variables={"HOME": user.pw_dir})
 
 
 def build(
@@ -109,13 +109,13 @@ def build(
         BootstrapError: a file is out of reach, or differs from the contract or the lock.
     """
     if target.exists():
-        shell.say(f"{target} was left incomplete: building it anew")
+        log.say(f"{target} was left incomplete: building it anew")
         shutil.rmtree(target)
-    work, own = target / "downloads", target / "build"
-    temporary = own / "tmp"  # uv's lock files have names that users could take in /tmp, and hold locked
-    for folder in (work, own, temporary):
+    work, build = target / "downloads", target / "build"
+    temporary = build / "tmp"  # uv's lock files have names that users could take in /tmp, and hold locked
+    for folder in (work, build, temporary):
         folder.mkdir(parents=True)
-    for folder in (target, own, temporary) if unprivileged_builder else ():
+    for folder in (target, build, temporary) if unprivileged_builder else ():
         unprivileged.give_to_builder(folder)
     wheel = _fetch(payload.wheel_s3_uri, payload.wheel_sha256, work, copy)
     lock = _fetch(payload.requirements_s3_uri, payload.requirements_sha256, work, copy)
@@ -123,14 +123,14 @@ def build(
     if bundled:
         bundled(work / "bundle")
         index = PackageIndex(find_links=(str(work / "bundle"),), no_index=True)
-    places = {"UV_CACHE_DIR": own / "cache", "HOME": own, "TMPDIR": temporary}
+    places = {"UV_CACHE_DIR": build / "cache", "HOME": build, "TMPDIR": temporary}
     variables = {**UV_VARIABLES, **index.variables, **{name: str(place) for name, place in places.items()}}
     builder = unprivileged.as_builder() if unprivileged_builder else ()
-    program = Uv(builder, own, unpack(uv, work), variables, index.options)
+    program = Uv(builder, build, unpack(uv, work), variables, index.options)
     program.run("venv", "--python", sys.executable, "--no-project", "--allow-existing", target, timeout_s=600)
     _install(program, wheel, lock, payload, _python(target))
     packages = program.run("pip", "freeze", "--python", _python(target), timeout_s=300).output.split("\n")
-    for folder in (work, own):
+    for folder in (work, build):
         shutil.rmtree(folder)
     if unprivileged_builder:
         unprivileged.take_from_builder(target, timeout_s=BUILD_LIMIT_S)
@@ -140,8 +140,8 @@ def build(
         "requirements_sha256": payload.requirements_sha256,
         "packages": [package for package in packages if "==" in package],
     }
-    shell.run("sync", "--file-system", target, timeout_s=600)  # no marker outlives a loss of power that files did not
-    shell.write_file(target / COMPLETE, json.dumps(content, indent=2) + "\n")
+    process.run("sync", "--file-system", target, timeout_s=600)  # no marker outlives a loss of power that files did not
+    files.write_file(target / COMPLETE, json.dumps(content, indent=2) + "\n")
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,10 @@ class Uv:
     variables: Mapping[str, str]
     index_options: tuple[str, ...]
 
-    def run(self, *words: str | Path, timeout_s: float) -> shell.Outcome:
+    def run(self, *words: str | Path, timeout_s: float) -> process.Outcome:
         """Run a command of uv; raises ``CommandError`` with the causes that it gives, the outermost first."""
         command: tuple[str | Path, ...] = (*self.user, self.program, *words)
-        outcome = shell.run(*command, timeout_s=timeout_s, variables=self.variables, check=False)
+        outcome = process.run(*command, timeout_s=timeout_s, variables=self.variables, check=False)
         if outcome.exit_code:
             why = " / ".join(_causes(outcome.errors)).rstrip(".")
             hint = LOCK_HINT if "Hash mismatch" in why else ""
@@ -189,18 +189,18 @@ def _install(uv: Uv, wheel: Path, lock: Path, payload: TrainingPayload, python: 
     """
     locked = Requirements.parse(lock.read_text())
     name = wheel.name.split("-")[0].replace("_", "-")
-    ours, constraints, exact = (lock.with_name(f"{item}.txt") for item in ("ours", "constraints", "exact"))
+    wheel_requirement, constraints, exact = (lock.with_name(f"{item}.txt") for item in ("ours", "constraints", "exact"))
     resolved = uv.folder / "resolved.txt"
-    shell.write_file(ours, f"{name} @ {wheel.as_uri()} --hash=sha256:{payload.wheel_sha256}\n")
-    shell.write_file(constraints, locked.constraints)
+    files.write_file(wheel_requirement, f"{name} @ {wheel.as_uri()} --hash=sha256:{payload.wheel_sha256}\n")
+    files.write_file(constraints, locked.constraints)
     options: tuple[str | Path, ...] = (*uv.index_options, "--python", python, "--only-binary", ":all:")
     quiet = ("--quiet", "--no-header", "--no-annotate", "--no-emit-package", name, "--output-file", resolved)
-    uv.run("pip", "compile", *options, *quiet, "--constraint", constraints, ours, timeout_s=BUILD_LIMIT_S)
+    uv.run("pip", "compile", *options, *quiet, "--constraint", constraints, wheel_requirement, timeout_s=BUILD_LIMIT_S)
     text, unknown = locked.with_hashes(resolved.read_text())
     if unknown:
         raise BootstrapError(f"not in the lock: {', '.join(unknown)}", hint="lock again (make lock), and deploy again")
-    shell.write_file(exact, text)
-    requirements = ("--require-hashes", "--no-deps", "--requirement", ours, "--requirement", exact)
+    files.write_file(exact, text)
+    requirements = ("--require-hashes", "--no-deps", "--requirement", wheel_requirement, "--requirement", exact)
     uv.run("pip", "install", *options, *requirements, timeout_s=BUILD_LIMIT_S)
     uv.run("pip", "check", "--python", python, timeout_s=300)
     _compile(uv.user, python)
@@ -213,7 +213,7 @@ def _compile(user: tuple[str, ...], python: Path) -> None:
     """
     packages = python.parents[1] / "lib"
     words = ("-I", "-S", "-m", "compileall", "-qq", "-j", "0", "-x", NEVER_IMPORTED, packages)
-    shell.run(*user, python, *words, timeout_s=BUILD_LIMIT_S, check=False)
+    process.run(*user, python, *words, timeout_s=BUILD_LIMIT_S, check=False)
 
 
 def _lead_to(target: Path) -> Iterator[str]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Iterator, List
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import process
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import packages
 from podwright_bootstrap.steps import Step
@@ -23,13 +23,13 @@ PATTERNS = (
 INSTALLED = "ii"  # wanted and installed; of a package that is held, the first letter is another
 
 
-class HeldPackages(Step):
+class HeldPackagesStep(Step):
     """Kernel, Lustre client and drivers are not updated under running jobs."""
 
     name = "held_packages"
     hint = "`apt-mark hold PACKAGE` on the node says more"
     time_limit_s = 1200
-    without = "holds: apt may update the kernel or drivers while jobs run"
+    degraded_feature = "holds: apt may update the kernel or drivers while jobs run"
 
     def apply(self, node: Node) -> Iterator[str]:
         """Hold the installed packages."""
@@ -47,6 +47,7 @@ class HeldPackages(Step):
 
 def _not_held() -> List[str]:
     command = ("dpkg-query", "--show", "--showformat=${db:Status-Abbrev} ${Package}\\n", *PATTERNS)
-    shown = shell.run(*command, timeout_s=60, check=False, quiet=True).output  # it fails for a pattern without a match
+    # The program exits with 1 for a pattern without a match.
+    shown = process.run(*command, timeout_s=60, check=False, quiet=True).output
     rows = (line.split() for line in shown.splitlines())
     return sorted({row[1] for row in rows if len(row) == 2 and row[0] == INSTALLED})  # noqa: PLR2004 (state, name)

@@ -9,7 +9,7 @@ from typing import Iterator
 
 from podwright_bootstrap import report
 from podwright_bootstrap.contract import COMPUTE
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import waits
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import nodes
 from podwright_bootstrap.steps import Step
@@ -17,14 +17,14 @@ from podwright_bootstrap.steps import Step
 KNOWN_LIMIT_S = 120
 
 
-class Hold(Step):
+class HoldStep(Step):
     """No job starts on the node before it is set up; step slurm lets jobs in."""
 
     name = "hold"
-    whose = "compute nodes of clusters whose Slurm HyperPod sets up"
+    audience = "compute nodes of clusters whose Slurm HyperPod sets up"
     hint = "`scontrol show node` shows Slurm's record of it"
     time_limit_s = 300
-    without = "a hold on jobs: some may start before the node is set up"
+    degraded_feature = "a hold on jobs: some may start before the node is set up"
 
     def applies(self, node: Node) -> bool:
         """Run on nodes where slurmd is installed already."""
@@ -34,9 +34,9 @@ class Hold(Step):
         """Drain it at its first boot; later ones find it set up, with jobs, or held by one that failed."""
         if report.load():
             return
-        what = f"slurmctld to know {node.hostname}"
-        shell.wait_until(
-            lambda: bool(nodes.state(node.hostname)), what=what, limit_s=KNOWN_LIMIT_S, every_s=node.poll_s
+        event = f"slurmctld to know {node.hostname}"
+        waits.wait_until(
+            lambda: bool(nodes.state(node.hostname)), event=event, limit_s=KNOWN_LIMIT_S, every_s=node.poll_s
         )
         if "DRAIN" not in nodes.state(node.hostname):
             nodes.drain(node.hostname, nodes.BEING_SET_UP)

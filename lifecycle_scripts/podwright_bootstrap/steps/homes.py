@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Iterator, List
 
 from podwright_bootstrap.features import User
-from podwright_bootstrap.host import regular_file, shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import files, identity, log, process, regular_file
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.ssh import KEY_NAME
@@ -25,11 +25,11 @@ KEYS_LIMIT_BYTES = 1 << 20
 BEGIN, END = "# podwright: from cluster.yaml, written anew at every boot", "# podwright: end"
 
 
-class Homes(Step):
+class HomesStep(Step):
     """Each user in cluster.yaml has a home that is the user's own, and can log in from each node to each other one."""
 
     name = "homes"
-    whose = "clusters with users"
+    audience = "clusters with users"
     hint = "is the file system of the homes writable by root, and has it space left (df -h)?"
     time_limit_s = 1200
 
@@ -84,7 +84,7 @@ def _is_broken(user: User, home: Path) -> bool:
         _read(folder / "authorized_keys")
         mode = stat.S_IMODE(home.stat().st_mode)
         if mode & OTHERS_MAY_WRITE:
-            shell.say(f"warning: {home} has mode {mode:o}, so sshd refuses {user.name}'s keys: chmod go-w {home}")
+            log.say(f"warning: {home} has mode {mode:o}, so sshd refuses {user.name}'s keys: chmod go-w {home}")
         return False
     return True
 
@@ -106,7 +106,7 @@ def _make(user: User, home: Path) -> Iterator[str]:
     except (CommandError, OSError) as error:
         if not mounts.is_full(error):
             raise
-        shell.say(f"warning: {user.name} has no home {home} until a boot finds space: {error}")
+        log.say(f"warning: {user.name} has no home {home} until a boot finds space: {error}")
         return
     changes: List[str] = []
     with _as_owner(user, home):
@@ -115,7 +115,7 @@ def _make(user: User, home: Path) -> Iterator[str]:
         if not (folder / KEY_NAME).exists():
             _make_key(folder, comment=f"{user.name}@{os.uname().nodename}")
             changes.append(f"made {user.name}'s key pair")
-        if shell.write_file(folder / "authorized_keys", _authorized(user, folder), mode=0o600):
+        if files.write_file(folder / "authorized_keys", _authorized(user, folder), mode=0o600):
             changes.append(f"wrote {folder / 'authorized_keys'}")
     yield from changes
 
@@ -123,30 +123,30 @@ def _make(user: User, home: Path) -> Iterator[str]:
 @contextmanager
 def _as_owner(user: User, home: Path) -> Iterator[None]:
     """Act as the user in the block; a failure in the user's own home ends the block with one warning."""
-    account = shell.find_user(user.name)
+    account = identity.find_user(user.name)
     try:
-        with shell.acting_as(account):
+        with identity.acting_as(account):
             yield
     except (OSError, CommandError) as error:
-        shell.say(f"warning: {user.name}'s home {home} is left as it is: {error}")
+        log.say(f"warning: {user.name}'s home {home} is left as it is: {error}")
 
 
 def _make_key(folder: Path, *, comment: str) -> None:
     """Make a key pair without a passphrase, for jobs: it opens only nodes of clusters with this home."""
     key = ("-t", "ed25519", "-N", "", "-C", comment, "-f", folder / KEY_NAME)
-    shell.run("ssh-keygen", "-q", *key, timeout_s=60, quiet=True)
+    process.run("ssh-keygen", "-q", *key, timeout_s=60, quiet=True)
 
 
 def _authorized(user: User, folder: Path) -> bytes:
     """Return the user's own lines unchanged, and ours between two marks: keys that are no longer listed are removed."""
-    own, ours = [], False
+    user_lines, is_ours = [], False
     for line in _read(folder / "authorized_keys").splitlines():
-        ours = line == BEGIN.encode() or (ours and line != END.encode())
-        if not ours and line != END.encode():
-            own.append(line)
+        is_ours = line == BEGIN.encode() or (is_ours and line != END.encode())
+        if not is_ours and line != END.encode():
+            user_lines.append(line)
     public = _read(folder / f"{KEY_NAME}.pub").strip()
     keys = [key.strip() for key in (public, *(key.encode() for key in user.ssh_keys)) if key]
-    return b"\n".join([*own, BEGIN.encode(), *keys, END.encode()]) + b"\n"
+    return b"\n".join([*user_lines, BEGIN.encode(), *keys, END.encode()]) + b"\n"
 
 
 def _read(path: Path) -> bytes:

@@ -8,8 +8,8 @@ from typing import Iterator, List
 from podwright_bootstrap import contract
 from podwright_bootstrap.aws import s3
 from podwright_bootstrap.features import Hook
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import process
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.steps import Step
@@ -23,7 +23,7 @@ class _Hooks(Step):
 
     when: str
     hint = f"{FOLDER} on the node has the script; correct it beside cluster.yaml, deploy, and replace the node"
-    time_limit_s = 2 * 3600  # of all scripts; each has a limit of its own
+    time_limit_s = 2 * 3600  # limit of all scripts together; each has its own, too
 
     def applies(self, node: Node) -> bool:
         """Run where nodes.hooks has a script for the node's group."""
@@ -43,18 +43,18 @@ class _Hooks(Step):
         return [hook for hook in hooks if hook.when == self.when and node.instance_group in (hook.groups or _all(node))]
 
 
-class HooksBefore(_Hooks):
+class HooksBeforeStep(_Hooks):
     """The scripts of nodes.hooks that come before the other steps have run."""
 
     name, when = "hooks_before", "before"
-    whose = "groups with a script in nodes.hooks before the steps"
+    audience = "groups with a script in nodes.hooks before the steps"
 
 
-class HooksAfter(_Hooks):
+class HooksAfterStep(_Hooks):
     """The scripts of nodes.hooks that come after the other steps have run; Slurm starts after them."""
 
     name, when = "hooks_after", "after"
-    whose = "groups with a script in nodes.hooks after the steps"
+    audience = "groups with a script in nodes.hooks after the steps"
 
 
 def _all(node: Node) -> tuple[str, ...]:
@@ -63,20 +63,20 @@ def _all(node: Node) -> tuple[str, ...]:
 
 def _fetch(hook: Hook, node: Node) -> Path:
     """Return the script on this node, with the content that was deployed."""
-    wanted = node.parameters.hook_sha256.get(hook.script)
-    if not wanted:
+    sha256 = node.parameters.hook_sha256.get(hook.script)
+    if not sha256:
         raise BootstrapError(f"{hook.script} was not uploaded", hint="deploy the cluster stack again")
-    path = FOLDER / wanted[:16] / PurePosixPath(hook.script).name
+    path = FOLDER / sha256[:16] / PurePosixPath(hook.script).name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f"{path.name}.new")
-        s3.copy(f"{node.parameters.hooks_s3_uri}/{wanted}", new, region=node.parameters.region)
+        s3.copy(f"{node.parameters.hooks_s3_uri}/{sha256}", new, region=node.parameters.region)
         new.chmod(0o700)
         new.replace(path)
-    if sha256_of(path) != wanted:
+    if sha256_of(path) != sha256:
         path.unlink()
         hint = "deploy the cluster stack again, which uploads it"
-        raise BootstrapError(f"{hook.script} in the bucket has another SHA-256 than {wanted}", hint=hint)
+        raise BootstrapError(f"{hook.script} in the bucket has another SHA-256 than {sha256}", hint=hint)
     return path
 
 
@@ -88,7 +88,7 @@ def _run(path: Path, hook: Hook, node: Node) -> None:
         "PODWRIGHT_SHARED": str(node.mount_path) if node.has_shared else "",
     }
     try:
-        outcome = shell.run(path, timeout_s=hook.timeout_minutes * 60, check=False, variables=variables)
+        outcome = process.run(path, timeout_s=hook.timeout_minutes * 60, check=False, variables=variables)
     except (CommandError, OSError) as error:
         raise BootstrapError(f"{hook.script}: {error}") from error
     if outcome.exit_code:

@@ -15,8 +15,8 @@ from podwright_bootstrap import contract
 from podwright_bootstrap.aws import secret
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.features import Ldap as Settings
-from podwright_bootstrap.host import ldap, shell, units
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import files, ldap, process, units, waits
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import metrics_service, packages
 from podwright_bootstrap.steps import Step
@@ -41,15 +41,15 @@ PASSWORD_KEY = "ldap_default_authtok"  # noqa: S105 (of sssd-ldap(5))
 SHARED_PASSWORD = "ldap"  # noqa: S105 (the name of a shared secret)
 CACHE = Path("/var/lib/sss/db")
 READ_BY_PROGRAMS = Path("/var/lib/sss/mc")  # even where SSSD has ended
-ANSWER_LIMIT_S = 20  # of the server, to us
-FIRST_ANSWER_LIMIT_S = 120  # of SSSD
+ANSWER_LIMIT_S = 20  # The server answers our own request within this.
+FIRST_ANSWER_LIMIT_S = 120  # SSSD finds the probe user within this.
 
 
-class Ldap(Step):
+class LdapStep(Step):
     """People of the LDAP server are known here, over TLS alone."""
 
     name = "ldap"
-    whose = "clusters with an LDAP server"
+    audience = "clusters with an LDAP server"
     hint = "journalctl -u sssd and /var/log/sssd/ say more; does the server admit the nodes' addresses?"
     time_limit_s = 1800
     attempts = 3
@@ -60,61 +60,65 @@ class Ldap(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Ask the server ourselves first: SSSD would only not know anybody."""
-        wanted = _settings(node)
-        if _is_text(wanted.certificate) and shell.write_file(CERTIFICATE, f"{(wanted.certificate or '').strip()}\n"):
+        settings = _settings(node)
+        if _is_text(settings.certificate) and files.write_file(
+            CERTIFICATE, f"{(settings.certificate or '').strip()}\n"
+        ):
             yield f"wrote {CERTIFICATE}"
-        password = _password(wanted, node)
-        yield from _hand_over(wanted, password, node)
-        bind = (wanted.bind_dn, password) if wanted.bind_dn and password else None
-        ldap.greet(wanted.uri, certificate=_certificate(wanted), bind=bind, timeout_s=ANSWER_LIMIT_S * shell.PATIENCE)
+        password = _password(settings, node)
+        yield from _hand_over(settings, password, node)
+        bind = (settings.bind_dn, password) if settings.bind_dn and password else None
+        ldap.greet(
+            settings.uri, certificate=_certificate(settings), bind=bind, timeout_s=ANSWER_LIMIT_S * waits.PATIENCE
+        )
         yield from _install(node)
         if node.parameters.nodes.observability:  # or the next boot would find an account that SSSD is to leave out
             yield from metrics_service.make_user()
-        changed = shell.write_file(CONFIGURATION, _configuration(wanted, password, node), mode=_mode())
+        changed = files.write_file(CONFIGURATION, _configuration(settings, password, node), mode=_mode())
         if changed:
             yield f"wrote {CONFIGURATION}"
-            shell.run("systemctl", "stop", "sssd", timeout_s=60, check=False)
-            list(shell.remove_files(*CACHE.glob("cache_*")))  # it may have whom SSSD leaves out now
-        node.homes.mkdir(parents=True, exist_ok=True)  # where first logins make homes
+            process.run("systemctl", "stop", "sssd", timeout_s=60, check=False)
+            list(files.remove_files(*CACHE.glob("cache_*")))  # it may have whom SSSD leaves out now
+        node.homes.mkdir(parents=True, exist_ok=True)  # First logins make homes in it.
         yield from _ask_sssd_for_names()
         yield from _ask_sssd_at_login()
         yield from _no_second_door()
         yield from units.keep_on("sssd", restart=changed)
-        yield from _ask_sssd_for_keys(wanted)
-        yield from _let_become_root(wanted)
+        yield from _ask_sssd_for_keys(settings)
+        yield from _let_become_root(settings)
 
     def remove(self, node: Node) -> Iterator[str]:
         """Forget the directory: its password, its people, their keys and their right to sudo."""
         if node.role == CONTROLLER and node.has_shared:
             yield from shared_secret.forget(node, SHARED_PASSWORD)
-        changes = list(shell.remove_files(SUDOERS, SSHD_PART))
+        changes = list(files.remove_files(SUDOERS, SSHD_PART))
         if changes:
-            shell.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
+            process.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
         yield from changes
         if CONFIGURATION.is_file() and CONFIGURATION.read_text().startswith(OURS):
-            shell.run("systemctl", "disable", "--now", "sssd", timeout_s=60, check=False)
+            process.run("systemctl", "disable", "--now", "sssd", timeout_s=60, check=False)
             caches = [path for folder in (CACHE, READ_BY_PROGRAMS) for path in folder.glob("*")]
-            yield from list(shell.remove_files(CONFIGURATION, CERTIFICATE, *caches))[:1]
+            yield from list(files.remove_files(CONFIGURATION, CERTIFICATE, *caches))[:1]
 
     def verify(self, node: Node) -> None:
         """Check that the daemon runs and finds the probe user."""
-        wanted = _settings(node)
-        shell.run("systemctl", "is-active", "sssd", timeout_s=30, quiet=True)
-        if wanted.ssh_key_attribute:
+        settings = _settings(node)
+        process.run("systemctl", "is-active", "sssd", timeout_s=30, quiet=True)
+        if settings.ssh_key_attribute:
             _verify_sshd()
-        user = wanted.probe_user
+        user = settings.probe_user
         if user:
-            what = f"user {user} of {wanted.uri}"
-            hint = f"is {user} below {wanted.search_base}, with uidNumber and gidNumber? {self.hint}"
-            shell.wait_until(lambda: _is_known(user), what=what, limit_s=FIRST_ANSWER_LIMIT_S, hint=hint)
-            shell.run("id", user, timeout_s=60)
+            event = f"user {user} of {settings.uri}"
+            hint = f"is {user} below {settings.search_base}, with uidNumber and gidNumber? {self.hint}"
+            waits.wait_until(lambda: _is_known(user), event=event, limit_s=FIRST_ANSWER_LIMIT_S, hint=hint)
+            process.run("id", user, timeout_s=60)
 
 
 def _settings(node: Node) -> Settings:
-    wanted = node.parameters.nodes.ldap
-    if wanted is None:
+    settings = node.parameters.nodes.ldap
+    if settings is None:
         raise BootstrapError("the contract names no LDAP server")
-    return wanted
+    return settings
 
 
 def _install(node: Node) -> Iterator[str]:
@@ -135,18 +139,18 @@ def _is_text(certificate: Optional[str]) -> bool:
     return certificate is not None and not certificate.startswith("/")
 
 
-def _certificate(wanted: Settings) -> Path:
-    if wanted.certificate is None:
+def _certificate(settings: Settings) -> Path:
+    if settings.certificate is None:
         return IMAGE_AUTHORITIES
-    return CERTIFICATE if _is_text(wanted.certificate) else Path(wanted.certificate)
+    return CERTIFICATE if _is_text(settings.certificate) else Path(settings.certificate)
 
 
-def _hand_over(wanted: Settings, password: Optional[str], node: Node) -> Iterator[str]:
+def _hand_over(settings: Settings, password: Optional[str], node: Node) -> Iterator[str]:
     """Share the password with other nodes: their roles may not read it, because their users have the roles, too."""
     if node.role != CONTROLLER or not node.has_shared:
         return
-    if password and wanted.bind_secret_arn:
-        yield from shared_secret.hand_over(node, SHARED_PASSWORD, arn=wanted.bind_secret_arn, text=password)
+    if password and settings.bind_secret_arn:
+        yield from shared_secret.hand_over(node, SHARED_PASSWORD, arn=settings.bind_secret_arn, text=password)
     else:
         yield from shared_secret.forget(node, SHARED_PASSWORD)
 
@@ -157,12 +161,12 @@ def has_new_password(node: Node) -> bool:
     Raises:
         BootstrapError: AWS does not return the password, or the file was not written by a controller.
     """
-    wanted = node.parameters.nodes.ldap
-    if wanted is None or not wanted.bind_secret_arn or not CONFIGURATION.is_file():
+    settings = node.parameters.nodes.ldap
+    if settings is None or not settings.bind_secret_arn or not CONFIGURATION.is_file():
         return False
-    written = shared_secret.find(node, SHARED_PASSWORD, arn=wanted.bind_secret_arn) if node.has_shared else None
+    written = shared_secret.find(node, SHARED_PASSWORD, arn=settings.bind_secret_arn) if node.has_shared else None
     if _asks_aws(node):
-        password = _from_aws(wanted.bind_secret_arn)
+        password = _from_aws(settings.bind_secret_arn)
         if node.has_shared and password != written:
             return True
     elif written is None:  # the next boot of a controller writes it
@@ -172,13 +176,13 @@ def has_new_password(node: Node) -> bool:
     return f"{PASSWORD_KEY} = {password}" not in CONFIGURATION.read_text().splitlines()
 
 
-def _password(wanted: Settings, node: Node) -> Optional[str]:
+def _password(settings: Settings, node: Node) -> Optional[str]:
     """From Secrets Manager into memory, or from the controller: neither arguments nor log have it."""
-    if not wanted.bind_secret_arn:
+    if not settings.bind_secret_arn:
         return None
     if _asks_aws(node):
-        return _from_aws(wanted.bind_secret_arn)
-    return shared_secret.receive(node, SHARED_PASSWORD, arn=wanted.bind_secret_arn)
+        return _from_aws(settings.bind_secret_arn)
+    return shared_secret.receive(node, SHARED_PASSWORD, arn=settings.bind_secret_arn)
 
 
 def _asks_aws(node: Node) -> bool:
@@ -196,33 +200,33 @@ def _from_aws(arn: str) -> str:
     return password
 
 
-def _configuration(wanted: Settings, password: Optional[str], node: Node) -> str:
+def _configuration(settings: Settings, password: Optional[str], node: Node) -> str:
     users, groups = _own_users(node), _own_groups(node)
     options = {
         "id_provider": "ldap",
         "auth_provider": "ldap",
-        "ldap_uri": wanted.uri,
-        "ldap_search_base": wanted.search_base,
-        "ldap_user_search_base": f"{wanted.search_base}?subtree?{_none_of(users, 'uidNumber', 'gidNumber')}",
-        "ldap_group_search_base": f"{wanted.search_base}?subtree?{_none_of(groups, 'gidNumber')}",
-        "ldap_schema": wanted.ldap_schema,
-        "ldap_id_use_start_tls": str(wanted.uri.startswith("ldap:")).lower(),
+        "ldap_uri": settings.uri,
+        "ldap_search_base": settings.search_base,
+        "ldap_user_search_base": f"{settings.search_base}?subtree?{_none_of(users, 'uidNumber', 'gidNumber')}",
+        "ldap_group_search_base": f"{settings.search_base}?subtree?{_none_of(groups, 'gidNumber')}",
+        "ldap_schema": settings.ldap_schema,
+        "ldap_id_use_start_tls": str(settings.uri.startswith("ldap:")).lower(),
         "ldap_tls_reqcert": "demand",
-        "ldap_tls_cacert": _certificate(wanted),
-        "ldap_default_bind_dn": wanted.bind_dn,
+        "ldap_tls_cacert": _certificate(settings),
+        "ldap_default_bind_dn": settings.bind_dn,
         PASSWORD_KEY: password,
-        "access_provider": _access(wanted),
-        "simple_allow_groups": ", ".join(wanted.allowed_groups),
-        "ldap_access_order": "filter" if wanted.access_filter else None,
-        "ldap_access_filter": wanted.access_filter,
-        "ldap_user_ssh_public_key": wanted.ssh_key_attribute,
+        "access_provider": _access(settings),
+        "simple_allow_groups": ", ".join(settings.allowed_groups),
+        "ldap_access_order": "filter" if settings.access_filter else None,
+        "ldap_access_filter": settings.access_filter,
+        "ldap_user_ssh_public_key": settings.ssh_key_attribute,
         "override_homedir": node.homes / "%u",
         "override_shell": "/bin/bash",
         "min_id": contract.FIRST_USER_ID,
         "cache_credentials": "true",  # who has logged in can again while the server is away
     }
     lines = [f"{name} = {value}" for name, value in options.items() if value]
-    services = "nss, pam, ssh" if wanted.ssh_key_attribute else "nss, pam"
+    services = "nss, pam, ssh" if settings.ssh_key_attribute else "nss, pam"
     sssd = ["[sssd]", f"services = {services}", "domains = ldap"]
     # Or the directory's ubuntu would log in as ours, with the directory's password or key.
     nss = ["[nss]", f"filter_users = {_names(users)}", f"filter_groups = {_names(groups)}"]
@@ -231,8 +235,8 @@ def _configuration(wanted: Settings, password: Optional[str], node: Node) -> str
 
 def _mode() -> int:
     """Return the mode of a file that only SSSD reads: since 2.10 it lets its own group read it, and belongs to root."""
-    kept = CONFIGURATION.is_file() and stat.S_IMODE(CONFIGURATION.stat().st_mode) == FOR_GROUP
-    return FOR_GROUP if kept else 0o600
+    is_group_readable = CONFIGURATION.is_file() and stat.S_IMODE(CONFIGURATION.stat().st_mode) == FOR_GROUP
+    return FOR_GROUP if is_group_readable else 0o600
 
 
 def _own_users(node: Node) -> List[List[str]]:
@@ -263,18 +267,18 @@ def _none_of(rows: List[List[str]], *attributes: str) -> str:
     return f"(!(|{''.join(sorted(terms))}))"
 
 
-def _access(wanted: Settings) -> str:
+def _access(settings: Settings) -> str:
     """Return SSSD's provider; a domain has only one."""
-    if wanted.access_filter:
+    if settings.access_filter:
         return "ldap"
-    return "simple" if wanted.allowed_groups else "permit"
+    return "simple" if settings.allowed_groups else "permit"
 
 
 def _no_second_door() -> Iterator[str]:
     """Debian's package lets systemd start SSSD's parts, too: their sockets fail where sssd.conf lists the services."""
     for socket in SOCKETS:
         if units.answer("is-enabled", socket) == "enabled":
-            shell.run("systemctl", "disable", "--now", socket, timeout_s=60)
+            process.run("systemctl", "disable", "--now", socket, timeout_s=60)
             yield f"disabled {socket}"
 
 
@@ -282,7 +286,7 @@ def _ask_sssd_for_names() -> Iterator[str]:
     """Add sss to nsswitch.conf: the package does it when it is installed, but an image's own file may lack it."""
     lines = NSSWITCH.read_text().splitlines()
     asking = [f"{line} sss" if _lacks_sssd(line) else line for line in lines]
-    if shell.write_file(NSSWITCH, "\n".join(asking) + "\n"):
+    if files.write_file(NSSWITCH, "\n".join(asking) + "\n"):
         yield f"named sss in {NSSWITCH}"
 
 
@@ -296,21 +300,21 @@ def _ask_sssd_at_login() -> Iterator[str]:
     text = "".join(path.read_text() for path in PAM)
     missing = [profile for profile, module in PAM_PROFILES.items() if module not in text]
     if missing:
-        shell.run("pam-auth-update", "--enable", *missing, timeout_s=60)
+        process.run("pam-auth-update", "--enable", *missing, timeout_s=60)
         yield f"enabled {', '.join(missing)} in PAM"
 
 
-def _ask_sssd_for_keys(wanted: Settings) -> Iterator[str]:
+def _ask_sssd_for_keys(settings: Settings) -> Iterator[str]:
     """Let sshd ask SSSD for public keys, after the user's own file."""
     text = f"AuthorizedKeysCommand {KEYS_COMMAND}\nAuthorizedKeysCommandUser nobody\n"
-    changes = list(_keep(SSHD_PART, text if wanted.ssh_key_attribute else ""))
+    changes = list(_keep(SSHD_PART, text if settings.ssh_key_attribute else ""))
     if changes:
-        shell.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
+        process.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
     yield from changes
 
 
 def _verify_sshd() -> None:
-    shown = shell.run("sshd", "-T", timeout_s=30, quiet=True).output.splitlines()
+    shown = process.run("sshd", "-T", timeout_s=30, quiet=True).output.splitlines()
     if f"authorizedkeyscommand {KEYS_COMMAND}" not in shown:
         raise BootstrapError(
             "sshd does not ask SSSD for keys",
@@ -318,16 +322,16 @@ def _verify_sshd() -> None:
         )
 
 
-def _let_become_root(wanted: Settings) -> Iterator[str]:
+def _let_become_root(settings: Settings) -> Iterator[str]:
     """Let members of groups use sudo with their password; sudo itself says first whether it can read the rules."""
-    rules = "".join(f"%{_in_sudoers(group)} ALL=(ALL:ALL) ALL\n" for group in wanted.sudo_groups)
+    rules = "".join(f"%{_in_sudoers(group)} ALL=(ALL:ALL) ALL\n" for group in settings.sudo_groups)
     if rules:
-        if not shell.finds("visudo"):
+        if not process.finds("visudo"):
             raise BootstrapError("this image has no sudo", hint="make an image with it, or leave sudo_groups out")
         candidate = contract.STATE_DIRECTORY / "sudoers.candidate"
-        shell.write_file(candidate, rules, mode=0o440)
+        files.write_file(candidate, rules, mode=0o440)
         try:
-            shell.run("visudo", "--check", "--quiet", f"--file={candidate}", timeout_s=30)
+            process.run("visudo", "--check", "--quiet", f"--file={candidate}", timeout_s=30)
         finally:
             candidate.unlink()
     yield from _keep(SUDOERS, rules, mode=0o440)
@@ -335,17 +339,17 @@ def _let_become_root(wanted: Settings) -> Iterator[str]:
 
 def _in_sudoers(group: str) -> str:
     """Return a group's name as sudoers(5) has it."""
-    return re.sub(r"[^\w.-]", lambda found: f"\\{found[0]}", group)
+    return re.sub(r"[^\w.-]", lambda match: f"\\{match[0]}", group)
 
 
 def _keep(path: Path, text: str, *, mode: int = 0o644) -> Iterator[str]:
     """Write a file; remove it if the text is empty."""
     if text:
-        if shell.write_file(path, text, mode=mode):
+        if files.write_file(path, text, mode=mode):
             yield f"wrote {path}"
     else:
-        yield from shell.remove_files(path)
+        yield from files.remove_files(path)
 
 
 def _is_known(user: str) -> bool:
-    return shell.run("getent", "passwd", user, timeout_s=30, check=False, quiet=True).exit_code == 0
+    return process.run("getent", "passwd", user, timeout_s=30, check=False, quiet=True).exit_code == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host import process, units, waits
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import lnet, lustre_client, mounts, own_folder
@@ -22,12 +22,12 @@ AT_BOOT = "_netdev,x-systemd.automount,x-systemd.mount-timeout=120s"
 FILE_SYSTEMS = Path("/proc/filesystems")
 
 
-class Lustre(Step):
+class LustreStep(Step):
     """The shared file system is mounted, now and after every reboot, and can be written."""
 
     name = "lustre"
-    whose = "clusters with FSx for Lustre"
-    needed = "runs, keys and the training environment are on the file system that it mounts"
+    audience = "clusters with FSx for Lustre"
+    required_because = "runs, keys and the training environment are on the file system that it mounts"
     hint = (
         "is the file system AVAILABLE and in this node's VPC, and does its security group admit TCP 988 and 1018-1023 "
         "from the nodes?"
@@ -44,13 +44,13 @@ class Lustre(Step):
         root, source = node.mount_path, _source(node)
         mount = mounts.wait_for(root) if node.parameters.slurm_by_api else mounts.mounted_at(root)
         if not mount:
-            shell.spread(node.turn_s)  # mounts of 400 hosts at once are known to fail: awsome-distributed-ai #782
+            waits.spread(node.turn_s)  # mounts of 400 hosts at once are known to fail: awsome-distributed-ai #782
             yield from _prepare(node)
             _mount(source, root)
             yield f"mounted {source} on {root}"
         # The kernel shows the server by its address.
         elif not (mount.kind == "lustre" and mount.source.endswith(f":/{node.parameters.fsx_mountname}")):
-            mounts.refuse_other(mount, wanted=source, path=root)
+            mounts.refuse_other(mount, expected=source, path=root)
         if not node.parameters.slurm_by_api:
             yield from _mount_at_boot(node)
         if _is_tuned(node):
@@ -79,9 +79,9 @@ def _prepare(node: Node) -> Iterator[str]:
 
 def _mount(source: str, root: Path) -> None:
     if "lustre" not in FILE_SYSTEMS.read_text().split():
-        shell.run("modprobe", "lustre", timeout_s=60)
+        process.run("modprobe", "lustre", timeout_s=60)
     root.mkdir(parents=True, exist_ok=True)
-    shell.run("mount", "-t", "lustre", "-o", OPTIONS, source, root, timeout_s=120)
+    process.run("mount", "-t", "lustre", "-o", OPTIONS, source, root, timeout_s=120)
 
 
 def _mount_at_boot(node: Node) -> Iterator[str]:

@@ -6,22 +6,22 @@ from typing import Iterator, List
 
 from podwright_bootstrap.aws import metadata
 from podwright_bootstrap.contract import COMPUTE
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import waits
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
 LIMIT_S = 60
 
 
-class Metadata(Step):
+class MetadataStep(Step):
     """The metadata service answers, knows the instance by the service's name for it and has credentials of its role."""
 
     name = "metadata"
-    whose = "compute nodes that fetch the training program"
+    audience = "compute nodes that fetch the training program"
     hint = "has the instance group an execution role, and is the node's metadata service reachable (169.254.169.254)?"
     time_limit_s = 120
-    without = "a check of its credentials: the next step that needs them fails if they are missing"
+    degraded_feature = "a check of its credentials: the next step that needs them fails if they are missing"
 
     def applies(self, node: Node) -> bool:
         """Run where a later step uses S3, unless the metadata service is switched off."""
@@ -33,18 +33,18 @@ class Metadata(Step):
 
     def verify(self, node: Node) -> None:
         """Wait for the role, then compare instance and region; another region would ask another bucket."""
-        shell.wait_until(
+        waits.wait_until(
             lambda: bool(metadata.read("iam/security-credentials/")),
-            what="the instance's metadata to name a role",
+            event="the instance's metadata to name a role",
             limit_s=LIMIT_S,
             hint=self.hint,
         )
         expected = {"instance-id": node.instance_id, "placement/region": node.parameters.region}
         problems: List[str] = []
         for path, value in expected.items():
-            said = metadata.read(path)
-            if value and said and said != value:
-                problems.append(f"{path} is {said} in the metadata, {value} in the service's configuration")
+            reported = metadata.read(path)
+            if value and reported and reported != value:
+                problems.append(f"{path} is {reported} in the metadata, {value} in the service's configuration")
         if problems:
             raise BootstrapError(
                 "; ".join(problems), hint="deploy the cluster stack again; if it stays, ask AWS support"

@@ -14,8 +14,8 @@ from typing import Iterator, List
 from podwright_bootstrap import contract
 from podwright_bootstrap.aws import metadata
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import files, identity, log, process, units
+from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import slurm_conf, take_over
 from podwright_bootstrap.software.metrics_service import USER as METRICS_USER
@@ -23,16 +23,16 @@ from podwright_bootstrap.steps import Step
 
 RULES = contract.STATE_DIRECTORY / "metadata.nft"
 UNIT = "podwright-metadata-access.service"
-ROLE = "iam/security-credentials/"  # below it, the service lists the node's role
+ROLE = "iam/security-credentials/"  # The service lists the node's role below this path.
 AGENTS = (METRICS_USER, "cwagent", "aoc")  # ours, CloudWatch's and AWS's distribution of OpenTelemetry
 TABLE = ("inet", "podwright_metadata")
 
 
-class MetadataAccess(Step):
+class MetadataAccessStep(Step):
     """Only root and the users named for it reach the instance's metadata service; containers do not."""
 
     name = "metadata_access"
-    whose = "all nodes; with nodes.metadata_access.everybody, controllers"
+    audience = "all nodes; with nodes.metadata_access.everybody, controllers"
     hint = f"nft --check --file {RULES} says which line the kernel refuses"
     time_limit_s = 300
 
@@ -45,9 +45,9 @@ class MetadataAccess(Step):
         """Load the rules now and after every reboot; an image without nftables is a warning."""
         nft = shutil.which("nft")
         if not nft:
-            shell.say("warning: every user can read the instance's metadata: this image lacks nft (package nftables)")
+            log.say("warning: every user can read the instance's metadata: this image lacks nft (package nftables)")
             return
-        rules = shell.write_file(RULES, _rules(_allowed(node)))
+        rules = files.write_file(RULES, _rules(_allowed(node)))
         if rules:
             yield f"wrote {RULES}"
         try:
@@ -55,7 +55,7 @@ class MetadataAccess(Step):
         except CommandError as error:
             if _is_asked_for(node):
                 raise
-            shell.say(f"warning: every user can read the instance's metadata: {error}. {self.hint}")
+            log.say(f"warning: every user can read the instance's metadata: {error}. {self.hint}")
 
     def remove(self, node: Node) -> Iterator[str]:
         """Let all users reach the metadata service again."""
@@ -65,7 +65,7 @@ class MetadataAccess(Step):
         """The kernel has the table."""
         if not shutil.which("nft") or not _is_asked_for(node):
             return
-        if shell.run("nft", "list", "table", *TABLE, timeout_s=30, check=False).exit_code:
+        if process.run("nft", "list", "table", *TABLE, timeout_s=30, check=False).exit_code:
             raise CommandError(f"the kernel has no table {' '.join(TABLE)}")
 
 
@@ -85,9 +85,9 @@ def _restrict(nft: str, *, changed: bool) -> Iterator[str]:
 def _let_everybody_in() -> Iterator[str]:
     removed = list(units.remove(UNIT))
     if removed and shutil.which("nft"):
-        shell.run("nft", "delete", "table", *TABLE, timeout_s=30, check=False)
+        process.run("nft", "delete", "table", *TABLE, timeout_s=30, check=False)
     yield from removed
-    yield from shell.remove_files(RULES)
+    yield from files.remove_files(RULES)
 
 
 def _is_asked_for(node: Node) -> bool:
@@ -102,10 +102,10 @@ def _allowed(node: Node) -> List[int]:
     """
     setting = node.parameters.nodes.metadata_access
     usual = () if node.role == CONTROLLER else (contract.JOB_USER,)
-    people = [shell.find_user(name).pw_uid for name in (usual if setting is None else setting.users)]
+    people = [identity.find_user(name).pw_uid for name in (usual if setting is None else setting.users)]
     agents = [entry.pw_uid for entry in pwd.getpwall() if entry.pw_name in AGENTS]
     notifies = node.role == CONTROLLER and take_over.topic(node.parameters)
-    slurm = [shell.find_user(slurm_conf.value("SlurmUser", "root")).pw_uid] if notifies else []
+    slurm = [identity.find_user(slurm_conf.value("SlurmUser", "root")).pw_uid] if notifies else []
     return sorted({0, *agents, *slurm, *people})
 
 

@@ -11,8 +11,8 @@ from typing import Iterator
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
@@ -21,14 +21,14 @@ MODE = 0o644
 DAEMONS = {CONTROLLER: "slurmctld"}
 
 
-class Motd(Step):
+class MotdStep(Step):
     """A login shows the node, the next commands and the logs."""
 
     name = "motd"
-    whose = "clusters that want it"
+    audience = "clusters that want it"
     hint = f"look at {MOTD.parent} and the space left on its disk (df -h)"
     time_limit_s = 60
-    without = "a message at login"
+    degraded_feature = "a message at login"
 
     def applies(self, node: Node) -> bool:
         """Run with nodes.motd."""
@@ -36,12 +36,12 @@ class Motd(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Write it, in a file that is ours alone."""
-        if shell.write_file(MOTD, greeting(node), mode=MODE):
+        if files.write_file(MOTD, greeting(node), mode=MODE):
             yield f"wrote {MOTD}"
 
     def remove(self, node: Node) -> Iterator[str]:
         """Remove the message."""
-        yield from shell.remove_files(MOTD)
+        yield from files.remove_files(MOTD)
 
     def verify(self, node: Node) -> None:
         """Check the message, and that all users can read it."""

@@ -8,23 +8,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, Iterator
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import files, process
+from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import packages
 from podwright_bootstrap.steps import Step
 
 PACKAGES = {"driver": "aws-neuronx-dkms", "tools": "aws-neuronx-tools", "runtime": "aws-neuronx-runtime-lib"}
 KERNEL = Path("/etc/sysctl.d/99-podwright-neuron.conf")
-PORT = "41000"  # of NxD Training's first rank: no other program gets it by chance
+PORT = "41000"  # port of NxD Training's first rank; reserved, so that no other program gets it by chance
 RESERVED, PAGES = "net.ipv4.ip_local_reserved_ports", "vm.nr_hugepages"
 
 
-class Neuron(Step):
+class NeuronStep(Step):
     """Driver, runtime and tools of Neuron are installed, the tools in the requested version."""
 
     name = "neuron"
-    whose = "nodes with Trainium or Inferentia of clusters with nodes.neuron"
+    audience = "nodes with Trainium or Inferentia of clusters with nodes.neuron"
     hint = "apt-cache policy aws-neuronx-tools lists the versions; the image's apt must know AWS's Neuron repository"
     time_limit_s = 1800
 
@@ -34,7 +34,7 @@ class Neuron(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Install the version that is asked for, from the signed repository that the image's apt knows."""
-        version = _wanted(node)
+        version = _tools_version(node)
         if version and _installed(PACKAGES["tools"]) != version:
             package = f"{PACKAGES['tools']}={version}"
             packages.install(package, node=node)
@@ -42,23 +42,23 @@ class Neuron(Step):
         differing = _differing(node)
         if differing:
             text = "".join(f"{name} = {value}\n" for name, value in _kernel(node).items())
-            shell.write_file(KERNEL, text)
-            shell.run("sysctl", "--load", KERNEL, timeout_s=60)
+            files.write_file(KERNEL, text)
+            process.run("sysctl", "--load", KERNEL, timeout_s=60)
             yield f"loaded {KERNEL}"
 
     def remove(self, node: Node) -> Iterator[str]:
         """Remove the kernel's settings; its values stay until a reboot."""
-        yield from shell.remove_files(KERNEL)
+        yield from files.remove_files(KERNEL)
 
     def verify(self, node: Node) -> None:
         """All three are installed, the driver is loaded, the kernel has the values."""
-        missing = [f"{what} ({package})" for what, package in PACKAGES.items() if not _installed(package)]
+        missing = [f"{role} ({package})" for role, package in PACKAGES.items() if not _installed(package)]
         if missing:
             raise CommandError(f"the image lacks Neuron's {', '.join(missing)}")
-        version = _wanted(node)
+        version = _tools_version(node)
         if version and _installed(PACKAGES["tools"]) != version:
             raise CommandError(f"{PACKAGES['tools']} is {_installed(PACKAGES['tools'])}, not {version}")
-        shell.run("modprobe", "neuron", timeout_s=60)  # it was built for the running kernel
+        process.run("modprobe", "neuron", timeout_s=60)  # it was built for the running kernel
         differing = _differing(node)
         if differing:
             values = ", ".join(f"{name} is {value or 'empty'}" for name, value in differing.items())
@@ -87,10 +87,10 @@ def _differing(node: Node) -> Dict[str, str]:
 
 
 def _value(name: str) -> str:
-    return shell.run("sysctl", "-n", name, timeout_s=30, check=False, quiet=True).output.strip()
+    return process.run("sysctl", "-n", name, timeout_s=30, check=False, quiet=True).output.strip()
 
 
-def _wanted(node: Node) -> str:
+def _tools_version(node: Node) -> str:
     neuron = node.parameters.nodes.neuron
     return (neuron.tools_version if neuron else None) or ""
 
@@ -98,6 +98,6 @@ def _wanted(node: Node) -> str:
 def _installed(package: str) -> str:
     """Return the version that dpkg has installed; "" if it is not installed, or only its settings are left."""
     columns = "--showformat=${db:Status-Status} ${Version}"
-    shown = shell.run("dpkg-query", "--show", columns, package, timeout_s=30, check=False, quiet=True)
+    shown = process.run("dpkg-query", "--show", columns, package, timeout_s=30, check=False, quiet=True)
     status, _, version = shown.output.strip().partition(" ")
     return version if shown.exit_code == 0 and status == "installed" else ""

@@ -6,23 +6,23 @@ from typing import Iterator
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import NodeRecord
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
 
-class Record(Step):
+class RecordStep(Step):
     """The node's record has its identity and facts for jobs."""
 
     name = "node_record"
-    needed = "jobs and their prolog read the record that it writes"
+    required_because = "jobs and their prolog read the record that it writes"
     hint = f"look at {contract.STATE_DIRECTORY} and the space left on its disk (df -h)"
     time_limit_s = 300
 
     def apply(self, node: Node) -> Iterator[str]:
         """Write the record."""
-        if shell.write_file(contract.NODE_JSON, record_of(node).to_json()):
+        if files.write_file(contract.NODE_JSON, record_of(node).to_json()):
             yield f"wrote {contract.NODE_JSON}"
 
     def verify(self, node: Node) -> None:

@@ -13,8 +13,8 @@ from typing import Iterator
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.host import network, shell, units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, network, process, units, waits
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import installed_copy, metrics_service, programs
 from podwright_bootstrap.software.metrics_service import ANSWER_LIMIT_S, DATA, TARGETS, USER, get
@@ -33,14 +33,14 @@ SAME_LABELS = [
 EXPORTER, COLLECTORS, AGENT = (f"podwright-{name}" for name in ("node-exporter", "collectors", "prometheus-agent"))
 
 
-class Observability(Step):
+class ObservabilityStep(Step):
     """This node measures itself, answers Prometheus, and sends its metrics to the workspace, if there is one."""
 
     name = "observability"
-    whose = "clusters with metrics"
+    audience = "clusters with metrics"
     hint = f"journalctl -u {EXPORTER} -u {COLLECTORS} -u {AGENT} says more"
     time_limit_s = 1800
-    without = "metrics"
+    degraded_feature = "metrics"
 
     def applies(self, node: Node) -> bool:
         """Run with nodes.observability."""
@@ -55,10 +55,10 @@ class Observability(Step):
         yield from updated
         yield from _service(EXPORTER, "Metrics of this host", _exporter(node), node=node)
         about = "Metrics of accelerators, EFA, Slurm and runs"
-        command, log = _collectors(node), "CAP_SYSLOG" if "kernel_log" in collectors_of(node) else ""
-        yield from _service(COLLECTORS, about, command, node=node, capabilities=log, restart=bool(updated))
+        command, capability = _collectors(node), "CAP_SYSLOG" if "kernel_log" in collectors_of(node) else ""
+        yield from _service(COLLECTORS, about, command, node=node, capabilities=capability, restart=bool(updated))
         if node.parameters.prometheus_remote_write_url:
-            changed = shell.write_file(AGENT_CONFIG, agent_config(node))
+            changed = files.write_file(AGENT_CONFIG, agent_config(node))
             if changed:
                 yield f"wrote {AGENT_CONFIG}"
             yield from _service(AGENT, "Sends metrics to the workspace", _agent(node), node=node, restart=changed)
@@ -69,21 +69,21 @@ class Observability(Step):
 
     def verify(self, node: Node) -> None:
         """Check that the exporter serves our collectors' metrics and the agent is ready; AWS's side is not checked."""
-        shell.wait_until(
+        waits.wait_until(
             lambda: "podwright_collected_timestamp_seconds" in get(_exporter_url(node)),
-            what=f"{_exporter_url(node)} to give our collectors' metrics",
+            event=f"{_exporter_url(node)} to give our collectors' metrics",
             limit_s=ANSWER_LIMIT_S,
             hint=self.hint,
         )
         if node.parameters.prometheus_remote_write_url:
             ready = f"http://127.0.0.1:{AGENT_PORT}/-/ready"
-            what = f"Prometheus's agent to be ready at {ready}"
-            shell.wait_until(lambda: bool(get(ready)), what=what, limit_s=ANSWER_LIMIT_S, hint=self.hint)
+            event = f"Prometheus's agent to be ready at {ready}"
+            waits.wait_until(lambda: bool(get(ready)), event=event, limit_s=ANSWER_LIMIT_S, hint=self.hint)
 
 
 def collectors_of(node: Node) -> list[str]:
     """The collectors that have something to measure on a node."""
-    wanted = {
+    is_measurable = {
         "gpu": node.facts.accelerator == "gpu",
         "kernel_log": node.facts.accelerator == "gpu",
         "neuron": node.facts.accelerator == "neuron",
@@ -91,13 +91,13 @@ def collectors_of(node: Node) -> list[str]:
         "slurm": node.role == CONTROLLER,
         "training": node.role == CONTROLLER and node.has_shared,
     }
-    return [name for name, here in wanted.items() if here]
+    return [name for name, has_data in is_measurable.items() if has_data]
 
 
 def agent_config(node: Node) -> str:
     """Return the agent's targets and destination as JSON, which is valid YAML."""
-    wanted = node.parameters.nodes.observability
-    interval = f"{wanted.interval_s if wanted else 30}s"
+    settings = node.parameters.nodes.observability
+    interval = f"{settings.interval_s if settings else 30}s"
     labels = {"cluster": node.parameters.cluster_name, "instance_group": node.instance_group, "role": node.role}
     target = {"targets": [f"{node.address}:{EXPORTER_PORT}"], "labels": {"instance": node.hostname}}
     dcgm = {
@@ -107,8 +107,12 @@ def agent_config(node: Node) -> str:
     }
     remote = {
         "url": node.parameters.prometheus_remote_write_url,
-        "sigv4": {"region": node.parameters.region},  # with the role's credentials
-        "queue_config": {"max_samples_per_send": 1000, "max_shards": 2, "capacity": 2500},  # of one node
+        "sigv4": {"region": node.parameters.region},  # Requests are signed with the role's credentials.
+        "queue_config": {
+            "max_samples_per_send": 1000,
+            "max_shards": 2,
+            "capacity": 2500,
+        },  # This is enough for one node.
     }
     content = {
         "global": {"scrape_interval": interval, "external_labels": labels},
@@ -124,7 +128,7 @@ def _refuse_foreign(node: Node) -> None:
         return
     if not network.listens(node.address, EXPORTER_PORT):
         return
-    sockets = shell.run("ss", "-Hltnp", f"sport = :{EXPORTER_PORT}", timeout_s=30, check=False, quiet=True).output
+    sockets = process.run("ss", "-Hltnp", f"sport = :{EXPORTER_PORT}", timeout_s=30, check=False, quiet=True).output
     owner = ", ".join(re.findall(r'\("([^"]+)",pid=(\d+)', sockets)[0]) if "pid=" in sockets else "another program"
     raise BootstrapError(
         f"port {EXPORTER_PORT} is taken by {owner}",
@@ -136,7 +140,7 @@ def _folders() -> Iterator[str]:
     for folder in (DATA, _textfiles(), DATA / "agent", TARGETS):
         if not folder.is_dir() or folder.owner() != USER:
             folder.mkdir(parents=True, exist_ok=True)
-            shell.run("chown", f"{USER}:", folder, timeout_s=30, quiet=True)
+            process.run("chown", f"{USER}:", folder, timeout_s=30, quiet=True)
             yield f"made {folder}"
 
 
@@ -149,8 +153,8 @@ def _exporter(node: Node) -> str:
 
 
 def _collectors(node: Node) -> str:
-    wanted = node.parameters.nodes.observability
-    interval = wanted.interval_s if wanted else 30
+    settings = node.parameters.nodes.observability
+    interval = settings.interval_s if settings else 30
     options = f"--interval {interval} --output {_textfiles()}"
     return f"{sys.executable} -m podwright_bootstrap.collectors {options} {' '.join(collectors_of(node))}".rstrip()
 

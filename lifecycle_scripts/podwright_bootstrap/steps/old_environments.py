@@ -29,14 +29,14 @@ WantedBy=timers.target
 """
 
 
-class OldEnvironments(Step):
+class OldEnvironmentsStep(Step):
     """Training environments that were replaced a week ago, and that no job uses, are removed every day."""
 
     name = "old_environments"
-    whose = "controllers of clusters that train"
+    audience = "controllers of clusters that train"
     hint = f"journalctl -u {UNIT} says more"
     time_limit_s = 300
-    without = "the space of training environments that were replaced"
+    degraded_feature = "the space of training environments that were replaced"
 
     def applies(self, node: Node) -> bool:
         """Run on controllers, which ask Slurm for all jobs."""

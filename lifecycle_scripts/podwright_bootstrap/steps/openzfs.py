@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import identity, process
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import mounts
@@ -23,12 +23,12 @@ OPTIONS = "nfsvers=4.1,noatime,nosuid,nodev,nconnect=16,rsize=1048576,wsize=1048
 ROOT_VOLUME = "/fsx"
 
 
-class OpenZfs(Step):
+class OpenZfsStep(Step):
     """The file system for homes is mounted, now and after every reboot, with the job user's home on it."""
 
     name = "openzfs"
-    whose = "clusters with FSx for OpenZFS"
-    needed = "homes are on the file system that it mounts"
+    audience = "clusters with FSx for OpenZFS"
+    required_because = "homes are on the file system that it mounts"
     hint = (
         "is the file system AVAILABLE and in this node's VPC, and does its security group admit TCP 2049 from the "
         "nodes?"
@@ -49,7 +49,7 @@ class OpenZfs(Step):
     def verify(self, node: Node) -> None:
         """A file of this node's own can be written and read, and the job user has a home."""
         mounts.prove_writable(_root(node), _root(node), hostname=node.hostname)
-        home = Path(shell.find_user(contract.JOB_USER).pw_dir)
+        home = Path(identity.find_user(contract.JOB_USER).pw_dir)
         if not home.is_dir():
             raise BootstrapError(f"{contract.JOB_USER} has no home at {home}")
 
@@ -62,7 +62,7 @@ def _by_us(node: Node) -> Iterator[str]:
         _mount(source, root)
         yield f"mounted {source} on {root}"
     elif not (mount.kind.startswith("nfs") and mount.source == source):
-        mounts.refuse_other(mount, wanted=source, path=root)
+        mounts.refuse_other(mount, expected=source, path=root)
     if mounts.enter_in_fstab(f"{source} {root} nfs {OPTIONS},_netdev 0 0", root):
         yield f"entered {root} in {mounts.FSTAB}"
 
@@ -73,8 +73,8 @@ def _by_api(node: Node) -> Iterator[str]:
     mount = mounts.wait_for(root)
     name = node.parameters.fsx_openzfs_dns_name
     if not (mount.kind.startswith("nfs") and mount.source.startswith(f"{name}:")):
-        mounts.refuse_other(mount, wanted=_source(node), path=root)
-    user = shell.find_user(contract.JOB_USER)
+        mounts.refuse_other(mount, expected=_source(node), path=root)
+    user = identity.find_user(contract.JOB_USER)
     home = Path(user.pw_dir)
     if root in home.parents and make_home(home, user.pw_uid):
         yield f"made {home}"
@@ -82,22 +82,22 @@ def _by_api(node: Node) -> Iterator[str]:
 
 def _bring_home(source: str, root: Path) -> Iterator[str]:
     """Copy the image's home of the job user to the file system, unless another node has: the mount would hide it."""
-    home = Path(shell.find_user(contract.JOB_USER).pw_dir)
+    home = Path(identity.find_user(contract.JOB_USER).pw_dir)
     if root not in home.parents or not home.is_dir():
         return
     with tempfile.TemporaryDirectory(prefix="homes-") as folder:
-        there = Path(folder)
-        _mount(source, there)
+        mount_path = Path(folder)
+        _mount(source, mount_path)
         try:
-            if copy_once(home, there / home.relative_to(root)):
+            if copy_once(home, mount_path / home.relative_to(root)):
                 yield f"copied {home} to {source}"
         finally:
-            shell.run("umount", there, timeout_s=60)
+            process.run("umount", mount_path, timeout_s=60)
 
 
 def _mount(source: str, path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
-    shell.run("mount", "-t", "nfs", "-o", OPTIONS, source, path, timeout_s=120)
+    process.run("mount", "-t", "nfs", "-o", OPTIONS, source, path, timeout_s=120)
 
 
 def _root(node: Node) -> Path:

@@ -14,19 +14,19 @@ from typing import Iterator, List
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, process
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import packages, slurm_source
 from podwright_bootstrap.steps import Step
 
 PAM_SSHD = Path("/etc/pam.d/sshd")
 MODULE = "pam_slurm_adopt.so"
-PACKAGE = "libpam-slurm-adopt"  # of Debian and Ubuntu
+PACKAGE = "libpam-slurm-adopt"  # the package on Debian and Ubuntu
 # Where PAM's modules are on Ubuntu and Debian, and where Slurm's own build puts it.
 MODULE_FOLDERS = ("lib/security", "usr/lib/security", "usr/lib/*/security", "opt/slurm/lib*/security")
-SOURCES = ("pam_slurm_adopt.c", "helper.c")  # below contribs/pam_slurm_adopt
-LIBRARY = "lib*/libslurm.so"  # of the image's Slurm
+SOURCES = ("pam_slurm_adopt.c", "helper.c")  # files in contribs/pam_slurm_adopt
+LIBRARY = "lib*/libslurm.so"  # the library of the image's Slurm
 COMPILER, PAM_HEADER = "gcc", Path("/usr/include/security/pam_modules.h")
 BUILD_PACKAGES = ("gcc", "libc6-dev", "libpam0g-dev")
 # The image's library knows how to authenticate, and no Makefile is used.
@@ -42,14 +42,14 @@ TAKES_AWAY = re.compile(r"^-?session\s.*\bpam_systemd\.so\b", re.MULTILINE)
 INCLUDES = re.compile(r"^(?:@include|session\s+(?:include|substack))\s+(?P<name>[\w-]+)\s*$")
 
 
-class PamSlurmAdopt(Step):
+class PamSlurmAdoptStep(Step):
     """On compute nodes sshd admits users with a job there, root and administrators; a session belongs to the job."""
 
     name = "pam_slurm_adopt"
-    whose = "compute nodes of clusters that ask for it"
+    audience = "compute nodes of clusters that ask for it"
     hint = f"look at {PAM_SSHD} and /var/log/auth.log"
     time_limit_s = 1800
-    without = "a rule for logins: users without a job may log in to this node"
+    degraded_feature = "a rule for logins: users without a job may log in to this node"
 
     def applies(self, node: Node) -> bool:
         """Run on compute nodes: login nodes run no jobs."""
@@ -64,25 +64,25 @@ class PamSlurmAdopt(Step):
     def remove(self, node: Node) -> Iterator[str]:
         """Take our lines out of sshd's rules first: without the list no user would be an administrator."""
         if OURS in _rules():
-            shell.write_file(PAM_SSHD, _text(_others()))
+            files.write_file(PAM_SSHD, _text(_others()))
             yield f"took our lines out of {PAM_SSHD}"
-        yield from shell.remove_files(contract.LOGIN_ADMINS)
+        yield from files.remove_files(contract.LOGIN_ADMINS)
 
     def verify(self, node: Node) -> None:
         """Check that sshd uses PAM."""
-        if "usepam yes" not in shell.run("sshd", "-T", timeout_s=30, quiet=True).output:
+        if "usepam yes" not in process.run("sshd", "-T", timeout_s=30, quiet=True).output:
             raise BootstrapError("sshd does not ask PAM", hint="write `UsePAM yes` in /etc/ssh/sshd_config")
 
 
 def _install(node: Node) -> Iterator[str]:
     """Install the distribution's module if Slurm is the distribution's too, in the same version; else build it."""
     slurmd = (contract.SLURM_ROOT / "sbin" / "slurmd").resolve()
-    owner = shell.run("dpkg-query", "--search", slurmd, timeout_s=60, check=False, quiet=True)
+    owner = process.run("dpkg-query", "--search", slurmd, timeout_s=60, check=False, quiet=True)
     if owner.exit_code:
         yield from _build(node)
         return
     package = owner.output.split(":")[0]
-    version = shell.run("dpkg-query", "--show", "--showformat=${Version}", package, timeout_s=60, quiet=True).output
+    version = process.run("dpkg-query", "--show", "--showformat=${Version}", package, timeout_s=60, quiet=True).output
     packages.install(f"{PACKAGE}={version.strip()}", node=node)
     if not _module():
         raise BootstrapError(f"{PACKAGE} {version.strip()} has no {MODULE}", hint="look at `dpkg --listfiles` of it")
@@ -103,22 +103,24 @@ def _build(node: Node) -> Iterator[str]:
         packages.install(*BUILD_PACKAGES, node=node)
         yield f"installed {', '.join(BUILD_PACKAGES)}"
     module = library.parent / "security" / MODULE
-    shell.write_file(module, _compiled(archive, library))
+    files.write_file(module, _compiled(archive, library))
     yield f"built {module}"
 
 
 def _compiled(archive: Path, library: Path) -> bytes:
     """Return the module, which finds each of its symbols in the library."""
     with tempfile.TemporaryDirectory() as folder:
-        shell.run("tar", "-xf", archive, "-C", folder, "--strip-components=1", timeout_s=60)
-        here = ("env", f"--chdir={folder}")
+        process.run("tar", "-xf", archive, "-C", folder, "--strip-components=1", timeout_s=60)
+        in_folder = ("env", f"--chdir={folder}")
         prefix = f"--prefix={contract.SLURM_ROOT}"
-        shell.run(*here, "./configure", prefix, *CONFIGURE, timeout_s=CONFIGURE_LIMIT_S, quiet=True)  # for config.h
+        process.run(
+            *in_folder, "./configure", prefix, *CONFIGURE, timeout_s=CONFIGURE_LIMIT_S, quiet=True
+        )  # This makes config.h.
         sources = [f"contribs/pam_slurm_adopt/{name}" for name in SOURCES]
         options = ("-shared", "-fPIC", "-O2", "-DHAVE_CONFIG_H", "-I.", f"-Wl,-rpath,{library.parent}")
-        shell.run(*here, COMPILER, *options, *sources, "-o", MODULE, library, "-lpam", timeout_s=COMPILE_LIMIT_S)
+        process.run(*in_folder, COMPILER, *options, *sources, "-o", MODULE, library, "-lpam", timeout_s=COMPILE_LIMIT_S)
         built = Path(folder) / MODULE
-        shell.run(sys.executable, "-I", "-c", LOADS, built, timeout_s=60)
+        process.run(sys.executable, "-I", "-c", LOADS, built, timeout_s=60)
         return built.read_bytes()
 
 
@@ -126,14 +128,14 @@ def _restrict(node: Node) -> Iterator[str]:
     module = _module()
     settings = node.parameters.nodes.pam_slurm_adopt
     admins = settings.admins if settings else ()
-    if shell.write_file(contract.LOGIN_ADMINS, "".join(f"{name}\n" for name in admins), mode=0o600):
+    if files.write_file(contract.LOGIN_ADMINS, "".join(f"{name}\n" for name in admins), mode=0o600):
         yield f"wrote {contract.LOGIN_ADMINS}"
-    ours = [
+    our_lines = [
         f"account sufficient pam_listfile.so item=user sense=allow onerr=fail file={contract.LOGIN_ADMINS} {OURS}",
         f"account required {module} {OPTIONS} {OURS}",  # the last: it may only be asked about who may log in otherwise
     ]
-    lines = [kept for line in _others() for kept in _without_systemd(line)]
-    if shell.write_file(PAM_SSHD, _text([*lines, *ours])):
+    lines = [image_line for line in _others() for image_line in _without_systemd(line)]
+    if files.write_file(PAM_SSHD, _text([*lines, *our_lines])):
         yield f"wrote {PAM_SSHD}"
 
 
@@ -156,9 +158,9 @@ def _without_systemd(line: str) -> Iterator[str]:
         yield line
         return
     yield f"{INSTEAD}{line}"
-    for other in text.splitlines():
-        if re.match(r"-?session\s", other) and not TAKES_AWAY.match(other):
-            yield f"{other.split('#')[0].rstrip()} {OURS}"
+    for included_line in text.splitlines():
+        if re.match(r"-?session\s", included_line) and not TAKES_AWAY.match(included_line):
+            yield f"{included_line.split('#')[0].rstrip()} {OURS}"
 
 
 def _text(lines: List[str]) -> str:
@@ -167,5 +169,5 @@ def _text(lines: List[str]) -> str:
 
 def _module() -> Path | None:
     """Return the module, which fits one version of Slurm alone."""
-    found = (path for folder in MODULE_FOLDERS for path in Path("/").glob(f"{folder}/{MODULE}"))
-    return next(found, None)
+    paths = (path for folder in MODULE_FOLDERS for path in Path("/").glob(f"{folder}/{MODULE}"))
+    return next(paths, None)

@@ -8,8 +8,8 @@ from typing import Iterator
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ProvisioningParameters
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
@@ -29,18 +29,18 @@ def source() -> Path:
     )
 
 
-class Parameters(Step):
+class ParametersStep(Step):
     """The provisioning parameters lie in the service's configuration folder."""
 
     name = "parameters"
-    needed = "Slurm's programs and later boots go by the file that it installs"
+    required_because = "Slurm's programs and later boots go by the file that it installs"
     hint = f"look at {contract.PROVISIONING_PARAMETERS.parent} and the space left on its disk (df -h)"
     time_limit_s = 300
 
     def apply(self, node: Node) -> Iterator[str]:
         """Copy the file."""
         installed = _installed(node)
-        if shell.write_file(installed, source().read_bytes()):
+        if files.write_file(installed, source().read_bytes()):
             yield f"wrote {installed}"
 
     def verify(self, node: Node) -> None:

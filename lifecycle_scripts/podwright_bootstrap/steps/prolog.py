@@ -12,8 +12,8 @@ from typing import Dict, Iterator
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import files, process
+from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import epilog, prolog
 from podwright_bootstrap.slurm.own_part import PROGRAMS
@@ -28,11 +28,11 @@ LIMITS_S = {"prolog": 120, "epilog": 360}
 ENDS = {"prolog": "", "epilog": " || true"}  # an epilog that fails drains the node, also one that takes too long
 
 
-class Prolog(Step):
+class PrologStep(Step):
     """Slurm checks a node before each job, drains it if it is faulty, and removes leftovers of jobs."""
 
     name = "prolog"
-    whose = "compute nodes of clusters with nodes.prolog or nodes.containers.enroot"
+    audience = "compute nodes of clusters with nodes.prolog or nodes.containers.enroot"
     hint = f"look at {PROGRAMS['prolog'].parent} on the node"
     time_limit_s = 900
 
@@ -46,29 +46,29 @@ class Prolog(Step):
 
     def remove(self, node: Node) -> Iterator[str]:
         """Remove the programs; slurm.conf names them by patterns."""
-        ours = [path for path in ALLOWED if path.exists() and path.read_text() == NOBODY_ELSE]
-        yield from shell.remove_files(*PROGRAMS.values(), *ours)
+        our_files = [path for path in ALLOWED if path.exists() and path.read_text() == NOBODY_ELSE]
+        yield from files.remove_files(*PROGRAMS.values(), *our_files)
 
     def verify(self, node: Node) -> None:
         """The node passes its own check."""
         if _wanted_programs(node)["prolog"]:
-            asked = shell.run(PROGRAMS["prolog"], "--only-check", timeout_s=LIMITS_S["prolog"], check=False)
-            if asked.exit_code:
-                last = (asked.lines or ["it printed nothing"])[-1]
-                raise CommandError(f"this node would fail its own prolog: {last}")
+            outcome = process.run(PROGRAMS["prolog"], "--only-check", timeout_s=LIMITS_S["prolog"], check=False)
+            if outcome.exit_code:
+                last_line = (outcome.lines or ["it printed nothing"])[-1]
+                raise CommandError(f"this node would fail its own prolog: {last_line}")
 
 
 def _install(node: Node) -> Iterator[str]:
     yield from installed_copy.install()
-    for name, wanted in _wanted_programs(node).items():
+    for name, is_enabled in _wanted_programs(node).items():
         program = PROGRAMS[name]
-        if wanted and shell.write_file(program, _program(name), mode=0o755):
+        if is_enabled and files.write_file(program, _program(name), mode=0o755):
             yield f"wrote {program}"
-        elif not wanted:
-            yield from shell.remove_files(program)
+        elif not is_enabled:
+            yield from files.remove_files(program)
     if node.parameters.nodes.prolog and node.parameters.nodes.prolog.clean:
         for path in ALLOWED:
-            if not path.exists() and shell.write_file(path, NOBODY_ELSE, mode=0o644):
+            if not path.exists() and files.write_file(path, NOBODY_ELSE, mode=0o644):
                 yield f"wrote {path}"
 
 

@@ -32,14 +32,14 @@ WantedBy=timers.target
 """
 
 
-class Remediation(Step):
+class RemediationStep(Step):
     """Compute nodes report faults, and the controller lets HyperPod reboot or replace some."""
 
     name = "remediation"
-    whose = "controllers and compute nodes of clusters with nodes.remediation"
+    audience = "controllers and compute nodes of clusters with nodes.remediation"
     hint = f"journalctl -u {UNIT} says more"
     time_limit_s = 300
-    without = "reports of faults that need a reboot or another instance"
+    degraded_feature = "reports of faults that need a reboot or another instance"
 
     def applies(self, node: Node) -> bool:
         """Run with nodes.remediation."""
@@ -47,13 +47,13 @@ class Remediation(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Install the role's timer."""
-        wanted = node.parameters.nodes.remediation
-        if wanted is None:
+        settings = node.parameters.nodes.remediation
+        if settings is None:
             return
         yield from installed_copy.install()
         module = MODULES[node.role]
         service = SERVICE.format(package=installed_copy.FOLDER, slurm=SLURM_ROOT, python=sys.executable, module=module)
-        yield from units.run_by_timer(UNIT, service=service, timer=TIMER.format(minutes=wanted.interval_minutes))
+        yield from units.run_by_timer(UNIT, service=service, timer=TIMER.format(minutes=settings.interval_minutes))
 
     def remove(self, node: Node) -> Iterator[str]:
         """Remove the timer."""

@@ -30,14 +30,14 @@ WantedBy=timers.target
 """
 
 
-class RunningJobs(Step):
+class RunningJobsStep(Step):
     """A timer publishes the number of running jobs."""
 
     name = "running_jobs"
-    whose = "controllers of clusters with an idle notice"
+    audience = "controllers of clusters with an idle notice"
     hint = f"journalctl -u {UNIT} says more"
     time_limit_s = 300
-    without = "the notice about an idle cluster"
+    degraded_feature = "the notice about an idle cluster"
 
     def applies(self, node: Node) -> bool:
         """Run on controllers, with notices.idle_hours."""

@@ -7,20 +7,20 @@ import stat
 from typing import Iterator
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import identity
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import own_folder
 
-OF_EVERYBODY = 0o1777  # as /tmp: each removes only what is theirs
+OF_EVERYBODY = 0o1777  # Like in /tmp, users remove only their own files.
 
 
-class Runs(Step):
+class RunsStep(Step):
     """The job user has a folder for runs on the shared file system; other people may use it too, where there are."""
 
     name = "runs"
-    whose = "clusters with a shared file system"
+    audience = "clusters with a shared file system"
     hint = "is the shared file system writable, and has it space left (lfs df -h)?"
     time_limit_s = 300
 
@@ -30,7 +30,7 @@ class Runs(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Make the folder; any host may be first."""
-        folder, user = node.shared(contract.RUNS_DIRECTORY), shell.find_user(contract.JOB_USER)
+        folder, user = node.shared(contract.RUNS_DIRECTORY), identity.find_user(contract.JOB_USER)
         people = node.parameters.nodes.users or node.parameters.nodes.ldap
         if not os.path.lexists(folder):
             folder.mkdir(exist_ok=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap.features import S3Mount
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import files, log, process, units
+from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import packages, programs
 from podwright_bootstrap.steps import Step
@@ -20,7 +20,7 @@ from podwright_bootstrap.storage import mounts
 
 PROGRAM = "mount-s3"
 LIBRARY = "libfuse2"  # the program is linked with it
-SOURCE = "mountpoint-s3"  # as findmnt shows what it mounted
+SOURCE = "mountpoint-s3"  # findmnt shows this source
 UNIT_PREFIX = "podwright-s3-"
 UNIT = """\
 [Unit]
@@ -41,11 +41,11 @@ WantedBy=multi-user.target
 """
 
 
-class S3Mounts(Step):
+class S3MountsStep(Step):
     """Each bucket in cluster.yaml is a folder, now and after every reboot, and can be read or written as it says."""
 
     name = "s3_mounts"
-    whose = "clusters with buckets as folders"
+    audience = "clusters with buckets as folders"
     hint = (
         "may the nodes' role use the bucket (a created role may after the foundation is deployed again), and its KMS "
         "key if it has one? journalctl -u 'podwright-s3-*' says more"
@@ -68,17 +68,17 @@ class S3Mounts(Step):
             yield f"installed {LIBRARY}"
         for mount in node.parameters.nodes.s3_mounts:
             path, uri = Path(mount.path), f"s3://{mount.bucket}/{mount.prefix}"
-            found = mounts.mounted_at(path)
-            if found and found.source != SOURCE:
-                mounts.refuse_other(found, wanted=uri, path=path)
+            mounted = mounts.mounted_at(path)
+            if mounted and mounted.source != SOURCE:
+                mounts.refuse_other(mounted, expected=uri, path=path)
             if not path.is_dir():
                 path.mkdir(parents=True)
                 yield f"made {path}"
             unit = _unit_name(path)
-            changed = shell.write_file(units.FOLDER / unit, _unit(mount, program))
+            changed = files.write_file(units.FOLDER / unit, _unit(mount, program))
             if changed:
                 yield f"wrote {unit}"
-            yield from units.keep_on(unit, restart=changed or found is None)
+            yield from units.keep_on(unit, restart=changed or mounted is None)
         _tell_of_removed(node)
 
     def remove(self, node: Node) -> Iterator[str]:
@@ -90,19 +90,21 @@ class S3Mounts(Step):
         """Check that each is mounted and answers, and that writable ones take a file of this node's own."""
         for mount in node.parameters.nodes.s3_mounts:
             path = Path(mount.path)
-            found = mounts.mounted_at(path)
-            if not found or found.source != SOURCE:
+            mounted = mounts.mounted_at(path)
+            if not mounted or mounted.source != SOURCE:
                 raise CommandError(f"s3://{mount.bucket}/{mount.prefix} is not mounted on {path}", hint=self.hint)
             if mount.read_only:
                 # One name: a bucket may have millions.
-                shell.run("find", path, "-mindepth", "1", "-maxdepth", "1", "-print", "-quit", timeout_s=60, quiet=True)
+                process.run(
+                    "find", path, "-mindepth", "1", "-maxdepth", "1", "-print", "-quit", timeout_s=60, quiet=True
+                )
             else:
                 mounts.prove_writable(path, path, hostname=node.hostname)
 
 
 def _starts(program: str) -> bool:
     """Return whether its libraries are installed; raise ``CommandError`` if it does not start for another reason."""
-    outcome = shell.run(program, "--version", timeout_s=60, check=False, quiet=True)
+    outcome = process.run(program, "--version", timeout_s=60, check=False, quiet=True)
     if outcome.exit_code and "libfuse" not in outcome.errors:
         raise CommandError(f"{program} does not start (exit {outcome.exit_code}): {outcome.summary}")
     return not outcome.exit_code
@@ -133,8 +135,8 @@ def _unit(mount: S3Mount, program: str) -> str:
 
 def _tell_of_removed(node: Node) -> None:
     """Leave a mount that is no longer in cluster.yaml: a job may be reading, so an administrator decides."""
-    wanted = {_unit_name(Path(mount.path)) for mount in node.parameters.nodes.s3_mounts}
+    unit_names = {_unit_name(Path(mount.path)) for mount in node.parameters.nodes.s3_mounts}
     for unit in sorted(units.FOLDER.glob(f"{UNIT_PREFIX}*.service")):
-        if unit.name not in wanted:
+        if unit.name not in unit_names:
             end = f"systemctl disable --now '{unit.name}'"
-            shell.say(f"{unit.name} is no longer in cluster.yaml and stays; {end} ends it")
+            log.say(f"{unit.name} is no longer in cluster.yaml and stays; {end} ends it")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Iterator, List
 
 from podwright_bootstrap.contract import COMPUTE
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import log, process
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm.job import JOBS_DIRECTORY, PARENT_MODE
 from podwright_bootstrap.software import after_reboot
@@ -19,7 +19,7 @@ from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import disks, mounts, own_folder
 from podwright_bootstrap.storage.local_disk import instance_store
 
-LABEL = "podwright-nvme"  # of the file system, at most 16 letters: a later boot finds it by this
+LABEL = "podwright-nvme"  # A later boot finds the file system by this label, which may have 16 letters.
 VOLUME_GROUP, VOLUME = "podwright", "scratch"
 STRIPED = Path("/dev") / VOLUME_GROUP / VOLUME
 # Without its disk the node boots all the same: nofail.
@@ -27,11 +27,11 @@ OPTIONS = "noatime,nofail,x-systemd.device-timeout=30s"
 EVERYBODY = 0o1777
 
 
-class Scratch(Step):
+class ScratchStep(Step):
     """The instance's own NVMe disks are one folder that all users may write."""
 
     name = "scratch"
-    whose = "compute nodes with NVMe disks of clusters with nodes.scratch"
+    audience = "compute nodes with NVMe disks of clusters with nodes.scratch"
     hint = "lsblk --fs and wipefs --no-act DISK show what the disks hold; disks with data are never formatted"
     time_limit_s = 900
 
@@ -42,9 +42,9 @@ class Scratch(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Use the disks that the image has mounted, else make a file system of the free disks."""
         root = _root(node)
-        own = instance_store()
-        if own:
-            yield from _link(root, own / "scratch")
+        store = instance_store()
+        if store:
+            yield from _link(root, store / "scratch")
         else:
             yield from _mount(root, node)
         if root.stat().st_mode & 0o7777 != EVERYBODY:
@@ -88,14 +88,14 @@ def _mount(root: Path, node: Node) -> Iterator[str]:
     mount = mounts.mounted_at(root)
     device = disks.labelled(LABEL, [STRIPED, *disks.instance_storage()])
     if mount and not (device and os.path.realpath(mount.source) == os.path.realpath(device)):
-        mounts.refuse_other(mount, wanted=f"the file system {LABEL}", path=root)
+        mounts.refuse_other(mount, expected=f"the file system {LABEL}", path=root)
     if not device:
         device = _volume(_free(node))
-        shell.run("mkfs.ext4", "-q", "-L", LABEL, "-m", "0", "-E", "nodiscard", device, timeout_s=600)
+        process.run("mkfs.ext4", "-q", "-L", LABEL, "-m", "0", "-E", "nodiscard", device, timeout_s=600)
         yield f"made a file system on {device}"
     if not mount:
         root.mkdir(parents=True, exist_ok=True)
-        shell.run("mount", "-t", "ext4", "-o", OPTIONS, device, root, timeout_s=120)
+        process.run("mount", "-t", "ext4", "-o", OPTIONS, device, root, timeout_s=120)
         yield f"mounted {device} on {root}"
     if mounts.enter_in_fstab(f"LABEL={LABEL} {root} ext4 {OPTIONS} 0 0", root):
         yield f"entered {root} in {mounts.FSTAB}"
@@ -103,17 +103,17 @@ def _mount(root: Path, node: Node) -> Iterator[str]:
 
 def _free(node: Node) -> List[Path]:
     """The disks that may be taken."""
-    found = disks.instance_storage()
-    if len(found) < node.facts.nvme_disks:
-        names = ", ".join(map(str, found)) or "none"
+    instance_disks = disks.instance_storage()
+    if len(instance_disks) < node.facts.nvme_disks:
+        names = ", ".join(map(str, instance_disks)) or "none"
         raise CommandError(f"{node.instance_type} has {node.facts.nvme_disks} NVMe disks; lsblk lists {names}")
-    taken = {disk: why for disk in found for why in [disks.why_taken(disk)] if why}
-    for disk, why in taken.items():
-        shell.say(f"{disk} is left alone: {why}")
-    free = [disk for disk in found if disk not in taken]
+    reason_by_disk = {disk: why for disk in instance_disks for why in [disks.why_taken(disk)] if why}
+    for disk, why in reason_by_disk.items():
+        log.say(f"{disk} is left alone: {why}")
+    free = [disk for disk in instance_disks if disk not in reason_by_disk]
     if not free:
-        reasons = "; ".join(f"{disk}: {why}" for disk, why in taken.items())
-        raise BootstrapError(f"none of the {len(found)} NVMe disks is free: {reasons}")
+        reasons = "; ".join(f"{disk}: {why}" for disk, why in reason_by_disk.items())
+        raise BootstrapError(f"none of the {len(instance_disks)} NVMe disks is free: {reasons}")
     return free
 
 
@@ -121,7 +121,7 @@ def _volume(free: List[Path]) -> Path:
     """One disk as it is, several striped, as AWS's images do it."""
     if len(free) == 1:
         return free[0]
-    shell.run("vgcreate", VOLUME_GROUP, *free, timeout_s=120)
+    process.run("vgcreate", VOLUME_GROUP, *free, timeout_s=120)
     striped = ("--type", "striped", "--stripes", str(len(free)), "--extents", "100%FREE", "--name", VOLUME)
-    shell.run("lvcreate", "--yes", *striped, VOLUME_GROUP, timeout_s=120)
+    process.run("lvcreate", "--yes", *striped, VOLUME_GROUP, timeout_s=120)
     return STRIPED

@@ -9,8 +9,8 @@ from typing import Iterator
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN
-from podwright_bootstrap.host import network, shell, units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, log, network, process, units, waits
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import gres, nodes, primary, sackd, slurm_conf, slurmctld
 from podwright_bootstrap.steps import Step
@@ -36,11 +36,11 @@ CONTROLLER_LIMIT_S = 900
 DAEMON_LIMIT_S = 120
 
 
-class Slurm(Step):
+class SlurmStep(Step):
     """The daemon of the node's role runs now and after a reboot, the other one never, and the controller answers."""
 
     name = "slurm"
-    needed = "a node without Slurm takes no jobs"
+    required_because = "a node without Slurm takes no jobs"
     hint = "systemctl status slurmctld slurmd, /var/log/slurm/ and journalctl -u slurmd say more"
     time_limit_s = 1800
     attempts = 3  # a daemon that did not start may start when munge does
@@ -60,9 +60,9 @@ class Slurm(Step):
         """The daemon is active, the controller answers and knows this node."""
         daemon = _daemon(node)
         if daemon:
-            shell.run("systemctl", "is-active", daemon, timeout_s=30)
-        what = "slurmctld to answer scontrol ping"
-        shell.wait_until(slurmctld.answers, what=what, limit_s=_daemon_limit_s(node), every_s=node.poll_s)
+            process.run("systemctl", "is-active", daemon, timeout_s=30)
+        event = "slurmctld to answer scontrol ping"
+        waits.wait_until(slurmctld.answers, event=event, limit_s=_daemon_limit_s(node), every_s=node.poll_s)
         if daemon == "slurmd":
             _hear_from(node)
             gres.check_count(node)
@@ -99,9 +99,9 @@ def _by_api(node: Node) -> Iterator[str]:
 def _client(node: Node) -> Iterator[str]:
     """Compute and login nodes get their configuration from the controllers."""
     yield from units.keep_off("slurmctld")
-    shell.wait_until(
+    waits.wait_until(
         lambda: any(network.listens(address, CONTROLLER_PORT) for address in node.controllers),
-        what=f"slurmctld on {', '.join(node.controllers) or 'no controller'}, port {CONTROLLER_PORT}",
+        event=f"slurmctld on {', '.join(node.controllers) or 'no controller'}, port {CONTROLLER_PORT}",
         limit_s=CONTROLLER_LIMIT_S,
         every_s=node.poll_s,
         hint="look at the controller's provisioning log; does the security group admit all traffic within itself?",
@@ -121,7 +121,7 @@ def _login(node: Node, *, restart: bool) -> Iterator[str]:
             yield from units.keep_on("slurmd", restart=restart)
             yield from _drain(node)
         except BootstrapError as error:
-            shell.say(f"{error}: taking {node.hostname} for a login node that Slurm does not know")
+            log.say(f"{error}: taking {node.hostname} for a login node that Slurm does not know")
         else:
             return
     yield from sackd.keep_on(node.controllers)
@@ -133,7 +133,7 @@ def _configure(node: Node) -> Iterator[str]:
     drop_in = units.FOLDER / "slurmd.service.d" / "podwright.conf"
     settings = f"[Service]\nEnvironmentFile={SLURMD_ENVIRONMENT}\nExecStartPre={OWN_SPOOL}\n"
     for path, text in ((SLURMD_ENVIRONMENT, options), (drop_in, settings)):
-        if shell.write_file(path, text):
+        if files.write_file(path, text):
             yield f"wrote {path}"
 
 
@@ -148,8 +148,10 @@ def _drain(node: Node) -> Iterator[str]:
 
 def _hear_from(node: Node) -> None:
     """Wait until slurmctld knows the node; all nodes ask the same slurmctld."""
-    what, limit_s = f"slurmctld to hear from {node.hostname}", _daemon_limit_s(node)
-    shell.wait_until(lambda: _responds(node.hostname), what=what, limit_s=limit_s, every_s=node.poll_s, hint=Slurm.hint)
+    event, limit_s = f"slurmctld to hear from {node.hostname}", _daemon_limit_s(node)
+    waits.wait_until(
+        lambda: _responds(node.hostname), event=event, limit_s=limit_s, every_s=node.poll_s, hint=SlurmStep.hint
+    )
 
 
 def _daemon_limit_s(node: Node) -> float:

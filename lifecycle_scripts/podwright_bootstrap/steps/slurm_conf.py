@@ -11,7 +11,7 @@ from typing import Iterator
 
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import own_part, slurm_conf, slurmctld
 from podwright_bootstrap.slurm.slurm_conf import SLURM_CONF
@@ -44,11 +44,11 @@ WantedBy=timers.target
 """
 
 
-class SlurmConf(Step):
+class SlurmConfStep(Step):
     """Slurm has our settings beside the service's, also after the service has rewritten slurm.conf."""
 
     name = "slurm_conf"
-    whose = "controllers"
+    audience = "controllers"
     hint = f"look at {SLURM_CONF} and {own_part.OWN_PART}; journalctl -u {WATCH} shows restored lines"
     time_limit_s = 900
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import files, process
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
@@ -32,19 +32,19 @@ ROTATION = """/var/log/slurm/*.log {
 """
 
 
-class SlurmLogs(Step):
+class SlurmLogsStep(Step):
     """Logs of Slurm's daemons are rotated before they fill the root volume."""
 
     name = "slurm_logs"
     hint = f"`logrotate --debug {LOGROTATE_CONF}` shows the problem"
     time_limit_s = 120
-    without = "rotated logs of Slurm: watch the root volume"
+    degraded_feature = "rotated logs of Slurm: watch the root volume"
 
     def apply(self, node: Node) -> Iterator[str]:
         """Configure logrotate, which its own timer runs every day."""
-        if shell.write_file(LOGROTATE_CONF, ROTATION):
+        if files.write_file(LOGROTATE_CONF, ROTATION):
             yield f"wrote {LOGROTATE_CONF}"
 
     def verify(self, node: Node) -> None:
         """Check that logrotate accepts the file."""
-        shell.run("logrotate", "--debug", LOGROTATE_CONF, timeout_s=60, quiet=True)
+        process.run("logrotate", "--debug", LOGROTATE_CONF, timeout_s=60, quiet=True)

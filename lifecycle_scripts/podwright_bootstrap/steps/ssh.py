@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Iterator, List
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import regular_file, shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, identity, log, process, regular_file
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
@@ -31,11 +31,11 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 THE_DISKS = {*FULL, errno.EROFS, errno.EIO}  # faults; others are of the user's own making
 
 
-class Ssh(Step):
+class SshStep(Step):
     """The job user can log in from each node to each other one, and every host key is checked."""
 
     name = "ssh"
-    whose = "clusters with a shared file system"
+    audience = "clusters with a shared file system"
     hint = "is the shared file system writable by root, and is OpenSSH's client on the image?"
     time_limit_s = 300
     attempts = 3
@@ -53,26 +53,26 @@ class Ssh(Step):
             yield f"made the cluster's key pair {private}"
         yield from _install(private)
         if not HOST_KEY.exists():
-            shell.run("ssh-keygen", "-A", timeout_s=60)
+            process.run("ssh-keygen", "-A", timeout_s=60)
             yield "made this host's keys"
         yield from _publish(node)
         yield from _look_into(_known(node))
 
     def verify(self, node: Node) -> None:
         """The cluster's key opens, this host is known by name and address, and ssh looks there."""
-        known = _known(node)
+        host_keys = _known(node)
         _public(node.shared(contract.KEYS_DIRECTORY) / KEY_NAME)
         for name in (node.hostname, node.address):
-            if (known / name).exists():  # a full file system may have kept it from being written
-                shell.run("ssh-keygen", "-F", name, "-f", known / name, timeout_s=30, quiet=True)
-        settings = shell.run("ssh", "-G", node.hostname, timeout_s=30, quiet=True).output.split()
-        if f"{known}/%h" in settings:
-            shell.say(
+            if (host_keys / name).exists():  # a full file system may have kept it from being written
+                process.run("ssh-keygen", "-F", name, "-f", host_keys / name, timeout_s=30, quiet=True)
+        settings = process.run("ssh", "-G", node.hostname, timeout_s=30, quiet=True).output.split()
+        if f"{host_keys}/%h" in settings:
+            log.say(
                 "warning: this OpenSSH does not fill in %h (8.4 and later do), so that ssh between nodes knows no host "
                 "key. An image of Ubuntu 22.04 or later has one that does: image_id of the instance group"
             )
-        elif str(known / node.hostname) not in settings:
-            raise BootstrapError(f"ssh does not look into {known}", hint=f"move the Include to the top of {CLIENT}")
+        elif str(host_keys / node.hostname) not in settings:
+            raise BootstrapError(f"ssh does not look into {host_keys}", hint=f"move the Include to the top of {CLIENT}")
 
 
 def _make_key_once(private: Path, node: Node) -> bool:
@@ -80,12 +80,12 @@ def _make_key_once(private: Path, node: Node) -> bool:
     if private.exists():
         return False
     folder = private.with_name(f".new-{node.hostname}")
-    shutil.rmtree(folder, ignore_errors=True)  # of a boot that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # A boot that was killed may have left it.
     folder.mkdir(mode=0o700)
     try:
         candidate = folder / KEY_NAME
         comment = f"{contract.JOB_USER}@{node.parameters.cluster_name}"
-        shell.run(
+        process.run(
             "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", candidate, timeout_s=60, quiet=True
         )
         with candidate.open("rb") as file:
@@ -102,7 +102,7 @@ def _install(private: Path) -> Iterator[str]:
     """Install and authorize the pair in the job user's home, with the user's rights: links give no further access."""
     key, public = private.read_text(), _public(private)
     folder, changes = _home(), []
-    with shell.acting_as(shell.find_user(contract.JOB_USER)):
+    with identity.acting_as(identity.find_user(contract.JOB_USER)):
         try:
             if not folder.is_dir():
                 folder.mkdir(mode=0o700)
@@ -115,12 +115,12 @@ def _install(private: Path) -> Iterator[str]:
                 (folder / f"{KEY_NAME}.pub", f"{public}\n".encode(), 0o644),
                 (folder / "authorized_keys", b"\n".join(lines) + b"\n", 0o600),
             ):
-                if shell.write_file(path, content, mode=mode):
+                if files.write_file(path, content, mode=mode):
                     changes.append(f"wrote {path}")
         except OSError as error:
             if error.errno in THE_DISKS:
                 raise
-            shell.say(f"warning: {contract.JOB_USER} cannot log in from node to node: {error}")
+            log.say(f"warning: {contract.JOB_USER} cannot log in from node to node: {error}")
     yield from changes
 
 
@@ -136,21 +136,21 @@ def _publish(node: Node) -> Iterator[str]:
     kind, key = HOST_KEY.read_text().split()[:2]
     for name in (node.hostname, node.address):
         try:
-            if shell.write_file(_known(node) / name, f"{name} {kind} {key}\n"):
+            if files.write_file(_known(node) / name, f"{name} {kind} {key}\n"):
                 yield f"published this host's key as that of {name}"
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            shell.say(f"warning: other nodes do not know this host's key, boot again when there is space: {error}")
+            log.say(f"warning: other nodes do not know this host's key, boot again when there is space: {error}")
 
 
-def _look_into(known: Path) -> Iterator[str]:
+def _look_into(host_keys: Path) -> Iterator[str]:
     """Configure the host's ssh client, for every user, with the cluster's host keys."""
-    if shell.write_file(OUR_PART, f"UserKnownHostsFile {USERS_OWN} {known}/%h\n"):
+    if files.write_file(OUR_PART, f"UserKnownHostsFile {USERS_OWN} {host_keys}/%h\n"):
         yield f"wrote {OUR_PART}"
     if INCLUDE not in _lines(CLIENT):
         text = CLIENT.read_text() if CLIENT.exists() else ""
-        shell.write_file(CLIENT, f"{INCLUDE}\n{text}")  # at the top: a Host block would swallow it
+        files.write_file(CLIENT, f"{INCLUDE}\n{text}")  # A Host block above would swallow it.
         yield f"included {OUR_PART.parent} in {CLIENT}"
 
 
@@ -165,8 +165,8 @@ def _lines(path: Path) -> list[str]:
 
 def _public(private: Path) -> str:
     """Return the public half, computed from the private key, so that no second file must be trusted."""
-    return shell.run("ssh-keygen", "-y", "-P", "", "-f", private, timeout_s=30, quiet=True).output.strip()
+    return process.run("ssh-keygen", "-y", "-P", "", "-f", private, timeout_s=30, quiet=True).output.strip()
 
 
 def _home() -> Path:
-    return Path(shell.find_user(contract.JOB_USER).pw_dir) / ".ssh"
+    return Path(identity.find_user(contract.JOB_USER).pw_dir) / ".ssh"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Iterator, List, Tuple
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import identity, process
+from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import own_folder
@@ -24,14 +24,14 @@ PROGRESSIVE: List[Tuple[str, int]] = [(str(100 * MIB), 1), (str(10 * GIB), 8), (
 DIRECTORIES = (contract.RUNS_DIRECTORY, contract.DATA_DIRECTORY)
 
 
-class Striping(Step):
+class StripingStep(Step):
     """New files of runs and data are spread over the more disks of the file system the larger they are."""
 
     name = "striping"
-    whose = "clusters with a shared file system and nodes.lustre_client"
+    audience = "clusters with a shared file system and nodes.lustre_client"
     hint = "lfs getstripe -d DIRECTORY shows the layout; is lfs, Lustre's own tool, on the image?"
     time_limit_s = 300
-    without = "striping: large files are spread as the file system does by itself"
+    degraded_feature = "striping: large files are spread as the file system does by itself"
     attempts = 3
 
     def applies(self, node: Node) -> bool:
@@ -43,7 +43,7 @@ class Striping(Step):
         """Set the layout where it differs; existing files keep theirs."""
         for directory in map(node.shared, DIRECTORIES):
             if not directory.is_dir():
-                user = shell.find_user(contract.JOB_USER)
+                user = identity.find_user(contract.JOB_USER)
                 directory.mkdir(exist_ok=True)  # another host may be first
                 descriptor = own_folder.open_folder(directory)
                 try:
@@ -52,7 +52,7 @@ class Striping(Step):
                     os.close(descriptor)
                 yield f"made {directory}"
             if _layout(directory) != PROGRESSIVE:
-                shell.run("lfs", "setstripe", *_options(), directory, timeout_s=60)
+                process.run("lfs", "setstripe", *_options(), directory, timeout_s=60)
                 yield f"striped new files of {directory}"
 
     def verify(self, node: Node) -> None:
@@ -68,6 +68,6 @@ def _options() -> List[str]:
 
 def _layout(directory: Path) -> List[Tuple[str, int]]:
     """The layout of new files, whether it is the directory's own or comes from above; no component for a plain one."""
-    shown = shell.run("lfs", "getstripe", "-d", directory, timeout_s=60, quiet=True).output
+    shown = process.run("lfs", "getstripe", "-d", directory, timeout_s=60, quiet=True).output
     components = re.findall(r"lcme_extent\.e_end: *(\S+).*?stripe_count: *(-?\d+)", shown, flags=re.DOTALL)
     return [(end, int(count)) for end, count in components]

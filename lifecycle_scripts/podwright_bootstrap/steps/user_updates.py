@@ -39,14 +39,14 @@ WantedBy=timers.target
 """
 
 
-class UserUpdates(Step):
+class UserUpdatesStep(Step):
     """Changes of users in cluster.yaml reach this node some minutes after a deployment."""
 
     name = "user_updates"
-    whose = "clusters whose bucket has their users"
+    audience = "clusters whose bucket has their users"
     hint = f"systemctl status {UNIT}.timer, and journalctl -u {UNIT}, say more"
     time_limit_s = 300
-    without = "users that are added or removed later: they need podwright update-software"
+    degraded_feature = "users that are added or removed later: they need podwright update-software"
 
     def applies(self, node: Node) -> bool:
         """Not with a contract of an earlier version."""

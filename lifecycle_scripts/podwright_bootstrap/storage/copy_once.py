@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import process
+from podwright_bootstrap.host.errors import CommandError
 
 SKELETON = Path("/etc/skel")
 HOME_MODE = 0o750
@@ -40,11 +40,11 @@ def copy_once(source: Path, target: Path, *, owner: int | None = None, mode: int
         return False
     candidate = target.with_name(f".{target.name}-from-{os.uname().nodename}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    shell.run("rm", "-rf", candidate, timeout_s=60)  # of a boot that was killed
+    process.run("rm", "-rf", candidate, timeout_s=60)  # A boot that was killed may have left it.
     try:
-        shell.run("cp", "--archive", "--no-target-directory", source, candidate, timeout_s=300, quiet=True)
+        process.run("cp", "--archive", "--no-target-directory", source, candidate, timeout_s=300, quiet=True)
     except CommandError:  # a full file system gets its space back
-        shell.run("rm", "-rf", candidate, timeout_s=60, check=False)
+        process.run("rm", "-rf", candidate, timeout_s=60, check=False)
         raise
     if owner is not None:
         for path in (*candidate.rglob("*"), candidate):
@@ -54,7 +54,7 @@ def copy_once(source: Path, target: Path, *, owner: int | None = None, mode: int
     try:
         candidate.rename(target)
     except OSError as error:  # it is there, and not empty
-        shell.run("rm", "-r", candidate, timeout_s=60)
+        process.run("rm", "-r", candidate, timeout_s=60)
         if not target.is_dir():
             raise CommandError(f"cannot make {target}: {error}") from error
         return False

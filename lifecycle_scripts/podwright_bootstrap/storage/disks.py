@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Iterable, List, Optional
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import process
+from podwright_bootstrap.host.errors import CommandError
 
 # EBS volumes say "Amazon Elastic Block Store".
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/nvme-ebs-volumes.html
@@ -18,11 +18,11 @@ INSTANCE_STORAGE = "Amazon EC2 NVMe Instance Storage"
 
 def instance_storage() -> List[Path]:
     """The disks that come with the instance type, whatever is on them."""
-    shown = shell.run("lsblk", "--json", "--nodeps", "--output", "PATH,TYPE,MODEL", timeout_s=60, quiet=True)
+    shown = process.run("lsblk", "--json", "--nodeps", "--output", "PATH,TYPE,MODEL", timeout_s=60, quiet=True)
     try:
         devices = json.loads(shown.output)["blockdevices"]
     except (ValueError, KeyError) as error:
-        raise CommandError(f"lsblk printed no list of disks: {shown.summary}") from error
+        raise CommandError(f"cannot parse the output of lsblk: {shown.summary}") from error
     return sorted(
         Path(device["path"])
         for device in devices
@@ -62,5 +62,5 @@ def labelled(label: str, candidates: Iterable[Path]) -> Optional[Path]:
 
 def _signatures(column: str, device: Path) -> List[str]:
     """Return this column of ``wipefs``'s output for the device itself."""
-    shown = shell.run("wipefs", "--no-act", "--noheadings", "--output", column, device, timeout_s=60, quiet=True)
+    shown = process.run("wipefs", "--no-act", "--noheadings", "--output", column, device, timeout_s=60, quiet=True)
     return shown.output.split()

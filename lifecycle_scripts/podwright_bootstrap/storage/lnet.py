@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator, List
 
-from podwright_bootstrap.host import network, shell, units
-from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.host import network, process, units
+from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.node import Node
 
 UNIT = "podwright-lnet.service"
@@ -79,11 +79,11 @@ def _unit(interface: str, devices: List[str]) -> str:
 
 def _chosen(node: Node) -> List[str]:
     """As many devices as AWS's script takes, spread evenly over the network cards."""
-    found = sorted(path.name for path in DEVICES.glob("*") if _driver(path) == "efa")
-    if not found:
+    devices = sorted(path.name for path in DEVICES.glob("*") if _driver(path) == "efa")
+    if not devices:
         raise CommandError(f"the file system has EFA, but {DEVICES} has no device of the driver efa")
-    count = min(interfaces_of(node.instance_type, node.facts.efa_interfaces), len(found))
-    return [found[index * len(found) // count] for index in range(count)]
+    count = min(interfaces_of(node.instance_type, node.facts.efa_interfaces), len(devices))
+    return [devices[index * len(devices) // count] for index in range(count)]
 
 
 def _driver(device: Path) -> str:
@@ -92,11 +92,11 @@ def _driver(device: Path) -> str:
 
 def _interface(address: str) -> str:
     """The network interface that has the node's address."""
-    found = network.interfaces().get(address)
-    if found:
-        return found
+    interface = network.interfaces().get(address)
+    if interface:
+        return interface
     raise CommandError(f"no network interface has the address {address}")
 
 
 def _has_efa() -> bool:
-    return "@efa" in shell.run("lnetctl", "net", "show", "--net", "efa", timeout_s=30, check=False, quiet=True).output
+    return "@efa" in process.run("lnetctl", "net", "show", "--net", "efa", timeout_s=30, check=False, quiet=True).output

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Optional
 
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import units, waits
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.storage import mounts
 
 INSTANCE_STORE = Path("/opt/dlami/nvme")
@@ -20,9 +20,9 @@ def instance_store() -> Optional[Path]:
     https://docs.aws.amazon.com/dlami/latest/devguide/dlami-release-notes.html: dlami-nvme.service makes one file system
     of the instance store, while lifecycle scripts may already run.
     """
-    shell.wait_until(
+    waits.wait_until(
         lambda: units.answer("is-active", "dlami-nvme") != "activating",
-        what="dlami-nvme.service to mount the instance store",
+        event="dlami-nvme.service to mount the instance store",
         limit_s=LIMIT_S,
         hint="journalctl -u dlami-nvme says more",
     )
@@ -31,9 +31,9 @@ def instance_store() -> Optional[Path]:
 
 def local_disk() -> Path:
     """Return the folder for large files that may be lost with the node; ``BootstrapError`` if it is the root volume."""
-    own = instance_store()
-    if own:
-        return own
+    store = instance_store()
+    if store:
+        return store
     if mounts.mounted_at(ADDITIONAL_VOLUME):
         return ADDITIONAL_VOLUME
     raise BootstrapError(

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable, Iterator
 
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import waits
 
 
 def _never() -> bool:
@@ -41,14 +41,14 @@ def locked(
             return mine
 
         holder = os.pread(descriptor, 256, 0).decode(errors="replace") or "another host"
-        shell.wait_until(settled, what=f"{path}, held by {holder}", limit_s=limit_s, every_s=every_s, hint=hint)
+        waits.wait_until(settled, event=f"{path}, held by {holder}", limit_s=limit_s, every_s=every_s, hint=hint)
         if mine:
             with suppress(OSError):  # a full file system has no place for the name, which is only for messages
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"{socket.gethostname()} (process {os.getpid()})".encode(), 0)
         yield mine
     finally:
-        os.close(descriptor)  # which frees the lock
+        os.close(descriptor)  # Closing frees the lock.
 
 
 def _try(descriptor: int) -> bool:

@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import files, log, process, waits
+from podwright_bootstrap.host.errors import BootstrapError, CommandError
 
 FSTAB = Path("/etc/fstab")
 FULL = re.compile(f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}")
@@ -31,14 +31,14 @@ def mounted_at(path: Path) -> Mount | None:
     """The topmost file system mounted exactly at ``path``."""
     mount = _topmost(path)
     if mount and mount.kind == "autofs":  # after a reboot systemd mounts when somebody looks
-        shell.run("ls", path, timeout_s=120, check=False, quiet=True)
+        process.run("ls", path, timeout_s=120, check=False, quiet=True)
         mount = _topmost(path)
     return mount if mount and mount.kind != "autofs" else None
 
 
 def _topmost(path: Path) -> Mount | None:
     columns = ("--noheadings", "--raw", "--output", "SOURCE,FSTYPE")
-    shown = shell.run("findmnt", *columns, "--mountpoint", path, timeout_s=30, check=False, quiet=True)
+    shown = process.run("findmnt", *columns, "--mountpoint", path, timeout_s=30, check=False, quiet=True)
     return Mount(*shown.output.splitlines()[-1].split()) if shown.exit_code == 0 else None
 
 
@@ -52,17 +52,17 @@ def wait_for(path: Path) -> Mount:
         "HyperPod mounts the file systems of InstanceStorageConfigs: check that this one is AVAILABLE and its security "
         "group admits nodes"
     )
-    shell.wait_until(lambda: bool(mounted_at(path)), what=f"HyperPod to mount {path}", limit_s=LIMIT_S, hint=hint)
+    waits.wait_until(lambda: bool(mounted_at(path)), event=f"HyperPod to mount {path}", limit_s=LIMIT_S, hint=hint)
     mount = mounted_at(path)
     if not mount:
         raise BootstrapError(f"the file system on {path} is no longer mounted", hint=hint)
     return mount
 
 
-def refuse_other(found: Mount, *, wanted: str, path: Path) -> None:
+def refuse_other(mounted: Mount, *, expected: str, path: Path) -> None:
     """Say that something else is where a file system is to be; raises ``BootstrapError``."""
     raise BootstrapError(
-        f"{path} already holds {found}, not {wanted}",
+        f"{path} already holds {mounted}, not {expected}",
         hint=f"unmount it, or choose another mount path in cluster.yaml ({FSTAB} may name it)",
     )
 
@@ -71,10 +71,10 @@ def enter_in_fstab(line: str, path: Path) -> bool:
     """Make ``line`` the only one for its mount point; returns whether anything had to be changed."""
     text = FSTAB.read_text() if FSTAB.exists() else ""
     lines = text.splitlines()
-    others = [other for other in lines if other.split()[1:2] != [str(path)]]
-    if lines.count(line) == 1 and len(others) == len(lines) - 1:
+    other_lines = [other for other in lines if other.split()[1:2] != [str(path)]]
+    if lines.count(line) == 1 and len(other_lines) == len(lines) - 1:
         return False
-    return shell.write_file(FSTAB, "\n".join([*others, line]) + "\n")
+    return files.write_file(FSTAB, "\n".join([*other_lines, line]) + "\n")
 
 
 def prove_writable(path: Path, folder: Path, *, hostname: str) -> None:
@@ -101,7 +101,7 @@ def prove_readback(folder: Path, *, hostname: str) -> None:
     except CommandError as error:
         if not is_full(error):
             raise
-        shell.say(f"warning: {folder} is full: {error}")
+        log.say(f"warning: {folder} is full: {error}")
 
 
 def is_full(error: Exception) -> bool:
@@ -114,6 +114,6 @@ def _write_and_read(folder: Path, hostname: str) -> None:
         local.write(os.urandom(4096))
         local.flush()
         remote = folder / f".written-by-{hostname}"
-        shell.run("cp", local.name, remote, timeout_s=60, quiet=True)
-        shell.run("cmp", local.name, remote, timeout_s=60, quiet=True)
-        shell.run("rm", remote, timeout_s=60, quiet=True)
+        process.run("cp", local.name, remote, timeout_s=60, quiet=True)
+        process.run("cmp", local.name, remote, timeout_s=60, quiet=True)
+        process.run("rm", remote, timeout_s=60, quiet=True)

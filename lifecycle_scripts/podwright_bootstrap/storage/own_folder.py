@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host.errors import BootstrapError
 
 _NO_LINK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -39,8 +39,8 @@ def make_for(path: Path, *, uid: int, gid: int, mode: int) -> Iterator[str]:
     try:
         status = os.fstat(parent)
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            given = f"got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
-            raise BootstrapError(f"{path.parent}: {given}; need a folder that only root can write to")
+            owner_and_mode = f"got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
+            raise BootstrapError(f"{path.parent}: {owner_and_mode}; need a folder that only root can write to")
         yield from _make(path, parent, owner=uid, group=gid, mode=mode)
     finally:
         os.close(parent)
@@ -57,9 +57,9 @@ def refuse_writable(path: Path) -> None:
         return
     if not stat.S_ISDIR(status.st_mode):
         raise BootstrapError(f"{path} is not a folder", hint=f"ls -ld {path}; remove it, and boot again")
-    given = f"got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
+    owner_and_mode = f"got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
     raise BootstrapError(
-        f"{path}: {given}; need a folder that only root can write to",
+        f"{path}: {owner_and_mode}; need a folder that only root can write to",
         hint=f"chown root:root {path} && chmod go-w {path}",
     )
 

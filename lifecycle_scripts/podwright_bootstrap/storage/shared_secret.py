@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Iterator, Optional
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import regular_file, shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import files, log, regular_file, waits
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.storage import own_folder
 
@@ -33,12 +33,12 @@ def hand_over(node: Node, name: str, *, arn: str, text: str) -> Iterator[str]:
     try:
         _refuse_roots(node)
         yield from own_folder.make_own(path.parent, mode=0o700)
-        if shell.write_file(path, f"{arn}\n{text}\n", mode=0o600):
+        if files.write_file(path, f"{arn}\n{text}\n", mode=0o600):
             yield f"wrote {path}"
     except OSError as error:
         if error.errno not in FULL:
             raise
-        shell.say(f"warning: other nodes have the former secret, boot again when there is space: {error}")
+        log.say(f"warning: other nodes have the former secret, boot again when there is space: {error}")
 
 
 def receive(node: Node, name: str, *, arn: str) -> str:
@@ -47,16 +47,16 @@ def receive(node: Node, name: str, *, arn: str) -> str:
     Raises:
         BootstrapError: none did in time, or others than root could have.
     """
-    found = ""
+    text = ""
 
     def is_there() -> bool:
-        nonlocal found
-        found = find(node, name, arn=arn) or ""
-        return bool(found)
+        nonlocal text
+        text = find(node, name, arn=arn) or ""
+        return bool(text)
 
-    what = f"the value of {arn} in {_path(node, name)}"
-    shell.wait_until(is_there, what=what, limit_s=CONTROLLER_LIMIT_S, every_s=node.poll_s, hint=HINT)
-    return found
+    event = f"the value of {arn} in {_path(node, name)}"
+    waits.wait_until(is_there, event=event, limit_s=CONTROLLER_LIMIT_S, every_s=node.poll_s, hint=HINT)
+    return text
 
 
 def find(node: Node, name: str, *, arn: str) -> Optional[str]:
@@ -78,7 +78,7 @@ def find(node: Node, name: str, *, arn: str) -> Optional[str]:
 
 def forget(node: Node, name: str) -> Iterator[str]:
     """Remove the secret."""
-    yield from shell.remove_files(_path(node, name))
+    yield from files.remove_files(_path(node, name))
 
 
 def _path(node: Node, name: str) -> Path:

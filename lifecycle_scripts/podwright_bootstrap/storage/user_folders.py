@@ -13,8 +13,8 @@ from typing import Dict, Iterable, Iterator
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError
 from podwright_bootstrap.features import NodeFeatures
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import log
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.storage import own_folder
 from podwright_bootstrap.storage.local_disk import local_disk
 
@@ -47,9 +47,9 @@ def make(uid: int, gid: int, nodes: NodeFeatures, shared_root: str) -> None:
     try:
         for parent in parents(nodes, shared_root).values():
             for change in own_folder.make_for(parent / f"user-{uid}", uid=uid, gid=gid, mode=OWN_MODE):
-                shell.say(f"containers: {change}")
+                log.say(f"containers: {change}")
     except (BootstrapError, OSError) as error:
-        shell.say(f"containers: uid {uid} cannot run any: {error}")
+        log.say(f"containers: uid {uid} cannot run any: {error}")
 
 
 def main() -> int:
@@ -58,7 +58,7 @@ def main() -> int:
         user = pwd.getpwuid(int(sys.argv[1]))
         parameters, record = contract.parameters_of_this_node(), contract.record_of_this_node()
     except (ContractError, KeyError, OSError) as error:
-        shell.say(f"containers: uid {sys.argv[1]} cannot run any: {error}")
+        log.say(f"containers: uid {sys.argv[1]} cannot run any: {error}")
         return 1
     make(user.pw_uid, user.pw_gid, parameters.nodes, record.shared_root)
     return 0

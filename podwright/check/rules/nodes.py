@@ -11,14 +11,9 @@ from podwright.check.rules.rule import scripts_in_place_of_ours
 from podwright.check.secrets import find
 from podwright.settings import names
 from podwright.settings.cluster import ApiSlurm
-from podwright.settings.nodes import (
-    MAX_ACTS_PER_HOUR,
-    MAX_CHECK_MINUTES,
-    MAX_HOOK_MINUTES,
-    MAX_OUT_PERCENT,
-    NodesSection,
-)
+from podwright.settings.nodes import NodesSection
 from podwright.settings.root import Settings
+from podwright_bootstrap.features import MAX_ACTS_PER_HOUR, MAX_CHECK_MINUTES, MAX_HOOK_MINUTES, MAX_OUT_PERCENT
 from podwright_constructs import checks
 from podwright_constructs.hooks import hook_problems
 
@@ -45,7 +40,7 @@ def skipped_steps(settings: Settings) -> Iterator[Finding]:
     from podwright_bootstrap.boot import STEPS  # noqa: PLC0415 — the whole bootstrap, for a setting that few use
 
     steps = {step.name: step for step in STEPS}
-    allowed = [name for name, step in steps.items() if not step.needed]
+    allowed = [name for name, step in steps.items() if not step.required_because]
     for index, name in enumerate(settings.nodes.skip):
         path = ("nodes", "skip", index)
         if name not in steps:
@@ -53,8 +48,8 @@ def skipped_steps(settings: Settings) -> Iterator[Finding]:
             yield error(
                 path, f"skip: no step is called {name!r}", " ".join([*similar, f"allowed: {', '.join(allowed)}"])
             )
-        elif steps[name].needed:
-            yield error(path, f"skip: the boot needs {name}: {steps[name].needed}", "delete it from the list")
+        elif steps[name].required_because:
+            yield error(path, f"skip: the boot needs {name}: {steps[name].required_because}", "delete it from the list")
 
 
 def hooks(settings: Settings) -> Iterator[Finding]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from podwright.check.findings import Finding, KeyPath, error, warning
 from podwright.check.rules.rule import until_unknown_value
-from podwright.settings.nodes import PartitionLimits
 from podwright.settings.operations import NoAccounting
 from podwright.settings.root import Settings
+from podwright_bootstrap.features import PartitionLimits
 from podwright_constructs.checks.words import one_of
 
 PATH: KeyPath = ("nodes", "slurm")

@@ -8,9 +8,9 @@ from contextlib import suppress
 from podwright.check.findings import Finding, error, warning
 from podwright.check.rules.rule import GROUPS
 from podwright.settings.network import CreatedNetwork
-from podwright.settings.nodes import MAX_INTERVAL_S, MIN_INTERVAL_S
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
+from podwright_bootstrap.features import MAX_INTERVAL_S, MIN_INTERVAL_S
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 
 WORKSPACE_ENDPOINT = "aps-workspaces"

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from podwright.check.findings import Finding, KeyPath, error, warning
 from podwright.settings.network import CreatedNetwork
-from podwright.settings.nodes import MAX_ID, MIN_ID, Ldap
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
 from podwright.settings.storage import NoOpenZfs
+from podwright_bootstrap.features import MAX_ID, MIN_ID, Ldap
 from podwright_constructs import facts
 from podwright_constructs.certificates import are_certificates
 from podwright_constructs.problems import dotted
@@ -305,5 +305,5 @@ def _each(settings: Settings, *keys: str) -> Iterator[tuple[KeyPath, Any]]:
         for index, item in enumerate(people):
             for key in keys:
                 with suppress(UnknownValueError):
-                    if key in type(item).model_fields:
+                    if hasattr(item, key):
                         yield (*section, index, key), getattr(item, key)

@@ -26,7 +26,7 @@ from podwright.settings import names
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingBucket
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.software import downloads
 from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.software.downloads import Download

@@ -14,8 +14,8 @@ from typing import Any
 
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.output_file import place_of
+from podwright_bootstrap.host.files import write_file
 from podwright_bootstrap.host.regular_file import read_text
-from podwright_bootstrap.host.shell import write_file
 
 LIMIT_BYTES = 16 << 20  # A journal is far smaller; another file in its place may have no end.
 

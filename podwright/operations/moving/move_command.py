@@ -23,7 +23,7 @@ from podwright.operations.moving.preview import MovePreview
 from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, ClusterMove
 from podwright.operations.output import confirm, print_json
 from podwright.output_file import place_of
-from podwright_bootstrap.host.shell import write_file
+from podwright_bootstrap.host.files import write_file
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.move/1"

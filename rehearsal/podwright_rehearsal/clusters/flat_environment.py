@@ -12,7 +12,7 @@ from pathlib import Path
 import boto3
 
 from podwright_bootstrap.contract import ProvisioningParameters
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.software import uv
 from podwright_bootstrap.steps import environment
 

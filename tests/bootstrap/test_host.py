@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError, CommandError, TimeLimitError
+from podwright_bootstrap.host import files, identity, process, waits
+from podwright_bootstrap.host.errors import BootstrapError, CommandError, TimeLimitError
 from podwright_bootstrap.storage.lock import locked
 
-ME = shell.pwd.getpwuid(os.getuid()).pw_name
+ME = identity.pwd.getpwuid(os.getuid()).pw_name
 
 
 def test_output_and_exit_code_are_kept(capsys):
     """Both streams of a program go to the log and come back apart: a warning is no part of an answer."""
-    outcome = shell.run("sh", "-c", "echo one; echo two >&2; exit 3", timeout_s=10, check=False)
+    outcome = process.run("sh", "-c", "echo one; echo two >&2; exit 3", timeout_s=10, check=False)
     assert (outcome.exit_code, outcome.output, outcome.errors) == (3, "one\n", "two\n")
     assert "| two" in capsys.readouterr().out
 
@@ -33,13 +33,13 @@ def test_output_and_exit_code_are_kept(capsys):
 def test_a_failing_program_is_named_with_its_error():
     """The error names the program, its exit code and the lines with the reason."""
     with pytest.raises(CommandError, match=r"sh -c .* failed \(exit 4\): fatal: no way$"):
-        shell.run("sh", "-c", "echo start; echo fatal: no way; echo bye; exit 4", timeout_s=10)
+        process.run("sh", "-c", "echo start; echo fatal: no way; echo bye; exit 4", timeout_s=10)
 
 
 def test_a_missing_program_is_named():
     """A program that is not installed is an error like another."""
     with pytest.raises(CommandError, match="no-such-program: no such program on this host"):
-        shell.run("no-such-program", timeout_s=10)
+        process.run("no-such-program", timeout_s=10)
 
 
 def test_a_program_that_hangs_is_ended_with_its_children(tmp_path):
@@ -47,7 +47,7 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path):
     pid_file = tmp_path / "pid"
     for limit_s in _limits(pid_file):
         with pytest.raises(CommandError, match="did not end within"):
-            shell.run("sh", "-c", f"sleep 300 & echo $! > {pid_file}; wait", timeout_s=limit_s)
+            process.run("sh", "-c", f"sleep 300 & echo $! > {pid_file}; wait", timeout_s=limit_s)
     _wait_for_end(int(pid_file.read_text()))
 
 
@@ -55,14 +55,19 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path):
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        ("shell.run('sleep', '300', timeout_s={0})", "SlowCommandError: sleep 300 did not end within .*, nor when"),
-        ("with shell.time_limit({0}): shell.run('sleep', '300', timeout_s=600)", "TimeLimitError: not done within its"),
+        ("process.run('sleep', '300', timeout_s={0})", "SlowCommandError: sleep 300 did not end within .*, nor when"),
+        (
+            "with waits.time_limit({0}): process.run('sleep', '300', timeout_s=600)",
+            "TimeLimitError: not done within its",
+        ),
     ],
 )
 def test_a_program_that_no_signal_ends_is_left(limits, said):
     """A program that outlives SIGKILL, as one that waits for a device, is an error like another that is slow."""
     for limit_s in (5, 60):
-        script = f"from podwright_bootstrap.host import shell; shell.KILL_LIMIT_S = 0.2\n{limits.format(limit_s)}"
+        script = (
+            f"from podwright_bootstrap.host import process, waits; process.KILL_LIMIT_S = 0.2\n{limits.format(limit_s)}"
+        )
         # The first program below unshare is init of its namespace: it does not end before a zombie there is gone, whose
         # parent, outside, stands still.
         command = ("unshare", "--pid", sys.executable, "-c", script)
@@ -82,9 +87,9 @@ def test_a_program_that_hangs_once_is_asked_again(tmp_path):
     """A wait goes on when a program that it asks does not answer in time."""
     asked = tmp_path / "asked"
     answer = f"test -e {asked} || {{ touch {asked}; sleep 300; }}"
-    shell.wait_until(
-        lambda: shell.run("sh", "-c", answer, timeout_s=0.5, check=False).exit_code == 0,
-        what="an answer",
+    waits.wait_until(
+        lambda: process.run("sh", "-c", answer, timeout_s=0.5, check=False).exit_code == 0,
+        event="an answer",
         limit_s=600,
         every_s=0.01,
     )
@@ -92,7 +97,7 @@ def test_a_program_that_hangs_once_is_asked_again(tmp_path):
 
 def test_a_daemon_that_keeps_the_output_open_does_not_keep_us_waiting():
     """The program's own end counts, not that of what it left running."""
-    output = shell.run("sh", "-c", "sleep 600 & echo $!", timeout_s=500).output
+    output = process.run("sh", "-c", "sleep 600 & echo $!", timeout_s=500).output
     os.kill(int(output), 9)
 
 
@@ -100,14 +105,14 @@ def test_a_step_that_runs_too_long_is_interrupted_with_its_program(tmp_path):
     """The time limit ends a running program and reaches the step as its own error."""
     pid_file = tmp_path / "pid"
     for limit_s in _limits(pid_file):
-        with pytest.raises(TimeLimitError, match="not done within"), shell.time_limit(limit_s):
-            shell.run("sh", "-c", f"echo $$ > {pid_file}; exec sleep 300", timeout_s=600)
+        with pytest.raises(TimeLimitError, match="not done within"), waits.time_limit(limit_s):
+            process.run("sh", "-c", f"echo $$ > {pid_file}; exec sleep 300", timeout_s=600)
     _wait_for_end(int(pid_file.read_text()))
 
 
 def test_an_action_is_tried_as_often_as_allowed(monkeypatch):
     """The last error comes through."""
-    monkeypatch.setattr(shell, "PATIENCE", 0.001)
+    monkeypatch.setattr(waits, "PATIENCE", 0.001)
     calls = []
 
     def fail():
@@ -115,7 +120,7 @@ def test_an_action_is_tried_as_often_as_allowed(monkeypatch):
         raise CommandError(f"failure {len(calls)}")
 
     with pytest.raises(CommandError, match="failure 3"):
-        shell.retry(fail, attempts=3, pause_s=1, errors=(CommandError,))
+        waits.retry(fail, attempts=3, pause_s=1, errors=(CommandError,))
     assert len(calls) == 3
 
 
@@ -128,17 +133,17 @@ def test_what_will_not_get_better_is_not_tried_again():
         raise BootstrapError("never")
 
     with pytest.raises(BootstrapError, match="never"):
-        shell.retry(fail, attempts=3, pause_s=1, errors=(CommandError,))
+        waits.retry(fail, attempts=3, pause_s=1, errors=(CommandError,))
     assert len(calls) == 1
 
 
 def test_a_file_is_written_once(tmp_path):
     """Writing the same again changes nothing; another content or mode does; no temporary file is left."""
     path = tmp_path / "folder" / "file"
-    assert shell.write_file(path, "text", mode=0o600, owner=ME)
-    assert not shell.write_file(path, "text", mode=0o600, owner=ME)
-    assert shell.write_file(path, "text", mode=0o644, owner=ME)
-    assert shell.write_file(path, b"other", mode=0o644, owner=ME)
+    assert files.write_file(path, "text", mode=0o600, owner=ME)
+    assert not files.write_file(path, "text", mode=0o600, owner=ME)
+    assert files.write_file(path, "text", mode=0o644, owner=ME)
+    assert files.write_file(path, b"other", mode=0o644, owner=ME)
     assert (path.read_text(), path.stat().st_mode & 0o7777) == ("other", 0o644)
     assert [child.name for child in path.parent.iterdir()] == ["file"]
 
@@ -148,14 +153,14 @@ def test_a_file_that_cannot_be_written_is_left_as_it_was(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
     with pytest.raises(BootstrapError, match="no user nobody-here"):
-        shell.write_file(path, "new", owner="nobody-here")
+        files.write_file(path, "new", owner="nobody-here")
     assert [child.name for child in tmp_path.iterdir()] == ["file"]
     assert path.read_text() == "old"
 
 
 def test_a_held_lock_is_waited_for_within_bounds(tmp_path, monkeypatch):
     """A host that cannot get the lock names the host that has it."""
-    monkeypatch.setattr(shell, "PATIENCE", 0.01)
+    monkeypatch.setattr(waits, "PATIENCE", 0.01)
     path = tmp_path / "lock"
     path.write_text("ip-10-1-0-9")
     with path.open() as holder:
@@ -205,7 +210,7 @@ def test_what_a_killed_writer_left_is_gone_after_the_next(tmp_path):
     path = tmp_path / "file"
     left = path.with_name(f".file.{socket.gethostname()}")
     left.write_text("part")
-    shell.write_file(path, "text")
+    files.write_file(path, "text")
     assert [child.name for child in tmp_path.iterdir()] == ["file"]
 
 
@@ -221,7 +226,7 @@ def test_what_somebody_planted_in_the_temporary_name_is_left_alone(tmp_path, pla
         "pipe": lambda: os.mkfifo(left),
         "folder": left.mkdir,
     }[plant]()
-    assert shell.write_file(path, "text", mode=0o600)
+    assert files.write_file(path, "text", mode=0o600)
     assert (path.read_text(), victim.read_text(), path.is_symlink()) == ("text", "untouched", False)
 
 
@@ -230,8 +235,8 @@ def test_two_writers_of_a_file_never_mix(tmp_path):
     path = tmp_path / "file"
     texts = [letter * 200_000 for letter in "abcd"]
     path.write_text(texts[0])
-    script = "import sys; from pathlib import Path; from podwright_bootstrap.host import shell\n"
-    script += "for _ in range(40): shell.write_file(Path(sys.argv[1]), sys.argv[2] * 200_000)"
+    script = "import sys; from pathlib import Path; from podwright_bootstrap.host import files\n"
+    script += "for _ in range(40): files.write_file(Path(sys.argv[1]), sys.argv[2] * 200_000)"
     writers = [subprocess.Popen([sys.executable, "-c", script, path, letter]) for letter in "abcd"]
     seen = set()
     while any(writer.poll() is None for writer in writers):
@@ -245,7 +250,7 @@ def test_who_handles_errors_does_not_swallow_a_time_limit():
     """A step that goes on after errors is interrupted all the same."""
 
     def persist():
-        with shell.time_limit(0.3), contextlib.suppress(Exception):
+        with waits.time_limit(0.3), contextlib.suppress(Exception):
             time.sleep(60)
 
     with pytest.raises(TimeLimitError):
