@@ -61,6 +61,8 @@ SIGN_IN = "sign in with `aws sso login`, or set AWS_PROFILE or access keys, unti
 # Where IAM's prefix or action is not the service's or operation's own name.
 _PREFIXES = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag"}
 _ACTIONS = {
+    "budgets:DescribeBudget": "budgets:ViewBudget",
+    "s3:ListBuckets": "s3:ListAllMyBuckets",
     "s3:HeadObject": "s3:GetObject",
     "s3:HeadBucket": "s3:ListBucket",
     "s3:ListObjectsV2": "s3:ListBucket",

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from podwright.cli import main
-from podwright.operations.deployment.adopt import as_made
+from podwright.operations.deployment.adopt import _unadopted, as_made
+from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.orphans import Orphan, import_id
 
 MINIMAL = Path(__file__).parents[2] / "examples" / "minimal" / "cluster.yaml"
@@ -78,3 +79,32 @@ def test_adopt_says_where_to_go(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["adopt"]) == 1
     assert "run `podwright deploy`, or go to the folder that you deployed from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("orphan", "line"),
+    [
+        (
+            Orphan("a", "aws_vpc.v", "vpc-1", duplicate_of="vpc-2"),
+            "left aws_vpc.v vpc-1: a duplicate of vpc-2: aws ec2 delete-vpc --vpc-id vpc-1",
+        ),
+        (
+            Orphan("a", "aws_nat_gateway.n", "nat-1", "failed"),
+            "left aws_nat_gateway.n nat-1: it is failed: aws ec2 delete-nat-gateway --nat-gateway-id nat-1",
+        ),
+        (Orphan("arn:x", None, "x"), "left x: the settings no longer describe it: delete arn:x"),
+    ],
+)
+def test_the_line_of_what_is_left_ends_with_its_deletion(orphan: Orphan, line: str) -> None:
+    """It says why the state does not take it, and the command for the user to decide."""
+    assert _unadopted(orphan).text == line
+
+
+@pytest.mark.parametrize("command", ["adopt", "align"])
+def test_no_state_changes_beside_a_deployment(tmp_path, monkeypatch, capsys, command) -> None:
+    """What a deployment is making is in no state yet, and no orphan."""
+    (tmp_path / "cluster.yaml").write_text(MINIMAL.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with Kit(tmp_path / "cluster.yaml", tmp_path).locked("deploy"):
+        assert main([command]) == 2
+    assert "another podwright command runs in" in capsys.readouterr().err

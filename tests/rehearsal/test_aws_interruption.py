@@ -2,7 +2,7 @@
 
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from podwright_rehearsal.aws import AwsStandIn
 
@@ -25,11 +25,10 @@ def aws(tmp_path):
         yield stand_in
 
 
-def once(aws, service):
+def once(aws, service, **options):
     """A client that asks once, as far as it is up to it."""
-    return aws._session.client(
-        service, endpoint_url=aws.endpoint_url, config=Config(proxies={}, retries={"total_max_attempts": 1})
-    )
+    config = Config(proxies={}, retries={"total_max_attempts": 1}, **options)
+    return aws._session.client(service, endpoint_url=aws.endpoint_url, config=config)
 
 
 def test_a_refused_call_leaves_nothing(aws):
@@ -74,3 +73,31 @@ def test_a_call_is_refused_with_the_code_that_is_asked_for(aws):
     with pytest.raises(ClientError, match="RequestExpired"):
         once(aws, "ec2").describe_vpcs()
     assert once(aws, "ec2").describe_subnets()["Subnets"]
+
+
+def test_late_answers_are_of_work_that_was_done(aws):
+    """A caller that gives up before the answer does not know that what it asked for is there; others do not wait."""
+    aws.interrupt(kind="answers late", call="iam CreateRole")
+    with pytest.raises(ReadTimeoutError):
+        SERVICES["iam"](once(aws, "iam", read_timeout=1))
+    assert aws.inventory() == ["AWS::IAM::Role role"]
+    with pytest.raises(ReadTimeoutError):
+        SERVICES["logs"](once(aws, "logs", read_timeout=1))
+    aws.interrupt(at=0)
+    SERVICES["amp"](once(aws, "amp"))
+
+
+def test_each_process_is_the_account_that_was_asked_for(aws, tmp_path):
+    """Two accounts beside each other: their own numbers, resources and keys."""
+    with AwsStandIn(directory=tmp_path / "other", account_id="210987654321") as other:
+        SERVICES["iam"](once(other, "iam"))
+        assert other.client("iam").get_role(RoleName="role")["Role"]["Arn"] == "arn:aws:iam::210987654321:role/role"
+        assert [it.client("sts").get_caller_identity()["Account"] for it in (aws, other)] == [
+            "123456789012",
+            "210987654321",
+        ]
+        assert aws.inventory() == []
+        stranger = aws._session.client("sts", endpoint_url=other.endpoint_url, config=Config(proxies={}))
+        with pytest.raises(ClientError) as refused:
+            stranger.get_caller_identity()
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403

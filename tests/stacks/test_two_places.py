@@ -13,20 +13,21 @@ from typing import Any
 import pytest
 
 from podwright import checkout
+from podwright.cli import main
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.state_lock import StateLockedError
 from podwright.operations.deployment.terraform import TerraformError, terraform_environment
-from podwright.state_owner import StateOwnerError, state_file
+from podwright.state_owner import StateOwner, StateOwnerError, state_file
 from podwright_rehearsal.aws import AwsStandIn
-from podwright_testing.provider import running_provider
+from podwright_testing.provider import VARIABLE, running_provider
 
 pytestmark = pytest.mark.terraform
 
 HERE, THERE = "us-west-2", "us-east-1"
 ZONES = {HERE: "usw2-az1", THERE: "use1-az1"}
 APPLY = ("apply", "-auto-approve", "-input=false", "-no-color")
-ACCOUNT_ID = "123456789012"
+ACCOUNT_ID, OTHER_ACCOUNT_ID = "123456789012", "210987654321"
 
 
 def settings(region: str, **changes: Any) -> dict[str, Any]:
@@ -144,6 +145,19 @@ def test_a_former_file_is_of_its_region_until_it_is_empty(tmp_path: Path) -> Non
         state_file(tmp_path, "twin-foundation", HERE)
 
 
+def test_a_state_has_an_owner() -> None:
+    """Account and region are those of its ARNs; a state without resources is anybody's."""
+    bucket = ("aws_s3_bucket", {"region": HERE, "arn": "arn:aws:s3:::b"})
+    role = ("aws_iam_role", {"name": f"twin-{HERE}-nodes", "arn": f"arn:aws:iam::{ACCOUNT_ID}:role/twin-{HERE}-nodes"})
+    owner = StateOwner.of(json.loads(state_of(bucket, role)))
+    owner.check("twin-foundation", account_id=ACCOUNT_ID, region=HERE)
+    for account_id, region in ((OTHER_ACCOUNT_ID, HERE), (ACCOUNT_ID, THERE)):
+        with pytest.raises(StateOwnerError, match=f"this would be account {account_id} in {region}") as refused:
+            owner.check("twin-foundation", account_id=account_id, region=region)
+        assert "use that account's credentials and that region, or deploy from another folder" in refused.value.hint
+    StateOwner.of(json.loads(state_of())).check("twin-foundation", account_id=OTHER_ACCOUNT_ID, region=THERE)
+
+
 def test_a_failed_init_is_repeated(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An init that did not find the provider leaves its folder behind; the next command begins anew."""
     stack = foundation(project, HERE)
@@ -204,18 +218,53 @@ def test_another_account_is_refused(project: Path) -> None:
     stack = foundation(project, HERE)
     stack.check_owner(account_id=ACCOUNT_ID, region=HERE)
     with pytest.raises(StateOwnerError, match=f"is of account {ACCOUNT_ID} in {HERE}, and this would be account 2109"):
-        stack.check_owner(account_id="210987654321", region=HERE)
+        stack.check_owner(account_id=OTHER_ACCOUNT_ID, region=HERE)
     file = project / f"terraform.twin-foundation.{HERE}.tfstate"
     before = shutil.copy(file, project / "kept")
     file.write_text(file.read_text().replace(f'\\"account\\":\\"{ACCOUNT_ID}', '\\"account\\":\\"210987654321'))
     with pytest.raises(TerraformError, match=r"(?s)The state of twin is\s+of.*210987654321"):
         stack.terraform("plan", "-input=false", "-no-color")
     shutil.copy(before, file)
-    foundation(project, HERE, account_id="210987654321")
+    foundation(project, HERE, account_id=OTHER_ACCOUNT_ID)
     for verb in ("plan", "destroy"):
         with pytest.raises(TerraformError, match="AWS account ID not allowed"):
             stack.terraform(verb, *(APPLY[1:] if verb == "destroy" else ("-input=false", "-no-color")))
     foundation(project, HERE, account_id=ACCOUNT_ID)
+    assert "No changes" in stack.terraform("plan", "-input=false", "-no-color")
+
+
+@pytest.mark.usefixtures("one_provider")
+def test_one_name_in_two_accounts(
+    aws: AwsStandIn, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One account's folder is refused with the other's credentials; from two folders neither touches the other."""
+    foundation(project, HERE).terraform(*APPLY)
+    here = set(aws.inventory())
+    assert here
+    with AwsStandIn(directory=tmp_path / "aws", account_id=OTHER_ACCOUNT_ID, region=HERE, transition_s=0.1) as other:
+        with monkeypatch.context() as patch:
+            for name, value in other.environment().items():
+                patch.setenv(name, value)
+            patch.delenv(VARIABLE)  # the shared provider has the first account's address
+            for verb in ("deploy", "destroy"):
+                assert main([verb, str(project / f"{HERE}.yaml"), "--yes"]) == 1
+                refusal = (
+                    f"is of account {ACCOUNT_ID} in {HERE}, and this would be account {OTHER_ACCOUNT_ID} in {HERE}"
+                )
+                assert refusal in capsys.readouterr().err
+            assert other.inventory() == []
+            folder = tmp_path / "project"
+            folder.mkdir()
+            shutil.copy(project / "cdktf.json", folder)
+            patch.chdir(folder)
+            twin = foundation(folder, HERE)
+            twin.terraform(*APPLY)
+            assert f"role/twin-{HERE}-nodes" in twin.terraform("state", "pull")
+            assert f"AWS::IAM::Role twin-{HERE}-nodes" in {*other.inventory()} & here
+            twin.terraform("destroy", *APPLY[1:])
+            assert other.inventory() == []
+        assert set(aws.inventory()) == here
+    stack = foundation(project, HERE)
     assert "No changes" in stack.terraform("plan", "-input=false", "-no-color")
 
 

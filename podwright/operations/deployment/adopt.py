@@ -65,12 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the result for each orphan; return 1 if Terraform's state still lacks one."""
     from podwright.check.load import load
+    from podwright.operations.deployment.kit import Kit
 
-    outcomes = []
-    for outcome in adopt(load(options.file), folder=Path.cwd(), apply=options.apply):
-        outcomes.append(outcome)
-        if not options.json:
-            print(outcome.text, flush=True)
+    settings, outcomes = load(options.file), []
+    with Kit(options.file, Path.cwd()).locked("adopt"):  # No state lists yet what a deployment is making.
+        for outcome in adopt(settings, folder=Path.cwd(), apply=options.apply):
+            outcomes.append(outcome)
+            if not options.json:
+                print(outcome.text, flush=True)
     remaining = sum(outcome.is_unadopted for outcome in outcomes)
     if options.json:
         print_json(SCHEMA, {"applied": options.apply, "orphans": [vars(outcome) for outcome in outcomes]})

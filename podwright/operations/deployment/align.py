@@ -38,8 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Align the state, and print whether it changed."""
     from podwright.check.load import load
+    from podwright.operations.deployment.kit import Kit
 
-    changed = align(load(options.file), folder=Path.cwd())
+    settings = load(options.file)
+    with Kit(options.file, Path.cwd()).locked("align"):
+        changed = align(settings, folder=Path.cwd())
     if options.json:
         print_json(SCHEMA, {"changed": changed})
     else:

@@ -28,6 +28,7 @@ from podwright.operations.deployment.kit import OUTPUT, Kit, find_program
 from podwright.operations.deployment.loss_guard import refuse_losses
 from podwright.operations.deployment.outputs import outputs
 from podwright.operations.deployment.planned_changes import CREATE, REPLACE, UPDATE, Change
+from podwright.operations.deployment.recovery import forget, noted, recover
 from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import OperationError
 from podwright.operations.output import confirm, print_json
@@ -104,6 +105,8 @@ def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: 
     kit.synthesize()
     for stack in stacks(settings.name, folder=kit.folder).values():
         stack.check_owner(account_id=session.account_id, region=settings.region)
+    say = speaker(quiet=options.json)
+    recover(settings, kit.folder, say, apply=not options.dry_run)
     preview = Preview.of(settings, kit, options.only)
     if not options.json:
         print(preview.text())
@@ -112,6 +115,7 @@ def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: 
             print_json(SCHEMA, preview.to_dict())
         return OK
     if preview.changes_nothing:
+        forget(settings, kit.folder)
         _finish(preview, settings, kit, json=options.json, seconds=0.0)
         return OK
     refuse_losses(preview.changes, allowed=options.replace)
@@ -119,10 +123,13 @@ def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: 
     if not confirm(f"Deploy {place}?", yes=options.yes):
         return FAILED
     started = time.monotonic()
-    say = speaker(quiet=options.json)
     nodes = sum(group.count for group in settings.cluster.instance_groups)
     follow = resource_lines(preview.stacks.values(), say)
-    with followed(session, settings.name, nodes=nodes, on_line=say), explained(settings):
+    with (
+        noted(settings, kit.folder),
+        followed(session, settings.name, nodes=nodes, on_line=say),
+        explained(settings),
+    ):
         if preview.waits_for_foundation:
             kit.run("deploy", preview.stacks["foundation"].name, SKIP_SYNTH, APPROVED, ALONE, on_line=follow)
             preview = preview.with_cluster()

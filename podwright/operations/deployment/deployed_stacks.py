@@ -13,7 +13,7 @@ from typing import Any
 from podwright.errors import PodwrightError
 from podwright.operations.deployment import state_lock
 from podwright.operations.deployment.supervised_process import supervised
-from podwright.operations.deployment.terraform import TerraformError, find_terraform
+from podwright.operations.deployment.terraform import TerraformError, find_terraform, hint
 from podwright.settings import names
 from podwright.state_owner import StateOwner
 from podwright_bootstrap.host.files import write_file
@@ -102,9 +102,9 @@ class DeployedStack:
         has_moved = kind == before["type"] == "local" and self._is_renamed(before["config"], after)
         if has_moved or _place(before["type"], before["config"]) == _place(kind, after):
             return ["-reconfigure"]
-        hint = "undo that change, or move the state: `podwright state` brings a local one to S3"
+        help_ = "undo that change, or move the state: `podwright state` brings a local one to S3"
         was, now = (":".join(_place(*backend)) for backend in ((before["type"], before["config"]), (kind, after)))
-        raise TerraformError(f"the state of {self.name} is in {was}, and the settings keep it in {now}", hint)
+        raise TerraformError(f"the state of {self.name} is in {was}, and the settings keep it in {now}", help_)
 
     def _is_renamed(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         """Return whether the project's folder has another name now, so that the state came along with it."""
@@ -132,7 +132,7 @@ class DeployedStack:
                 printed = (errors.read() or output.read()).strip()
                 if locked := state_lock.explain(printed, stacks=self.folder.parent, terraform=program):
                     raise locked
-                raise TerraformError(f"`terraform {arguments[0]}` failed in {self.folder}: {printed}")
+                raise TerraformError(f"`terraform {arguments[0]}` failed in {self.folder}: {printed}", hint(printed))
             return output.read()
 
     def plan(self, *, refresh: bool = False) -> dict[str, Any]:

@@ -25,7 +25,9 @@ from podwright.operations.deployment.deploy import (
 )
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.kit import Kit
+from podwright.operations.deployment.recovery import forget, recover
 from podwright.operations.deployment.teardown import print_inventory, to_dict
+from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import ArgumentError
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import add_examples
@@ -67,8 +69,12 @@ def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session:
     kit.synthesize()
     for stack in stacks(settings.name, folder=kit.folder).values():
         stack.check_owner(account_id=session.account_id, region=settings.region)
-    destruction = Destruction.of(settings, kit, session, only=options.only, empty_bucket=options.empty_bucket)
     say = speaker(quiet=options.json)
+    try:
+        recover(settings, kit.folder, say)
+    except TerraformError as error:  # It cannot plan these settings; what the states list can go all the same.
+        say(f"not looked for: {error}")
+    destruction = Destruction.of(settings, kit, session, only=options.only, empty_bucket=options.empty_bucket)
     say(destruction.text())
     place = f"{settings.name} in {settings.region} of account {session.account_id}"
     if not confirm(f"Destroy {place}?", yes=options.yes):
@@ -79,6 +85,8 @@ def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session:
     if destruction.resources["foundation"]:
         _settle_bucket(destruction, session)
         kit.run("destroy", names.foundation_stack(settings.name), SKIP_SYNTH, APPROVED, ALONE, on_line=follow)
+    if options.only is None:
+        forget(settings, kit.folder)
     remaining_resources = inventory(session, settings.name)
     if options.json:
         print_json(SCHEMA, {**to_dict(remaining_resources), "kept_bucket": destruction.kept_bucket})

@@ -10,8 +10,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from podwright.config_file import CONFIG_VARIABLE
 from podwright.operations.deployment import state_lock
 from podwright.operations.deployment.deployed_stacks import STACKS
 from podwright.operations.deployment.folder_lock import FolderLock
-from podwright.operations.deployment.supervised_process import supervised
+from podwright.operations.deployment.supervised_process import supervised, unwinding
 from podwright.operations.deployment.terraform import find_terraform
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright_constructs import kit_choice
@@ -50,7 +50,8 @@ class Kit:
     def __post_init__(self) -> None:
         self._lock = FolderLock(self.folder / OUTPUT / "podwright.lock")
 
-    def locked(self, command: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def locked(self, command: str) -> Iterator[None]:
         """Hold the folder's lock during a block: another synthesis there would change what is being deployed.
 
         Args:
@@ -58,8 +59,19 @@ class Kit:
 
         Raises:
             FolderBusyError: another command has it.
+            KeyboardInterrupt: a signal stopped the block, in order.
         """
-        return self._lock.of(command)
+        with self._lock.of(command), unwinding():
+            try:
+                yield
+            except KeyboardInterrupt:
+                with suppress(OSError):  # the terminal may be gone
+                    print(
+                        f"podwright: stopped before its end; to go on, run `podwright {command}` again",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                raise
 
     def run(self, verb: str, *arguments: str, on_line: Callable[[str], None] = lambda _: None) -> None:
         """Run one command to its end and pass its lines on.

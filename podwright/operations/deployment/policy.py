@@ -118,6 +118,7 @@ def _statements(settings: Settings, types: set[str], arn: str) -> Iterator[dict[
                 yield _allow("ServiceLinkedRoles", linked, [f"{arn}:iam::*:role/aws-service-role/*"])
         elif service == "s3":
             yield _allow("Buckets", service_actions, buckets)
+            yield _allow("FindBuckets", ["s3:ListAllMyBuckets"], ["*"])  # one that an interrupted deployment made
         else:
             yield _allow(service.capitalize(), service_actions, ["*"])
     existing = [] if settings.role.source == "create" else dict.fromkeys(settings.role.arns().values())

@@ -18,6 +18,24 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
+def unwinding() -> Iterator[None]:
+    """Let SIGTERM and a lost terminal end the block as Ctrl-C does: Python would leave temporary files behind.
+
+    Raises:
+        KeyboardInterrupt: one of them came.
+    """
+    numbers = STOPS if current_thread() is main_thread() else ()  # Python lets no other thread handle signals
+    ending = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ending:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
 def supervised(
     command: Sequence[str],
     *,

@@ -34,8 +34,25 @@ PARENTS = ("~", "/opt", "/srv", "/usr/share", "/usr/local/share", "/usr/local/li
 DEPTH = 2
 
 
+# What Terraform prints when it cannot begin, and what helps.
+HINTS = {
+    r"S3 bucket .* does not exist|NoSuchBucket": "`podwright state` creates the bucket that the settings name",
+    r"Failed to query available provider packages|Failed to install provider|registry service is unreachable": (
+        f"let this machine reach {DEFAULT_REGISTRY}, or unpack a mirror of {PROVIDER} in {IMPLIED_MIRRORS[0]}; "
+        "then repeat the command"
+    ),
+    r"AccessDenied|StatusCode: 403": "`podwright policy deployer` prints all that deploying needs",
+}
+
+
 class TerraformError(PodwrightError):
     """Terraform is missing or too old, or it failed; the message has the solution."""
+
+
+def hint(printed: str) -> str:
+    """Return what helps against an error that Terraform has printed; empty if its own words have to do."""
+    plain = " ".join(printed.split())
+    return next((help_ for pattern, help_ in HINTS.items() if re.search(pattern, plain)), "")
 
 
 def find_terraform() -> Path:

@@ -15,6 +15,7 @@ from podwright.operations.account.session import Session
 from podwright.operations.deployment import deploy
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
+from podwright.operations.deployment.recovery import noted, recover
 from podwright.operations.errors import OperationError
 from podwright.operations.moving import objects
 from podwright.operations.moving.backups import Carrier, Say
@@ -217,7 +218,9 @@ class ClusterMove:
             follow = deploy.resource_lines(stacks(self.journal.new.name, folder=self.folder).values(), self.say)
             stack = names.foundation_stack if part == "foundation" else names.cluster_stack
             arguments = (stack(self.journal.new.name), deploy.SKIP_SYNTH, deploy.APPROVED, deploy.ALONE)
-            kit.run("deploy", *arguments, on_line=follow)
+            recover(self.new_settings, self.folder, self.say)
+            with noted(self.new_settings, self.folder):
+                kit.run("deploy", *arguments, on_line=follow)
 
 
 STEPS: Mapping[str, Callable[[ClusterMove], None]] = {

@@ -1,3 +1,7 @@
-"""The only account of the AWS stand-in."""
+"""The only account of the AWS stand-in: its process has the number in its environment."""
 
-ACCOUNT_ID = "123456789012"
+import os
+
+ACCOUNT_VARIABLE = "MOTO_ACCOUNT_ID"  # moto's own
+DEFAULT_ACCOUNT_ID = "123456789012"
+ACCOUNT_ID = os.environ.get(ACCOUNT_VARIABLE, DEFAULT_ACCOUNT_ID)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import jmespath
-
-from podwright_rehearsal.aws.identity import ACCOUNT_ID
 
 
 @dataclass(frozen=True)
@@ -25,6 +23,7 @@ class Query:
 
 VPCS = Query("AWS::EC2::VPC", "ec2", "describe_vpcs", "Vpcs[?!IsDefault].VpcId")
 BUCKETS = Query("AWS::S3::Bucket", "s3", "list_buckets", "Buckets[].Name")
+BUDGETS = Query("AWS::Budgets::Budget", "budgets", "describe_budgets", "Budgets[].BudgetName")
 OBJECTS = "[Versions, DeleteMarkers][][].[Key, VersionId]"
 
 QUERIES = (
@@ -71,7 +70,6 @@ QUERIES = (
     Query("AWS::SNS::Topic", "sns", "list_topics", "Topics[].TopicArn"),
     Query("AWS::Events::Rule", "events", "list_rules", "Rules[].Name"),
     Query("AWS::Scheduler::Schedule", "scheduler", "list_schedules", "Schedules[].Name"),
-    Query("AWS::Budgets::Budget", "budgets", "describe_budgets", "Budgets[].BudgetName", {"AccountId": ACCOUNT_ID}),
     Query("AWS::CloudWatch::Dashboard", "cloudwatch", "list_dashboards", "DashboardEntries[].DashboardName"),
     Query("AWS::CloudWatch::Alarm", "cloudwatch", "describe_alarms", "MetricAlarms[].AlarmName"),
     Query("AWS::SSM::Document", "ssm", "list_documents", "DocumentIdentifiers[?Owner!='Amazon'].Name"),
@@ -80,11 +78,12 @@ QUERIES = (
 )
 
 
-def list_resources(client: Callable[[str], Any]) -> list[str]:
+def list_resources(client: Callable[[str], Any], account_id: str) -> list[str]:
     """Return type and id of every resource, ``AWS::EC2::VPC vpc-…``; ``client`` makes a service's boto3 client."""
     client = cache(client)  # making one takes longer than the call
+    queries = (*QUERIES, replace(BUDGETS, arguments={"AccountId": account_id}))
     resources = [
-        f"{query.type_name} {resource}" for query in QUERIES for resource in _ids(client(query.service), query)
+        f"{query.type_name} {resource}" for query in queries for resource in _ids(client(query.service), query)
     ]
     return [*resources, *_subnets(client("ec2")), *_objects(client("s3")), *_keys(client("kms"))]
 

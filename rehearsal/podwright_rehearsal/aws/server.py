@@ -74,7 +74,7 @@ def serve(
         order_seed=order_seed,
     )
     server = Server(
-        Gate(RetryCache(application), access_key=os.environ[KEY_VARIABLE]),
+        Gate(interruption.LateAnswers(RetryCache(application)), access_key=os.environ[KEY_VARIABLE]),
         host=HOST,
         port=port,
         threads=THREADS,
@@ -163,6 +163,7 @@ class Application:
                 return control(call)(environ, start_response)
             fate = self._interruption.strike(call.name) if call.changes_something else None
             answer = self._refusal(call, interrupted=fate == "refused") or self._answer(call) or self._moto
+            environ[interruption.LATE] = fate == "answers late"
             answered = answer(environ, call.logging(start_response))
             if fate == "answer lost":
                 _log.info("%s: the answer is lost", call.name)

@@ -24,6 +24,7 @@ from botocore.config import Config
 from podwright.errors import PodwrightError
 from podwright_rehearsal.aws import clock, inventory
 from podwright_rehearsal.aws.gate import KEY_VARIABLE
+from podwright_rehearsal.aws.identity import ACCOUNT_VARIABLE, DEFAULT_ACCOUNT_ID
 from podwright_rehearsal.aws.interruption import FAULT_PATH, PATH, REFUSAL_PATH, Kind
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class AwsStandIn:
 
     Args:
         directory: for its log and its AWS configuration file; made if missing.
+        account_id: its number.
         region: where calls go that name no other.
         other_regions: regions beside it. Default: no other region; calls to one are refused.
         storage: the folder where file systems and backups have their files, each in a folder of its own, named by its
@@ -60,6 +62,7 @@ class AwsStandIn:
         self,
         *,
         directory: Path,
+        account_id: str = DEFAULT_ACCOUNT_ID,
         region: str = "us-west-2",
         other_regions: Sequence[str] = (),
         storage: Path | None = None,
@@ -67,6 +70,7 @@ class AwsStandIn:
         instant_deletion: bool = False,
         order_seed: int | None = None,
     ) -> None:
+        self.account_id = account_id
         self.region = region
         self._options = ["--region", region, "--transition-s", str(transition_s)]
         self._options += [word for name in other_regions for word in ("--other-region", name)]
@@ -136,6 +140,7 @@ class AwsStandIn:
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                     KEY_VARIABLE: self._access_key,
+                    ACCOUNT_VARIABLE: self.account_id,
                 },
                 start_new_session=True,  # Ctrl-C is for the rehearsal, which still needs the account to destroy
             )
@@ -197,14 +202,14 @@ class AwsStandIn:
 
     def inventory(self, *, region: str | None = None) -> list[str]:
         """Return type and id of each resource, ``AWS::EC2::VPC vpc-…``, except a fresh account's defaults."""
-        return inventory.list_resources(partial(self.client, region=region))
+        return inventory.list_resources(partial(self.client, region=region), self.account_id)
 
     def interrupt(self, *, at: int = 1, kind: Kind = "refused", call: str = "") -> None:
         """Fail call number ``at`` of the calls that change resources, counted from 1 and from now.
 
         Args:
             at: its number.
-            kind: refused, or done while its answer is lost.
+            kind: refused, done while its answer is lost, or done while its answer and all later ones come late.
             call: counts only calls with this in their names, for example ``ec2 CreateVpc``.
         """
         self._control("PUT", PATH, {"at": at, "kind": kind, "call": call})

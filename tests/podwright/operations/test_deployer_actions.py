@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
 from podwright import checkout
+from podwright.aws_errors import action
+from podwright.check.load import load
 from podwright.operations.deployment.deployer_actions import ACTIONS
+from podwright.operations.deployment.policy import deployer_policy
+from podwright.resource_types import RESOURCE_TYPES
 
 BINDINGS = checkout.ROOT / "constructs" / "podwright_constructs" / "aws"
 
@@ -12,3 +21,32 @@ def test_every_resource_type_has_its_actions():
     """The table has a row for each generated resource type, and for no other."""
     modules = {path.stem for path in BINDINGS.glob("*.py")} - {"__init__", "provider"}
     assert set(ACTIONS) == {f"aws_{name}" for name in modules if not name.startswith("data_")}
+
+
+class Asked:
+    """An account without resources, which notes each question in IAM's words."""
+
+    def __init__(self) -> None:
+        self.actions: set[str] = set()
+
+    def look(self, _: str, service: str, operation: str, **__: Any) -> None:
+        self.actions.add(action(service, "".join(map(str.capitalize, operation.split("_")))).lower())
+
+    def file_system(self, _: str) -> None:
+        self.actions.add("fsx:describefilesystems")
+
+    def account_id(self) -> str:
+        return "123456789012"
+
+
+@pytest.mark.parametrize("kind", sorted(RESOURCE_TYPES))
+def test_a_deployer_may_adopt(kind: str) -> None:
+    """The role that deploys may ask all that finding an interrupted deployment's resources asks."""
+    asked, row = Asked(), RESOURCE_TYPES[kind]
+    if row.find:
+        row.find(asked, defaultdict(lambda: "x"))
+    if row.status:
+        row.status(asked, "x")
+    policy = deployer_policy(load(checkout.ROOT / "cluster.yaml"), {kind})
+    allowed = {name.lower() for statement in policy["Statement"] for name in statement["Action"]}
+    assert asked.actions <= allowed

@@ -17,6 +17,7 @@ from podwright.cli import main
 from podwright.errors import PodwrightError
 from podwright.operations.deployment.folder_lock import FolderBusyError
 from podwright.operations.deployment.kit import Kit
+from podwright.operations.deployment.state_lock import StateLockedError
 from podwright.operations.errors import ArgumentError, OperationError
 
 pytestmark = pytest.mark.terraform
@@ -170,6 +171,31 @@ def test_a_killed_command_ends_terraform_gently(place: Path) -> None:
     while not is_free(place):
         time.sleep(0.05)
     assert (place / "state").read_text() == "whole"
+
+
+LOCKED = """\
+echo 'demo-foundation  ╷'
+echo '                 │ Error: Error acquiring the state lock'
+echo '                 │ Lock Info:'
+echo '                 │   ID:        5ad20ae8'
+echo '                 │   Path:      ../../../terraform.demo-foundation.us-west-2.tfstate'
+echo '                 │   Operation: OperationTypeApply'
+echo '                 │   Who:       ada@laptop'
+echo '                 │   Created:   2026-11-27 19:20:11.123456 +0000 UTC'
+echo '                 │ You can disable locking with the -lock=false flag'
+exit 1
+"""
+
+
+def test_a_locked_state_is_explained_without_its_advice(place: Path) -> None:
+    """A second deployment says who works, and how to give a dead lock back; never to go on without a lock."""
+    (place / "kit").write_text(f"#!/bin/sh\n{LOCKED}")
+    (place / "kit").chmod(0o755)
+    with pytest.raises(StateLockedError, match="ada@laptop since 2026-11-27 19:20:11 UTC, for apply") as locked:
+        Kit(place / "cluster.yaml", place).run("deploy")
+    assert "demo-foundation" in str(locked.value)
+    assert "force-unlock 5ad20ae8" in locked.value.hint
+    assert "-lock=false" not in locked.value.render()
 
 
 COUNTER = """\
