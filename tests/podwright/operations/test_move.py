@@ -276,7 +276,7 @@ def test_a_program_of_a_move_runs_without_our_packages(tmp_path: Path) -> None:
 def test_a_job_of_nobody_or_somebody_else_is_refused(jobs: ModuleType) -> None:
     """The number that Slurm keeps says whose a job is; a name that differs here is no reason to guess."""
     assert jobs.user_of(job_of(jobs, userid="0", username="root")).pw_uid == 0
-    for number, name in (("0", "ada"), ("3999999999", "ada")):
+    for number, name in (("0", "ada"), ("3999999999", "ada"), ("0", "daemon"), ("3999999999", "daemon")):
         with pytest.raises(jobs.SubmissionError):
             jobs.user_of(job_of(jobs, userid=number, username=name))
 
