@@ -339,7 +339,7 @@ def _wrap_functions(marks: Marks, rank: int, reached: Callable[[str], None]) -> 
         setattr(owner, name, wrapped)
 
     wrap(PackedStream, "next_batch", DATA, LOOP)
-    wrap(trainer.Trainer, "_take_step", STEP, LOOP)
+    wrap(trainer.Trainer, "train_step", STEP, LOOP)
     wrap(saver.Saver, "save", STAGING, LOOP)
     wrap(checkpoint_writer, "write", BETWEEN, BACKGROUND)
     for name, phase in (

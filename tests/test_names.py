@@ -17,7 +17,7 @@ MOST_FINDINGS = {
     "constructs": 0,
     "stacks": 0,
     "lifecycle_scripts": 0,
-    "training": 202,
+    "training": 0,
     "rehearsal": 0,
 }
 

@@ -20,7 +20,7 @@ def plan_of(run: TrainConfig, instance_type: str, nodes: int) -> Plan:
     tensor = run.tensor_parallel if run.tensor_parallel > 1 else None
     return Plan(
         run=RunFolder(Path(run.run_dir)),
-        options=run,
+        config=run,
         instance_type=instance_type,
         nodes=nodes,
         layout=plan.layout_of(run, instance_type, nodes, key_value_copies=None, tensor=tensor),

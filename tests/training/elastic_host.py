@@ -41,18 +41,19 @@ class Forked:
         os.waitpid(self._pid, 0)
 
 
-def take_step_when_let(self, requests, take_step=Trainer._take_step):
+def take_step_when_let(self, take_step=Trainer.train_step):
     """Wait before a step, if need be."""
     self.taken = getattr(self, "taken", 0) + 1
-    broken = self.folder.root / f"broken-{os.environ['SLURMD_NODENAME']}"
-    while not broken.exists() and self.taken > FREE_STEPS and not requests and not (self.folder.root / "go").exists():
+    root, requests = self.run.folder.root, self.run.stop_requests.signals
+    broken = root / f"broken-{os.environ['SLURMD_NODENAME']}"
+    while not broken.exists() and self.taken > FREE_STEPS and not requests and not (root / "go").exists():
         time.sleep(0.02)
     if broken.exists():
         os._exit(1)
-    take_step(self, requests)
+    take_step(self)
 
 
-Trainer._take_step = take_step_when_let
+Trainer.train_step = take_step_when_let
 for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
     del os.environ[name]
 parser = argparse.ArgumentParser()

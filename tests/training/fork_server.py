@@ -33,7 +33,7 @@ import transformers.models.auto.tokenization_auto  # noqa: F401 - imported befor
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import export  # noqa: F401 - as above
 from podwright_training.commands import consolidate, evaluate, generate  # noqa: F401 - as above
-from podwright_training.loop import trainer  # noqa: F401 - as above
+from podwright_training.loop import run as training  # noqa: F401 - as above
 from podwright_training.loop.metrics import Metrics
 
 LIMIT_S = 500

@@ -28,7 +28,7 @@ from podwright_training.jobs.log_reader import LogReader
 from podwright_training.jobs.spec import JobSpec, Log, Resume, read_written
 from podwright_training.report import screen
 from podwright_training.report.history import History
-from podwright_training.report.page import Drawing
+from podwright_training.report.page import ReportFigures
 from podwright_training.report.time_table import as_markdown
 from podwright_training.run_folder import RunFolder
 
@@ -126,7 +126,7 @@ def read_all(run: RunFolder) -> None:
     for usd_per_hour in (None, 3.0):
         report._page([run], [history], usd_per_hour=usd_per_hour).encode()
         as_markdown([history], usd_per_hour=usd_per_hour).encode()
-    Drawing.of([history, history]).to_json()
+    ReportFigures.of([history, history]).to_json()
     json.dumps(history.goodput.to_dict(3.0))
 
 

@@ -427,7 +427,7 @@ def test_the_fewest_hosts_hold_the_whole_state(size, data):
 
     subsets = [set(each) for many in range(1, size + 1) for each in combinations(living, many)]
     least = min((len(hosts) for hosts in subsets if hold_all(hosts)), default=size + 1)
-    found = fewest_holders(ring, living, first=first, at_most=at_most)
+    found = fewest_holders(ring, living, preferred=first, at_most=at_most)
     assert bool(found) == (least <= at_most)
     if found:
         assert found <= living

@@ -68,14 +68,14 @@ def _wait(error):
 
 
 def _rank(folder, argv):
-    step, rank = Trainer._take_step, int(os.environ["RANK"])
+    step, rank = Trainer.train_step, int(os.environ["RANK"])
 
-    def take_step(trainer, requests):
-        if rank == 1 and trainer.step == LOST_AFTER:
+    def take_step(trainer):
+        if rank == 1 and trainer.progress.step == LOST_AFTER:
             os._exit(1)
-        step(trainer, requests)
+        step(trainer)
 
-    Trainer._take_step = take_step
+    Trainer.train_step = take_step
     (folder / f"status-{rank}").write_text(str(main(["train", *argv])))
 
 

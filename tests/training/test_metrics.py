@@ -94,8 +94,8 @@ def test_a_batch_has_one_digest_however_it_is_divided():
 def test_a_sink_whose_package_is_missing_is_reported_before_the_run(monkeypatch):
     """One line for each that was asked for, none for the others."""
     monkeypatch.setattr("sys.path", [])
-    assert list(problems(TrainConfig(), first=True)) == []
-    assert [line.split(":")[0] for line in problems(TrainConfig(wandb=True, tensorboard=True), first=True)] == [
+    assert list(problems(TrainConfig(), is_first_rank=True)) == []
+    assert [line.split(":")[0] for line in problems(TrainConfig(wandb=True, tensorboard=True), is_first_rank=True)] == [
         "tensorboard = 1",
         "wandb = 1",
     ]
@@ -151,13 +151,13 @@ def init(**_):
 def test_a_login_that_is_missing_is_reported_before_the_run(wandb, monkeypatch):
     """Only the first rank needs one, and none does that keeps its metrics here."""
     options = TrainConfig(wandb=True)
-    assert "run `wandb login`" in next(problems(options, first=True))
-    assert list(problems(options, first=False)) == []
+    assert "run `wandb login`" in next(problems(options, is_first_rank=True))
+    assert list(problems(options, is_first_rank=False)) == []
     wandb.api.api_key = "k" * 40
-    assert list(problems(options, first=True)) == []
+    assert list(problems(options, is_first_rank=True)) == []
     wandb.api.api_key = None
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert list(problems(options, first=True)) == []
+    assert list(problems(options, is_first_rank=True)) == []
 
 
 @pytest.mark.usefixtures("wandb")

@@ -123,7 +123,7 @@ def plan_of(*, instance_type="ml.trn1.32xlarge", nodes=4, run_dir=Path("/fsx/run
     options = replace(load_file(PRESETS / "llama3_8b.yaml"), **{**EXAMPLE, **changes})
     layout = layout_of(options, instance_type, nodes, key_value_copies=None, tensor=None)
     return Plan(
-        run=RunFolder(run_dir), options=options, instance_type=instance_type, nodes=nodes, layout=layout, shared=shared,
+        run=RunFolder(run_dir), config=options, instance_type=instance_type, nodes=nodes, layout=layout, shared=shared,
         podwright=Path("/fsx/env"),
     )  # fmt: skip
 

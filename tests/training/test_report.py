@@ -28,7 +28,7 @@ from podwright_training.report import summary
 from podwright_training.report.curve import forecast, judge, smooth
 from podwright_training.report.figures import tables
 from podwright_training.report.history import History, ReportError
-from podwright_training.report.page import Drawing
+from podwright_training.report.page import ReportFigures
 from podwright_training.run_folder import RunFolder
 
 
@@ -198,7 +198,7 @@ def test_the_sources_of_a_mixture_have_a_figure(folder):
     """Tokens by source are curves with the sources' names, and the epoch stands at the top."""
     events = [{**train(step), "epoch": 1.5, "source_tokens": {"web": 8 * step, "step": step}} for step in range(1, 9)]
     folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in [start(0, 2), *events]))
-    drawing = Drawing.of([History.of(folder)])
+    drawing = ReportFigures.of([History.of(folder)])
     (figure,) = (figure for figure in drawing.figures if figure.name == "sources")
     assert [line.label for line in figure.lines] == ["web", "step"]
     assert [drawing.data["sources"][line.column][-1] for line in figure.lines] == [64, 8]
@@ -214,7 +214,7 @@ def test_datasets_and_samples_of_a_validation(folder):
     with folder.metrics.open("a") as file:
         file.writelines(json.dumps(event) + "\n" for event in (*events, texts, validation(300) | {"losses": losses[1]}))
     write([folder.root])
-    drawing = Drawing.of([History.of(folder)])
+    drawing = ReportFigures.of([History.of(folder)])
     points = {line.label: drawing.data[line.table][line.column] for line in drawing.figures[0].lines}
     assert points["validation loss, web"] == [2.0, 1.0, None, None, None, 1.0]
     assert points["validation loss, code"] == [1.5, None, None, None, None, None]
@@ -225,7 +225,7 @@ def test_datasets_and_samples_of_a_validation(folder):
 
 def test_moments_are_where_they_happened(reported):
     """The restart is at its checkpoint, the guard at its step, the spike at its first step, each checkpoint at its."""
-    moments = Drawing.of([History.of(reported)]).moments
+    moments = ReportFigures.of([History.of(reported)]).moments
     assert {(mark.kind, mark.at["step"]) for mark in moments} == {
         ("restart", 100), ("guard", 120), ("spike", 240), ("checkpoint", 200), ("checkpoint", 300),
     }  # fmt: skip

@@ -14,7 +14,7 @@ from podwright_training.checkpoint import checkpoint_writer, manifest, step_fold
 from podwright_training.checkpoint.weights_check import LIMIT, complaint, measure, rms
 from podwright_training.json_text import to_json
 from podwright_training.loop.guard import MOST_ROLLBACKS, Guard, Rollbacks
-from podwright_training.loop.trainer import Trainer
+from podwright_training.loop.validation import Validation
 from podwright_training.run_folder import RunFolder
 
 RUINOUS = {"lr": 1e38, "min_lr": 1e38, "warmup": 0}
@@ -49,7 +49,7 @@ def ruined(tiny_flags, tmp_path, monkeypatch):
     """A run of two good checkpoints and the last of three, whose third step ruined the weights."""
     assert _train(tiny_flags, tmp_path, max_steps=2) == 0
     with monkeypatch.context() as blind:
-        blind.setattr(Trainer, "validate", lambda *_: "")
+        blind.setattr(Validation, "after_step", lambda *_: None)
         assert _train(tiny_flags, tmp_path, max_steps=3, **RUINOUS) == DIVERGED_STATUS
     return tmp_path
 
@@ -100,7 +100,7 @@ def test_ruined_weights_of_an_older_version_are_found_when_they_are_loaded(tiny_
             checkpoint_writer, "commit_checked", lambda *arguments: checkpoint_writer.commit(*arguments[:3]) or ""
         )
         assert _train(tiny_flags, tmp_path, max_steps=2) == 0
-        older.setattr(Trainer, "validate", lambda *_: "")
+        older.setattr(Validation, "after_step", lambda *_: None)
         assert _train(tiny_flags, tmp_path, max_steps=3, **RUINOUS) == 0
     assert _train(tiny_flags, tmp_path, max_steps=4) == 0
     assert f"checkpoint {tmp_path / 'checkpoints' / 'step-00000003'} is of no use: " in caplog.text
@@ -112,7 +112,7 @@ def test_a_rollback_that_comes_back_to_the_same_state_goes_further_back(tiny_fla
     """A checkpoint that looks good, and from which each first step is bad, is left for the one before it."""
     with monkeypatch.context() as blind:
         blind.setattr(weights_check, "complaint", lambda *_: "")
-        blind.setattr(Trainer, "validate", lambda *_: "")
+        blind.setattr(Validation, "after_step", lambda *_: None)
         assert _train(tiny_flags, tmp_path, max_steps=2) == 0
         assert _train(tiny_flags, tmp_path, max_steps=3, **RUINOUS) == 0
     assert _train(tiny_flags, tmp_path, max_steps=5, guard_policy="rollback") == 0

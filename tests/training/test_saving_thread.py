@@ -71,7 +71,7 @@ def hang_in_a_save():
 
 
 if __name__ == "__main__":  # of each rank
-    write, take_step = checkpoint_writer.write, Trainer._take_step
+    write, take_step = checkpoint_writer.write, Trainer.train_step
 
     def write_or_hang(*args, **options):
         """Write the checkpoint, or hang."""
@@ -79,11 +79,11 @@ if __name__ == "__main__":  # of each rank
             hang_in_a_save()
         return write(*args, **options)
 
-    def step_or_end(trainer, requests):
+    def step_or_end(trainer):
         """Take a step, or need more memory than there is."""
-        if sys.argv[1] == "is exhausted" and os.environ["RANK"] == "0" and trainer.step == 1:
+        if sys.argv[1] == "is exhausted" and os.environ["RANK"] == "0" and trainer.progress.step == 1:
             raise torch.OutOfMemoryError("out of memory.")
-        take_step(trainer, requests)
+        take_step(trainer)
 
-    checkpoint_writer.write, Trainer._take_step = write_or_hang, step_or_end
+    checkpoint_writer.write, Trainer.train_step = write_or_hang, step_or_end
     sys.exit(main(["train", *sys.argv[2:]]))

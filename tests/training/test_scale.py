@@ -227,7 +227,7 @@ def test_out_of_memory_says_what_to_do(tmp_path):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
-@pytest.mark.parametrize(("owner", "name"), [(trainer, "Optimizers"), (Trainer, "_take_step")])
+@pytest.mark.parametrize(("owner", "name"), [(trainer, "Optimizers"), (Trainer, "train_step")])
 def test_out_of_memory_is_said_before_anything_waits_for_other_ranks(
     tiny_flags, tmp_path, monkeypatch, capsys, owner, name
 ):
@@ -276,16 +276,16 @@ def test_garbage_is_collected_at_the_same_steps_on_all_ranks(tiny_flags, tmp_pat
     """While a run trains, Python collects nothing by itself; every so many steps young garbage is collected."""
     steps, collected, automatic = [], [], []
 
-    def take_step(trainer, *arguments, take=Trainer._take_step):
-        take(trainer, *arguments)
-        steps.append(trainer.step)
+    def take_step(trainer, take=Trainer.train_step):
+        take(trainer)
+        steps.append(trainer.progress.step)
         automatic.append(gc.isenabled())
 
     def note(phase, info):
         if phase == "start" and steps and not automatic[-1]:
             collected.append((steps[-1], info["generation"]))
 
-    monkeypatch.setattr(Trainer, "_take_step", take_step)
+    monkeypatch.setattr(Trainer, "train_step", take_step)
     monkeypatch.setattr(garbage, "EVERY_STEPS", 3)
     gc.callbacks.append(note)
     try:

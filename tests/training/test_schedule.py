@@ -1,6 +1,7 @@
 """The learning rate rises, falls, and stays, whatever the numbers."""
 
 import math
+from dataclasses import fields
 from itertools import pairwise
 
 import pytest
@@ -74,6 +75,16 @@ def test_a_line_and_a_stable_rate():
     assert {learning_rate(step, stable) for step in range(10, 61)} == {1.0}
     assert math.isclose(learning_rate(70, stable), 0.5)  # 1 - sqrt(1/4)
     assert learning_rate(100, stable) == 0.0
+
+
+def test_every_schedule_has_a_branch():
+    """A schedule that the option allows has a rate at each step, and any other one is an error."""
+    (schedules,) = (item.metadata["choices"] for item in fields(TrainConfig) if item.name == "lr_schedule")
+    for name in schedules:
+        config = TrainConfig(max_steps=100, lr_schedule=name)
+        assert all(config.min_lr <= learning_rate(step, config) <= config.lr for step in range(10, 101))
+    with pytest.raises(ValueError, match="lr_schedule polynomial has no decay here"):
+        learning_rate(60, TrainConfig(max_steps=100, lr_schedule="polynomial"))
 
 
 @given(st.integers(1, 300), st.integers(1, 40), fractions)

@@ -137,7 +137,7 @@ def _files(folder, ranks):
             tokenizer = preflight.check(new, ranks, of_first_rank=store.of_first_rank)
         opened = found["opened"]
         with _counting(found):
-            data = preflight.open_data(new, tokenizer, share=ranks.rank, shares=RANKS, checked=True)
+            data = preflight.open_data(new, tokenizer, data_rank=ranks.rank, data_shards=RANKS, checked=True)
             data.training.state_dict()
         again, seen = found["opened"], {}
         with _counting(seen):

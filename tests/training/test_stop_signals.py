@@ -7,6 +7,9 @@ import pytest
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.store import CheckpointStore
+from podwright_training.loop.global_batch import GlobalBatchReader
+from podwright_training.loop.run_log import RunLog
 from podwright_training.loop.trainer import Trainer
 from podwright_training.parallel import ParallelModel
 from podwright_training.run_folder import RunFolder
@@ -57,10 +60,13 @@ def test_samples_end_at_their_next_token(tiny_flags, tmp_path, signalled):
     assert _kinds(tmp_path / "run") == ["start", "data", "train", "validation", "checkpoint", "end"]
 
 
-@pytest.mark.parametrize("method", ["_draw", "_accumulate", "_clip"])
-def test_after_a_step_the_checkpoint_comes_before_validation(tiny_flags, tmp_path, signalled, method):
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [(GlobalBatchReader, "read"), (Trainer, "_compute_gradient"), (Trainer, "_clip_gradient")],
+)
+def test_after_a_step_the_checkpoint_comes_before_validation(tiny_flags, tmp_path, signalled, kind, method):
     """A request during a step is seen before that step's validation, or in it."""
-    signalled(Trainer, method)
+    signalled(kind, method)
     assert main(["train", *tiny_flags(tmp_path, **STEPS)]) == 0
     assert _kinds(tmp_path)[-2:] == ["checkpoint", "end"]
     assert "validation" not in _kinds(tmp_path)
@@ -68,10 +74,10 @@ def test_after_a_step_the_checkpoint_comes_before_validation(tiny_flags, tmp_pat
     assert step_folder.step_of(checkpoint) <= 2
 
 
-@pytest.mark.parametrize("method", ["_resume", "_start"])
-def test_a_request_before_the_first_step_takes_none(tiny_flags, tmp_path, signalled, method):
+@pytest.mark.parametrize(("kind", "method"), [(CheckpointStore, "restore"), (RunLog, "start")])
+def test_a_request_before_the_first_step_takes_none(tiny_flags, tmp_path, signalled, kind, method):
     """The first step compiles and may take minutes; there is nothing to save, and the next start goes on."""
-    signalled(Trainer, method)
+    signalled(kind, method)
     assert main(["train", *tiny_flags(tmp_path, **STEPS)]) == 0
     assert _kinds(tmp_path) == ["start", "data", "end"]
     (end,) = RunFolder(tmp_path).events("end")
@@ -80,7 +86,7 @@ def test_a_request_before_the_first_step_takes_none(tiny_flags, tmp_path, signal
 
 def test_a_request_during_a_save_ends_after_it(tiny_flags, tmp_path, signalled):
     """The save is finished, and the step after it saved."""
-    signalled(Trainer, "save")
+    signalled(CheckpointStore, "save")
     flags = STEPS | {"checkpoint_freq": 2, "async_checkpoints": False}
     assert main(["train", *tiny_flags(tmp_path, **flags)]) == 0
     steps = [step_folder.step_of(path) for path in step_folder.intact(RunFolder(tmp_path).checkpoints)]

@@ -14,8 +14,8 @@ import torch
 import yaml
 
 from podwright_training.__main__ import main
-from podwright_training.loop import trainer
 from podwright_training.loop.metrics import Metrics
+from podwright_training.loop.stop_requests import StopRequests
 from podwright_training.run_folder import RunFolder
 
 EXACT = ("loss", "grad_norm", "lr", "batch_digest", "sequences")
@@ -200,13 +200,13 @@ def test_ctrl_c_is_left_to_the_foreground():
     """A job in the background goes on ignoring SIGINT, and only the first Ctrl-C waits for a checkpoint."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with trainer._stop_requests(says=False) as requests:
+        with StopRequests(announces=False) as requests:
             signal.raise_signal(signal.SIGINT)
-        assert requests == []
+        assert requests.signals == []
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        with trainer._stop_requests(says=False) as requests:
+        with StopRequests(announces=False) as requests:
             signal.raise_signal(signal.SIGINT)
-            assert requests == [signal.SIGINT]
+            assert requests.signals == [signal.SIGINT]
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

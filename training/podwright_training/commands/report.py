@@ -21,7 +21,7 @@ from podwright_training.run_folder import RunFolder, place_of, require_own, writ
 
 if TYPE_CHECKING:  # numpy and yaml, which --help does without
     from podwright_training.report.history import History
-    from podwright_training.report.page import Drawing
+    from podwright_training.report.page import ReportFigures
 
 PAGE = "index.html"
 TIME = "time.md"
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write page and figures, or serve the page; return the exit status."""
-    from podwright_training.report.page import Drawing
+    from podwright_training.report.page import ReportFigures
     from podwright_training.report.time_table import as_markdown
 
     if args.usd_per_hour is not None and not 0 <= args.usd_per_hour < math.inf:  # NaN is neither
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.output:
         require_own(folders[0].root)
     histories = _histories(folders)
-    output, drawing = args.output or folders[0].report, Drawing.of(histories)
+    output, drawing = args.output or folders[0].report, ReportFigures.of(histories)
     page = _page(folders, histories, usd_per_hour=args.usd_per_hour)
     try:
         texts = {PAGE: page, TIME: as_markdown(histories, usd_per_hour=args.usd_per_hour)}
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write(output: Path, texts: Mapping[str, str], drawing: Drawing, *, title: str) -> None:
+def _write(output: Path, texts: Mapping[str, str], drawing: ReportFigures, *, title: str) -> None:
     """Write page and figures, both or neither."""
     from podwright_training.report.figures import draw
 

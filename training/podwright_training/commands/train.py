@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, or resume training, until ``max_steps`` or a signal."""
     config, ranks = sources.load(args), Ranks.from_environment()
-    from podwright_training.loop import trainer  # seconds
+    from podwright_training.loop.run import run  # This import takes seconds.
 
-    trainer.run(config, ranks)
+    run(config, ranks)
     return 0

@@ -170,7 +170,7 @@ def _step(config: TrainConfig, parallel: ParallelModel, optimizers: Optimizers, 
 
 def _groups(meshes: Meshes) -> Mapping[str, str]:
     """Return the dimension that each process group stands for."""
-    every = (meshes.ranks, meshes.matrices, meshes.whole, meshes.experts)
+    every = (meshes.ranks, meshes.matrices, meshes.data_parallel, meshes.experts)
     named = chain.from_iterable(
         ((mesh.get_group(name).group_name, name) for name in mesh.mesh_dim_names or ()) for mesh in every
     )

@@ -45,7 +45,7 @@ class Agent:
     """A host that takes part until the run ends or it is asked to leave.
 
     Args:
-        options: Those of the run.
+        config: Configuration of the run.
         policy: Allowed sizes and waits.
         number: Place among hosts that are otherwise alike; the lower, the earlier.
         address: The address at which other hosts reach this one.
@@ -55,7 +55,7 @@ class Agent:
 
     def __init__(
         self,
-        options: TrainConfig,
+        config: TrainConfig,
         policy: Policy,
         *,
         number: int,
@@ -63,27 +63,27 @@ class Agent:
         job: str | None = None,
         spawn: Callable[[socket.socket], Any] | None = None,
     ) -> None:
-        self._options = options
+        self._config = config
         self._policy, self._number, self._address, self._job = policy, number, address, job
         self._name = f"{number:05}-{socket.gethostname()}-{secrets.token_hex(4)}"
-        self._digest = f"{options.digest}-{policy.ranks_per_node}"
-        self._folder = RunFolder(Path(options.run_dir))
-        self._claim_of_run = claim_of_run(self._folder, OwnerKind.ELASTIC)  # of the host that leads
+        self._digest = f"{config.digest}-{policy.ranks_per_node}"
+        self._folder = RunFolder(Path(config.run_dir))
+        self._claim_of_run = claim_of_run(self._folder, OwnerKind.ELASTIC)  # Only the host that leads enters it.
         self._claim_of_run.check()
         make_closed(self._folder.elastic)
         self._secret = run_secret(self._folder)
         self._terms = Terms(self._folder.elastic / "terms")
         self._election = Election(policy.heartbeat_timeout_s)
         self._memory = memory_folder(self._folder.root, number)
-        config = self._memory / "run.yaml"
-        write_atomically(config, options.to_yaml())
-        argv = ["train", "--config", str(config)]
-        self._ranks = HostRanks(options, argv, count=policy.ranks_per_node, folder=self._memory, spawn=spawn)
+        config_path = self._memory / "run.yaml"
+        write_atomically(config_path, config.to_yaml())
+        argv = ["train", "--config", str(config_path)]
+        self._ranks = HostRanks(config, argv, count=policy.ranks_per_node, folder=self._memory, spawn=spawn)
         self._followed: Term | None = None  # the last one
         self._heard_s = 0.0  # its leader's last message
         self._parting = ""  # why its leader leads no more, if that has said so
         self._leading: asyncio.Task[None] | None = None
-        self._membership: Membership | None = None  # of the last term that this host led
+        self._membership: Membership | None = None
         self._has_first_rank = False
         self._leaving = False
         self._reached_s = time.monotonic()  # when this host last was a member
@@ -92,7 +92,7 @@ class Agent:
         self._reporting: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
-        """Take part; return the exit status: 0 if the run is complete, 75 if it continues without this host.
+        """Take part in the run; return the exit status: 0 if the run is complete, 75 if it continues without this host.
 
         Raises:
             UserError: The run in this folder has other options.
@@ -100,7 +100,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._leave)
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # of `scancel --signal=USR2`: ranks write their stacks
+        signal.signal(
+            signal.SIGUSR2, signal.SIG_IGN
+        )  # `scancel --signal=USR2` is for the ranks, which write their stacks.
         taking_part = asyncio.create_task(self._take_part_until_end())
         tasks = {taking_part, asyncio.create_task(self._ranks.serve()), asyncio.create_task(self._beat())}
         status = None
@@ -126,10 +128,10 @@ class Agent:
         return status
 
     def _give_checkpoints_back(self) -> None:
-        options = self._options
-        with suppress(OSError):  # of a run's folder that is gone: the run is complete all the same
-            run = (options.checkpoints / memory_place.RUN_ID).read_text().strip()
-            folder = memory_place.host_folder(Path(options.memory_checkpoint_dir), run=run, host=host_name())
+        config = self._config
+        with suppress(OSError):  # The run is complete even if its folder is gone.
+            run = (config.checkpoints / memory_place.RUN_ID).read_text().strip()
+            folder = memory_place.host_folder(Path(config.memory_checkpoint_dir), run=run, host=host_name())
             memory_place.give_back(folder)
 
     async def _take_part_until_end(self) -> int:
@@ -139,11 +141,13 @@ class Agent:
                     return status
             except UserError:
                 raise
-            except (OSError, ValueError) as error:  # of the shared file system: it may come back
+            except (OSError, ValueError) as error:  # The shared file system may come back.
                 self._note_obstacle(f"the run's folder: {error}")
                 await asyncio.sleep(self._policy.heartbeat_timeout_s / SAID_OFTEN)
             alone_s = time.monotonic() - self._reached_s
-            if alone_s > self._policy.nodes_timeout_s + 2 * self._policy.heartbeat_timeout_s:  # of an election
+            if (
+                alone_s > self._policy.nodes_timeout_s + 2 * self._policy.heartbeat_timeout_s
+            ):  # An election takes up to two such timeouts.
                 logger.error("elastic: no leader reached in %.0f s (nodes_timeout_s); %s", alone_s, self._obstacle)
                 return ALONE
 
@@ -177,7 +181,7 @@ class Agent:
             self._election.refuse(term.number)
         return term
 
-    async def _claim(self, last: Term | None) -> None:
+    async def _claim(self, newest_term: Term | None) -> None:
         """Begin the next term, unless another host is faster."""
         leader: list[Leader] = []
 
@@ -187,15 +191,15 @@ class Agent:
 
         server = await asyncio.start_server(welcome, sock=listen())
         term = Term(
-            number=last.number + 1 if last else 1,
+            number=newest_term.number + 1 if newest_term else 1,
             leader=self._name,
             address=self._address,
             port=server.sockets[0].getsockname()[1],
             job=self._job,
-            generation=last.generation if last else 0,
-            members=last.members if last else (),
+            generation=newest_term.generation if newest_term else 0,
+            members=newest_term.members if newest_term else (),
         )
-        members = Membership(self._policy, leader=self._name, now=time.monotonic(), past=self._past(last))
+        members = Membership(self._policy, leader=self._name, now=time.monotonic(), past=self._past(newest_term))
         leader.append(
             Leader(term, self._terms, members=members, secret=self._secret, options=self._digest, record=self._record)
         )
@@ -211,19 +215,19 @@ class Agent:
             self._membership = members
             self._leading = asyncio.create_task(_lead(leader[0], server))
 
-    def _past(self, last: Term | None) -> Past:
-        """Return the run's known state before this host leads."""
-        if last is None or self._followed is None:
-            return Past(generation=last.generation if last else 0)
-        parting = self._parting if self._followed.number == last.number else ""
+    def _past(self, newest_term: Term | None) -> Past:
+        """Return what is known of the run before this host leads."""
+        if newest_term is None or self._followed is None:
+            return Past(generation=newest_term.generation if newest_term else 0)
+        parting = self._parting if self._followed.number == newest_term.number else ""
         return Past(
-            generation=last.generation,
-            holders=last.members,
-            leader=last.leader,
-            step=last.step,
-            cause=f"the agent on {last.address}, which led, {parting or 'was lost'}",
+            generation=newest_term.generation,
+            holders=newest_term.members,
+            leader=newest_term.leader,
+            step=newest_term.step,
+            cause=f"the agent on {newest_term.address}, which led, {parting or 'was lost'}",
             detecting_s=0.0 if parting else time.monotonic() - self._heard_s,
-            host=None if parting else last.address,
+            host=None if parting else newest_term.address,
         )
 
     async def _follow(self, term: Term) -> int | None:
@@ -260,7 +264,7 @@ class Agent:
             self._ranks.stop()
 
     async def _watch_term(self, channel: Channel, term: Term) -> None:
-        """Look for renewals while the leader is silent: how old the last one is, is known once that counts as lost.
+        """Read the term's renewals while the leader is silent: their age must be known when it counts as lost.
 
         Where the first rank, which writes, is not on the leader's host, always: a leader that does not know yet that
         it was replaced may not let it write.
@@ -287,7 +291,9 @@ class Agent:
                 looked_s = now
                 if receiving.done():
                     message = receiving.result()
-                    if "renewals" in message:  # so that members need not read the term, all of them all the time
+                    if (
+                        "renewals" in message
+                    ):  # Members learn the term from here, so that they need not all read its file.
                         self._election.look(replace(term, renewals=message["renewals"]), now)
                     if (status := self._carry_out(message)) is not None:
                         return status
@@ -342,7 +348,7 @@ class Agent:
         return None
 
     def _environments(self, message: dict[str, Any]) -> list[dict[str, str]]:
-        """Return the variables of each of this host's ranks, torchrun's and ours."""
+        """Return the variables of each of this host's ranks, torchrun's and podwright's."""
         count = self._policy.ranks_per_node
         shared = {
             "WORLD_SIZE": count * message["nodes"],

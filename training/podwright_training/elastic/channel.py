@@ -40,11 +40,11 @@ class Channel:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._sent: _Tags | None = None  # until both sides know that they share the secret
+        self._sent: _Tags | None = None  # Set when both sides know that they share the secret.
         self._received: _Tags | None = None
 
     def use_tags(self, sent: _Tags, received: _Tags) -> None:
-        """Put a tag before each line from now on, and take no line without one."""
+        """Put a tag before each line from now on, and refuse lines without one."""
         self._sent, self._received = sent, received
 
     def send(self, **message: Any) -> None:
@@ -90,21 +90,21 @@ class Channel:
 
 async def accept(channel: Channel, secret: bytes) -> None:
     """Prove to a member that this is the leader, and let it prove that it is a member; raise ``ChannelError``."""
-    ours = secrets.token_hex(16)
-    channel.send(challenge=ours)
+    nonce = secrets.token_hex(16)
+    channel.send(challenge=nonce)
     message = await channel.receive()
-    theirs = str(message.get("challenge"))
-    _verify(message, secret, MEMBER, ours, theirs)
-    channel.send(proof=_proof(secret, LEADER, ours, theirs))
-    channel.use_tags(_Tags(secret, LEADER, ours, theirs), _Tags(secret, MEMBER, ours, theirs))
+    peer_nonce = str(message.get("challenge"))
+    _verify(message, secret, MEMBER, nonce, peer_nonce)
+    channel.send(proof=_proof(secret, LEADER, nonce, peer_nonce))
+    channel.use_tags(_Tags(secret, LEADER, nonce, peer_nonce), _Tags(secret, MEMBER, nonce, peer_nonce))
 
 
 async def introduce(channel: Channel, secret: bytes) -> None:
     """Prove to the leader that this is a member, and let it prove that it leads; raise ``ChannelError``."""
-    theirs, ours = str((await channel.receive()).get("challenge")), secrets.token_hex(16)
-    channel.send(challenge=ours, proof=_proof(secret, MEMBER, theirs, ours))
-    _verify(await channel.receive(), secret, LEADER, theirs, ours)
-    channel.use_tags(_Tags(secret, MEMBER, theirs, ours), _Tags(secret, LEADER, theirs, ours))
+    peer_nonce, nonce = str((await channel.receive()).get("challenge")), secrets.token_hex(16)
+    channel.send(challenge=nonce, proof=_proof(secret, MEMBER, peer_nonce, nonce))
+    _verify(await channel.receive(), secret, LEADER, peer_nonce, nonce)
+    channel.use_tags(_Tags(secret, MEMBER, peer_nonce, nonce), _Tags(secret, LEADER, peer_nonce, nonce))
 
 
 def _verify(message: dict[str, Any], secret: bytes, role: str, *challenges: str) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 LOOK_S = 0.01  # between two looks for ranks that have ended: the first of them is the cause
 PR_SET_PDEATHSIG = 1  # prctl(2)
 MODULES = (
-    "podwright_training.loop.trainer",
+    "podwright_training.loop.run",
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
 )
@@ -43,7 +43,7 @@ def serve(channel: socket.socket) -> None:
     for name in MODULES:
         importlib.import_module(name)
     gc.enable()
-    gc.freeze()  # else each rank's garbage collection copies the memory of all these modules
+    gc.freeze()  # A rank's garbage collection would copy the memory of all these modules.
     ranks = _Ranks(channel)
     ranks.record(ready=True)
     try:

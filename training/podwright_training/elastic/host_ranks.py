@@ -26,8 +26,8 @@ from podwright_training.elastic.report import RankReport
 from podwright_training.errors import UserError
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torchrun's: ranks report an error that they share once in the folder above it
-STACKS_S = 0.5  # for ranks to write their stacks before they are killed
-STEPS = 20  # of which the median counts
+STACKS_S = 0.5  # Ranks have this long to write their stacks before they are killed.
+STEPS = 20  # The median of as many steps is a step's usual time.
 MOST_FAILED_IMPORTS = 3  # fork servers that end before they are ready, in a row
 HANG_FACTOR, HANG_S, HANG_COMPILED_S = 20, 10.0, 120.0  # a step that takes this many medians, and at least so long
 
@@ -35,9 +35,9 @@ HANG_FACTOR, HANG_S, HANG_COMPILED_S = 20, 10.0, 120.0  # a step that takes this
 class Patience:
     """The longest silence of a rank, by its phase and by how long its steps take."""
 
-    def __init__(self, options: TrainConfig) -> None:
-        self._options = options
-        self._floor_s = HANG_COMPILED_S if options.compile else HANG_S
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        self._floor_s = HANG_COMPILED_S if config.compile else HANG_S
         self._steps_s: deque[float] = deque(maxlen=STEPS)
         self._last: Progress | None = None
 
@@ -50,20 +50,20 @@ class Patience:
 
     def limit_s(self, progress: Progress) -> float:
         """Return the longest silence now."""
-        options = self._options
+        config = self._config
         if progress.activity in (Activity.DRAWING, Activity.COMPUTING) and self._steps_s:
             usual_s = max(self._floor_s, HANG_FACTOR * median(self._steps_s))
-            return min(options.hang_timeout_s or usual_s, options.step_timeout_s)
+            return min(config.hang_timeout_s or usual_s, config.step_timeout_s)
         if progress.activity in (Activity.VALIDATING, Activity.SAVING, Activity.FINISHED):
-            return float(options.step_timeout_s)
-        return float(options.start_timeout_s)
+            return float(config.step_timeout_s)
+        return float(config.start_timeout_s)
 
 
 class HostRanks:
     """Start, signal and watch the ranks of one host.
 
     Args:
-        options: Those of the run.
+        config: Configuration of the run.
         argv: Arguments of ``podwright-train`` for each rank.
         count: Ranks on this host.
         folder: In memory, of this run alone.
@@ -72,7 +72,7 @@ class HostRanks:
 
     def __init__(
         self,
-        options: TrainConfig,
+        config: TrainConfig,
         argv: Sequence[str],
         *,
         count: int,
@@ -81,7 +81,7 @@ class HostRanks:
     ) -> None:
         self.ready = False
         self.generation: int | None = None
-        self._options = options
+        self._config = config
         self._argv = list(argv)
         self._count = count
         self._spawn = spawn or spawn_fork_server
@@ -90,7 +90,7 @@ class HostRanks:
         self._pids: dict[int, int] = {}
         self._exits: dict[int, int] = {}
         self._ended_at_s: dict[int, float] = {}
-        self._patience = [Patience(options) for _ in range(count)]
+        self._patience = [Patience(config) for _ in range(count)]
         self._next: tuple[int, list[dict[str, str]]] | None = None  # to start when the present ones are gone
         self._killed = False
         self._beaten_s = time.monotonic()
@@ -135,7 +135,7 @@ class HostRanks:
 
     def beat(self) -> None:
         """Show the ranks that their agent lives, unless it was frozen: the run then continues without them."""
-        timeout_s, now = self._options.heartbeat_timeout_s, time.monotonic()
+        timeout_s, now = self._config.heartbeat_timeout_s, time.monotonic()
         if self.generation is not None and now - self._beaten_s > timeout_s:
             self.stop()
             return
@@ -171,7 +171,7 @@ class HostRanks:
             self.signal(signal.SIGKILL)
 
     def reports(self) -> tuple[RankReport, ...]:
-        """Return how each rank stands."""
+        """Return a report of each rank."""
         if self.generation is None:
             return ()
         return tuple(self._report(rank) for rank in range(self._count))
@@ -190,7 +190,7 @@ class HostRanks:
         stopped = rank in self._pids and _is_stopped(self._pids[rank])
         limit_s = self._patience[rank].limit_s(progress)
         if stopped:
-            limit_s = min(limit_s, self._options.heartbeat_timeout_s)
+            limit_s = min(limit_s, self._config.heartbeat_timeout_s)
         return RankReport(
             exit_status=self._exits.get(rank),
             ended_s=round(now - self._ended_at_s.get(rank, now), 3),
@@ -210,7 +210,7 @@ class HostRanks:
             self.generation, environments = self._next
             self._next, self._killed = None, False
             self._pids, self._exits, self._ended_at_s = {}, {}, {}
-            self._patience = [Patience(self._options) for _ in range(self._count)]
+            self._patience = [Patience(self._config) for _ in range(self._count)]
             for rank in range(self._count):
                 self._beats.write(rank, Progress(at_s=time.monotonic()))
             self._beaten_s = time.monotonic()
@@ -237,14 +237,14 @@ def memory_folder(run_dir: Path, number: int) -> Path:
     shared = Path("/dev/shm")  # noqa: S108 - memory that processes of this host share
     digest = hashlib.sha256(str(run_dir.absolute()).encode()).hexdigest()[:12]
     prefix = f"podwright-elastic-{os.geteuid()}-{digest}-{number}."
-    for left in shared.glob(f"{prefix}*"):
-        if left.lstat().st_uid == os.geteuid():
-            remove_memory(left)
+    for stale_folder in shared.glob(f"{prefix}*"):
+        if stale_folder.lstat().st_uid == os.geteuid():
+            remove_memory(stale_folder)
     return Path(tempfile.mkdtemp(prefix=prefix, dir=shared))
 
 
 def remove_memory(folder: Path) -> None:
-    """Give the memory back."""
+    """Remove a host's folder in memory."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -180,8 +180,8 @@ class Leader:
             if renewed is None:
                 return  # the renewing task finds the same
             self._term = renewed
-        first = self._membership.members.get(command.members[0])
-        if first is None:
+        first_member = self._membership.members.get(command.members[0])
+        if first_member is None:
             return
         for place, name in enumerate(command.members):
             if name in self._channels:
@@ -189,12 +189,12 @@ class Leader:
                     start=command.generation,
                     place=place,
                     nodes=len(command.members),
-                    address=first.host,
-                    port=first.report.port,
+                    address=first_member.host,
+                    port=first_member.report.port,
                 )
 
     async def _end(self, command: End) -> None:
-        if command.status != LEFT:  # else the hosts come back and go on
+        if command.status != LEFT:  # After LEFT the hosts come back and go on.
             with suppress(OSError, ValueError):
                 async with self._writing:
                     await _answer(self._terms.renew, replace(self._term, ended=command.status))
@@ -211,5 +211,5 @@ async def _answer(action: Callable[[Term], Term | None], term: Term) -> Term | N
     """Return the result of a call to the shared file system; raise ``TimeoutError`` if that does not answer."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(action, term), FILES_S)
-    except asyncio.TimeoutError as error:  # until Python 3.10 not the built-in one
+    except asyncio.TimeoutError as error:  # It is the built-in TimeoutError only from Python 3.11 on.
         raise TimeoutError(f"the run's folder does not answer for {FILES_S:.0f} s") from error

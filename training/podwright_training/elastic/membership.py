@@ -19,10 +19,10 @@ from podwright_training.elastic.state_holders import fewest_holders
 # Exit statuses of agents; from 65 on sysexits.h's DATAERR, UNAVAILABLE, OSERR and TEMPFAIL. Any other is that of a
 # host that failed by itself: 1 of Python's or srun's.
 FINISHED, USER_ERROR, DIVERGED, FAILED, UNABLE, LEFT = 0, 2, 65, 69, 71, 75
-FIRST_WAIT_S = 10.0  # for further nodes before the first generation
+FIRST_WAIT_S = 10.0  # The first generation waits this long for further nodes.
 PREPARE_S = 60.0  # a host's imports, before the first generation
 GATHER_S = 0.5  # after a failed rank, for the others' failures: one of them is the cause
-STOP_S = 30.0  # until killed ranks are gone; a host where they are not is lost
+STOP_S = 30.0  # A host whose killed ranks are not gone by then is lost.
 MOST_FRUITLESS = 3  # generations in a row that failed before any new step
 MOST_IN_VAIN = 10  # that failed or lost a host before any new step, for nodes_timeout_s
 
@@ -54,7 +54,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """Take leave of a member."""
+    """Remove a member from the run, and tell it why."""
 
     member: str
     reason: str
@@ -171,13 +171,13 @@ class Membership:
         self._first = not past.holders
         self._idle_s = now  # since when nobody trains
         self._change: dict[str, Any] = {"cause": past.cause, "host": past.host, "detecting_s": past.detecting_s}
-        self._last_step = past.step  # of the generation before
+        self._last_step = past.step  # The last generation reached this step.
         self._highest = 0  # step ever seen
         self._fruitless = self._in_vain = 0
         self._vain_since_s = now
-        self._culprit: str | None = None  # of the last fruitless generation
+        self._culprit: str | None = None  # The host that made the last generation fruitless.
         self._left_out: set[str] = set()
-        self._losses: dict[str, Loss] = {}  # by member
+        self._losses: dict[str, Loss] = {}
         if past.leader:
             self._losses[past.leader] = Loss(past.cause, past.detecting_s, blamed=past.host is not None)
 
@@ -210,10 +210,10 @@ class Membership:
 
     def lose(self, member: str, reason: str, *, now: float) -> None:
         """Remove a host whose connection broke."""
-        if known := self.members.pop(member, None):
-            leaving = known.report.leaving
-            reason = f"the agent on {known.host} {reason}" + (", as it was asked to leave" if leaving else "")
-            self._losses[member] = Loss(reason, now - known.heard_s, blamed=not leaving)
+        if lost_member := self.members.pop(member, None):
+            leaving = lost_member.report.leaving
+            reason = f"the agent on {lost_member.host} {reason}" + (", as it was asked to leave" if leaving else "")
+            self._losses[member] = Loss(reason, now - lost_member.heard_s, blamed=not leaving)
 
     def slept(self, seconds: float) -> None:
         """Do not blame hosts for silence while the leader itself did not run."""
@@ -255,12 +255,14 @@ class Membership:
         elif size:
             yield self._start(candidates, size, now)
         elif waited_s >= self.policy.nodes_timeout_s:
-            least = self.policy.sizes[0]
-            yield End(FAILED, f"{len(candidates)} nodes for {waited_s:.0f} s (nodes_timeout_s), of at least {least}")
+            fewest_nodes = self.policy.sizes[0]
+            yield End(
+                FAILED, f"{len(candidates)} nodes for {waited_s:.0f} s (nodes_timeout_s), of at least {fewest_nodes}"
+            )
 
     @property
     def _free(self) -> list[str]:
-        """Return the hosts that can begin at once, but one where start after start failed."""
+        """Return the members that can start ranks now, except a host on which start after start failed."""
         return [name for name in self.members.keys() - self._left_out if _is_free(self.members[name].report)]
 
     def _may_get_more(self, size: int, waited_s: float) -> bool:
@@ -268,21 +270,21 @@ class Membership:
         coming = sum(not member.report.leaving for member in self.members.values())
         if self._first and self.policy.fitting(coming) > size and waited_s < PREPARE_S:
             return True
-        wanted = self.policy.fitting(len(self.holders)) or self.policy.sizes[-1]
+        largest_size = self.policy.fitting(len(self.holders)) or self.policy.sizes[-1]
         if waited_s < self.policy.heartbeat_timeout_s and any(map(self._is_awaited, self.holders)):
             return True  # a spare has no part of the state
-        return size < wanted and waited_s < max(self.policy.elastic_wait_s, FIRST_WAIT_S if self._first else 0)
+        return size < largest_size and waited_s < max(self.policy.elastic_wait_s, FIRST_WAIT_S if self._first else 0)
 
     def _is_awaited(self, name: str) -> bool:
-        """Return whether a host that holds state may still come: its part is needed too."""
-        known = self.members.get(name)
-        if known is None:
+        """Return whether a host that holds a part of the state may still join."""
+        member = self.members.get(name)
+        if member is None:
             return name not in self._losses
-        return not (known.report.leaving or _is_free(known.report))
+        return not (member.report.leaving or _is_free(member.report))
 
     def _start(self, candidates: list[str], size: int, now: float) -> Command:
         before = {name: place for place, name in enumerate(self.holders)}
-        needed = fewest_holders(self.holders, candidates, first=self._leader, at_most=size)
+        needed = fewest_holders(self.holders, candidates, preferred=self._leader, at_most=size)
 
         def place(name: str) -> tuple[Any, ...]:
             return name != self._leader, before.get(name, len(before)), self.members[name].number, name
@@ -304,16 +306,16 @@ class Membership:
         reports = self._reports(generation)
         yield from self._note(generation, reports, now)
         ranks = [rank for report in reports for rank in report.ranks]
-        whole = len(ranks) == len(generation.members) * self.policy.ranks_per_node
+        are_all_reported = len(ranks) == len(generation.members) * self.policy.ranks_per_node
         if lost := [name for name in generation.members if name in self._losses]:  # it may be back already
-            first = next((name for name in lost if self._losses[name].blamed), lost[0])
-            loss, others = self._losses[first], f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            host = generation.hosts[first] if loss.blamed else None
-            cause = f"{loss.reason}{others}"
+            lost_name = next((name for name in lost if self._losses[name].blamed), lost[0])
+            loss, further_hosts = self._losses[lost_name], f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            host = generation.hosts[lost_name] if loss.blamed else None
+            cause = f"{loss.reason}{further_hosts}"
             yield from self._stop(generation, cause, now, host=host, detecting_s=loss.silence_s, lost=True)
         elif any(rank.failed for rank in ranks):
             yield from self._after_failure(generation, now)
-        elif whole and all(rank.exit_status == 0 for rank in ranks):
+        elif are_all_reported and all(rank.exit_status == 0 for rank in ranks):
             if any(rank.activity == Activity.FINISHED for rank in ranks):
                 yield End(FINISHED, "finished")
             else:
@@ -322,7 +324,7 @@ class Membership:
             quiet_s = max(rank.quiet_s for rank in ranks if rank.overdue)
             cause, host = describe_hang(list(self._places(generation)))
             yield from self._stop(generation, cause, now, host=host, detecting_s=quiet_s, stacks=True, failed=True)
-        elif whole and generation.draining is None and (why := self._reason_to_drain(generation)):
+        elif are_all_reported and generation.draining is None and (why := self._reason_to_drain(generation)):
             generation.draining = why
             yield Drain(generation.number, generation.members)
 
@@ -337,7 +339,7 @@ class Membership:
         if not ranks or len(reports) < len(generation.members):
             return
         slowest = min(rank.activity for rank in ranks)
-        stepped = any(rank.stepped for rank in ranks)  # with all others, whose reports may be late
+        stepped = any(rank.stepped for rank in ranks)  # All ranks of a step end it together, but reports may be late.
         generation.step = max(generation.step, *(rank.step for rank in ranks))
         if generation.loading_s is None and (slowest >= Activity.LOADING or stepped):
             generation.loading_s = now
@@ -384,7 +386,7 @@ class Membership:
         return None
 
     def _after_failure(self, generation: Generation, now: float) -> Iterator[Command]:
-        """Wait for the others' failures: of ranks that lost a peer and the peer, the peer's is the cause, the first."""
+        """Stop after a failure; first wait for more, because ranks that lost a peer fail after that peer."""
         generation.failed_s = now if generation.failed_s is None else generation.failed_s
         if now - generation.failed_s < GATHER_S:
             return
@@ -428,7 +430,7 @@ class Membership:
         if self._leaves_out(generation, host):
             cause += "; it is left out: starts in a row failed there"
         generation.stopping_s = now
-        if generation.loaded_s is not None:  # else what the one before has lost is not counted yet
+        if generation.loaded_s is not None:  # Before that, the loss of the generation before is not counted.
             self._last_step = generation.step
         self._change = {"cause": cause, "host": host, "detecting_s": detecting_s}
         members = tuple(name for name in generation.members if name in self.members)
@@ -448,12 +450,12 @@ class Membership:
         return self._in_vain if self._in_vain >= MOST_IN_VAIN and too_long else 0
 
     def _leaves_out(self, generation: Generation, host: str | None) -> bool:
-        """Leave the last start to the others, where those before it failed on one host, if that are enough."""
+        """Leave a host out of the last start if the starts before failed on it, and the other hosts are enough."""
         culprit = next((name for name in generation.members if generation.hosts[name] == host), None)
         again = self._fruitless == MOST_FRUITLESS - 1 and culprit == self._culprit
         self._culprit = culprit if self._fruitless else None
-        others = self.members.keys() - self._left_out - {culprit}
-        if culprit is None or not again or not self.policy.fitting(len(others)):
+        other_members = self.members.keys() - self._left_out - {culprit}
+        if culprit is None or not again or not self.policy.fitting(len(other_members)):
             return False
         self._left_out.add(culprit)
         return True
@@ -490,12 +492,18 @@ def describe_hang(ranks: list[tuple[int, str, RankReport]]) -> tuple[str, str | 
     living = [(number, host, rank) for number, host, rank in ranks if rank.exit_status is None]
     positions = {(rank.step, rank.activity) for _, _, rank in living}
     if stopped := [place for place in living if place[2].stopped]:
-        what, culprits = "is stopped (SIGSTOP)", stopped
+        condition, culprits = "is stopped (SIGSTOP)", stopped
     elif len(positions) > 1:
-        what, culprits = "hangs", [place for place in living if (place[2].step, place[2].activity) == min(positions)]
+        condition, culprits = (
+            "hangs",
+            [place for place in living if (place[2].step, place[2].activity) == min(positions)],
+        )
     else:
         step, activity = next(iter(positions), (0, Activity.STARTING))
         return f"all ranks hang in step {step + 1}, {activity.name.lower()}: see their stacks", None
     number, host, rank = culprits[0]
-    others = f", and {len(culprits) - 1} more" if len(culprits) > 1 else ""
-    return f"rank {number} on {host}{others} {what} in step {rank.step + 1}, {rank.activity.name.lower()}", host
+    further_ranks = f", and {len(culprits) - 1} more" if len(culprits) > 1 else ""
+    return (
+        f"rank {number} on {host}{further_ranks} {condition} in step {rank.step + 1}, {rank.activity.name.lower()}",
+        host,
+    )

@@ -1,4 +1,4 @@
-"""Say how many nodes an elastic run may have, and how long it waits for them."""
+"""Decide how many nodes an elastic run may have, and how long it waits for them."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ class Policy:
     heartbeat_timeout_s: float
 
     @classmethod
-    def of(cls, options: TrainConfig, *, ranks_per_node: int) -> Policy:
-        """Return the policy that the options ask for.
+    def of(cls, config: TrainConfig, *, ranks_per_node: int) -> Policy:
+        """Return the policy that a configuration describes.
 
         Raises:
             ConfigError: The run cannot train on its fewest or its most nodes.
         """
-        if options.min_nodes is None:
+        if config.min_nodes is None:
             raise ConfigError(["min_nodes is not set: the fewest nodes that the run trains on"])
-        least, most = options.min_nodes, options.max_nodes or options.min_nodes
-        if problems := list(_problems(options, ranks_per_node, {"min_nodes": least, "max_nodes": most})):
+        fewest_nodes, most_nodes = config.min_nodes, config.max_nodes or config.min_nodes
+        if problems := list(_problems(config, ranks_per_node, {"min_nodes": fewest_nodes, "max_nodes": most_nodes})):
             raise ConfigError(problems)
         return cls(
             sizes=tuple(
-                nodes for nodes in range(least, most + 1) if not any(problems_on(options, nodes, ranks_per_node))
+                nodes
+                for nodes in range(fewest_nodes, most_nodes + 1)
+                if not any(problems_on(config, nodes, ranks_per_node))
             ),
             ranks_per_node=ranks_per_node,
-            elastic_wait_s=options.elastic_wait_s,
-            nodes_timeout_s=options.nodes_timeout_s,
-            heartbeat_timeout_s=options.heartbeat_timeout_s,
+            elastic_wait_s=config.elastic_wait_s,
+            nodes_timeout_s=config.nodes_timeout_s,
+            heartbeat_timeout_s=config.heartbeat_timeout_s,
         )
 
     def fitting(self, nodes: int) -> int:
@@ -56,17 +58,17 @@ class Policy:
         return max((size for size in self.sizes if size <= nodes), default=0)
 
 
-def problems_on(options: TrainConfig, nodes: int, ranks_per_node: int) -> Iterator[str]:
+def problems_on(config: TrainConfig, nodes: int, ranks_per_node: int) -> Iterator[str]:
     """Yield why the run cannot train on so many nodes: they hold no whole copies of the model, or share no batch."""
     world_size = nodes * ranks_per_node
-    found = list(parallel_dims.problems(options, world_size=world_size, nodes=nodes))
-    yield from found
-    if not found:
-        dims = ParallelDims.of(options, world_size=world_size, nodes=nodes)
-        yield from parallel_dims.problems_of_data(options, dims.data_size)
+    layout_problems = list(parallel_dims.problems(config, world_size=world_size, nodes=nodes))
+    yield from layout_problems
+    if not layout_problems:
+        dims = ParallelDims.of(config, world_size=world_size, nodes=nodes)
+        yield from parallel_dims.problems_of_data(config, dims.data_size)
 
 
-def _problems(options: TrainConfig, ranks_per_node: int, bounds: dict[str, int]) -> Iterator[str]:
+def _problems(config: TrainConfig, ranks_per_node: int, bounds: dict[str, int]) -> Iterator[str]:
     for name, nodes in bounds.items():
-        for problem in problems_on(options, nodes, ranks_per_node):
+        for problem in problems_on(config, nodes, ranks_per_node):
             yield f"{name} {nodes} x {ranks_per_node} ranks: {problem}"

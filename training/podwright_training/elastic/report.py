@@ -11,7 +11,7 @@ from podwright_training.beats import Activity
 
 @dataclass(frozen=True)
 class RankReport:
-    """One rank."""
+    """State of one rank, as its agent reports it."""
 
     exit_status: int | None = None  # negative: ended by that signal; None: it lives
     ended_s: float = 0.0  # since then
@@ -20,7 +20,7 @@ class RankReport:
     began: int = 0  # the step it resumed after
     quiet_s: float = 0.0  # since it last said what it does
     overdue: bool = False  # quiet for longer than it may be
-    stopped: bool = False  # by SIGSTOP or a debugger
+    stopped: bool = False  # SIGSTOP or a debugger stops a process.
 
     @property
     def failed(self) -> bool:
@@ -35,10 +35,10 @@ class RankReport:
 
 @dataclass(frozen=True)
 class HostReport:
-    """One host."""
+    """State of one host, as its agent reports it."""
 
     ready: bool = False  # everything is imported: ranks start at once
-    generation: int | None = None  # of its ranks, until all are gone and the leader has said so
+    generation: int | None = None  # It stays set until all ranks are gone and the leader has said so.
     ranks: tuple[RankReport, ...] = ()
     leaving: bool = False  # Slurm asked it to
     port: int = 0  # a free one

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 
-def fewest_holders(ring: Sequence[str], living: Collection[str], *, first: str, at_most: int) -> set[str]:
-    """Return few of the living hosts that hold every part of the state, with ``first`` among them where possible.
+def fewest_holders(ring: Sequence[str], living: Collection[str], *, preferred: str, at_most: int) -> set[str]:
+    """Return few of the living hosts that hold every part of the state, with ``preferred`` among them where possible.
 
     Args:
         ring: The hosts that wrote the state, in the order of their ranks: the copy of the last one is on the first.
         living: The hosts that can be asked.
-        first: The host that leads.
+        preferred: The host that leads.
         at_most: How many may be returned; if more are needed, or a part is lost, the set is empty.
     """
-    for start in ([first] if first in living else [], []):
+    for start in ([preferred] if preferred in living else [], []):
         chosen = _cover(ring, living, start)
         if chosen and len(chosen) <= at_most:
             return chosen
@@ -25,11 +25,11 @@ def _cover(ring: Sequence[str], living: Collection[str], start: Iterable[str]) -
     """Add hosts to ``start`` until they hold all parts; return no hosts if a part is lost."""
     chosen = set(start)
     lost = next((place for place, host in enumerate(ring) if host not in living), 0)
-    for place in range(lost, lost + len(ring)):  # from a lost host on there is no choice, so it is taken first
+    for place in range(lost, lost + len(ring)):  # After a lost host there is no choice, so the loop begins there.
         both = ring[place % len(ring)], ring[(place + 1) % len(ring)]
         if not chosen.intersection(both):
-            left = [host for host in both if host in living]
-            if not left:
+            living_holders = [host for host in both if host in living]
+            if not living_holders:
                 return set()
-            chosen.add(left[-1])  # it holds the next part too
+            chosen.add(living_holders[-1])  # it holds the next part too
     return chosen

@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 from podwright_training.errors import UserError
 from podwright_training.run_folder import write_atomically, write_once
 
-KEPT = 10  # of the last terms
+KEPT_TERMS = 10
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Term:
     job: str | None  # Slurm's number of the job array
     renewals: int = 0
     generation: int = 0  # the last one
-    members: tuple[str, ...] = ()  # of the last one that loaded the state, by rank
+    members: tuple[str, ...] = ()  # The members that loaded the state last, by rank.
     step: int = 0  # the last one that was taken
     ended: int | None = None  # exit status of the run
     open: bool = False  # its leader has lost the others: whoever reaches more of them may lead
@@ -61,7 +61,7 @@ class Terms:
         """Begin a term; return False if another host has begun it."""
         if not write_once(self._path(term.number), json.dumps(asdict(term))):
             return False
-        for path in sorted(self._folder.glob("[0-9]*.json"))[:-KEPT]:
+        for path in sorted(self._folder.glob("[0-9]*.json"))[:-KEPT_TERMS]:
             path.unlink(missing_ok=True)
         return True
 
@@ -112,9 +112,9 @@ class Election:
 
     def look(self, term: Term | None, now: float) -> None:
         """Take note of the newest term, from the folder or from its leader."""
-        seen = (term.number, term.renewals) if term else None
-        if seen != self._seen:
-            self._seen, self._since_s = seen, now
+        number_and_renewals = (term.number, term.renewals) if term else None
+        if number_and_renewals != self._seen:
+            self._seen, self._since_s = number_and_renewals, now
             self._open = term is not None and term.open
 
     def refuse(self, number: int) -> None:

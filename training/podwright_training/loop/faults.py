@@ -19,7 +19,7 @@ from podwright_training.lost_ranks import lost_ranks_error
 from podwright_training.ranks import Ranks
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # Python has it in typing from 3.11 on.
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +74,10 @@ def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[
     try:
         yield
     except torch.OutOfMemoryError as error:
-        first = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         snapshot = f"; snapshot for https://docs.pytorch.org/memory_viz: {path}" if cuda and _dump(path) else ""
         exhausted = DeviceMemoryError(
-            f"rank {ranks.rank} on {socket.gethostname()} is out of memory: {first} Lower train_batch_size, keep less "
+            f"rank {ranks.rank} on {socket.gethostname()} is out of memory: {reason} Lower train_batch_size, keep less "
             f"(activation_checkpointing), or use more ranks; podwright plan --run finds a fitting run{snapshot}"
         )
         report(exhausted)

@@ -6,8 +6,11 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from podwright_training.loop.callback import Callback
+from podwright_training.loop.progress import RunProgress
+
 EVERY_STEPS = 50
-YOUNG = 1  # generation; a full collection takes as long as a step
+YOUNG = 1  # A full collection, of generation 2, takes as long as a step.
 
 
 @contextmanager
@@ -23,7 +26,13 @@ def manual_collection() -> Iterator[None]:
             gc.enable()
 
 
-def collect(step: int) -> None:
-    """Collect young garbage if the step is due."""
-    if step % EVERY_STEPS == 0:
-        gc.collect(YOUNG)
+class GarbageCollection(Callback):
+    """Collect young garbage every ``EVERY_STEPS`` steps."""
+
+    def __init__(self, progress: RunProgress) -> None:
+        self._progress = progress
+
+    def after_step(self) -> None:
+        """Collect young garbage if the step is due."""
+        if self._progress.step % EVERY_STEPS == 0:
+            gc.collect(YOUNG)

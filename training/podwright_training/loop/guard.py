@@ -11,7 +11,7 @@ from statistics import median
 from podwright_training.config.train_config import TrainConfig
 
 NORMAL_MAD = 1.4826  # standard deviations of a normal distribution in its median absolute deviation
-SMALLEST_SPREAD = 1e-6  # of the median: a rounding error among equal losses is not a spike
+SMALLEST_SPREAD = 1e-6  # A fraction of the median, so that a rounding error among equal losses is no spike.
 MOST_BAD = 10  # bad steps in a row that are skipped: more end the run
 MOST_ROLLBACKS = 3  # to one checkpoint that get no further: then an older one is tried
 
@@ -27,7 +27,7 @@ class Rollbacks:
         self._furthest: dict[Path, int] = {}
 
     def add(self, checkpoint: Path, *, bad_step: int) -> None:
-        """Count a rollback from a step."""
+        """Count a rollback to a checkpoint from a bad step."""
         is_further = bad_step > self._furthest.get(checkpoint, 0)
         self._times[checkpoint] = 1 if is_further else self._times[checkpoint] + 1
         self._furthest[checkpoint] = max(bad_step, self._furthest.get(checkpoint, 0))
@@ -38,7 +38,7 @@ class Rollbacks:
         self._furthest.pop(checkpoint, None)
 
     def do_not_help(self, checkpoint: Path) -> bool:
-        """Return whether to try an older checkpoint."""
+        """Return whether rollbacks to a checkpoint are in vain, so that an older one is to be tried."""
         return self._times.get(checkpoint, 0) >= MOST_ROLLBACKS
 
     @property
@@ -54,9 +54,9 @@ class Guard:
     (median absolute deviation), exceeds ``guard_z_score``. Bad losses are not added to the last ones.
     """
 
-    def __init__(self, options: TrainConfig) -> None:
-        self._limit = options.guard_z_score
-        self._losses: deque[float] = deque(maxlen=options.guard_window)
+    def __init__(self, config: TrainConfig) -> None:
+        self._limit = config.guard_z_score
+        self._losses: deque[float] = deque(maxlen=config.guard_window)
         self.bad_in_a_row = 0
 
     def check(self, *, loss: float, grad_norm: float) -> str | None:
@@ -89,12 +89,12 @@ class Guard:
         return f"loss {loss:.4g} is a spike: z-score {score:.3g} among the last {len(self._losses)}"
 
 
-def robust_z_score(value: float, others: Iterable[float]) -> float:
-    """Return how many standard deviations ``value`` is above the others, by median absolute deviation.
+def robust_z_score(value: float, values: Iterable[float]) -> float:
+    """Return how many standard deviations ``value`` is above ``values``, by their median absolute deviation.
 
     Iglewicz and Hoaglin, *How to Detect and Handle Outliers*, ASQC 1993.
     """
-    others = list(others)
-    middle = median(others)
-    spread = NORMAL_MAD * median(abs(other - middle) for other in others)
+    values = list(values)
+    middle = median(values)
+    spread = NORMAL_MAD * median(abs(item - middle) for item in values)
     return (value - middle) / max(spread, SMALLEST_SPREAD * abs(middle), math.ulp(0.0))

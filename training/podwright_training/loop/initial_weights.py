@@ -14,12 +14,12 @@ from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel
 
 
-def problems(source: Path, options: TrainConfig) -> Iterator[str]:
+def problems(source: Path, config: TrainConfig) -> Iterator[str]:
     """Yield why a run cannot start from ``source``, one line each."""
     if HuggingFaceModel.is_in(source):
-        if options.init_state == "all":
+        if config.init_state == "all":
             yield f"init_state all needs a checkpoint; init_from {source} is a Hugging Face model: use weights"
-        yield from HuggingFaceModel(source).problems(options.model)
+        yield from HuggingFaceModel(source).problems(config.model)
         return
     path = _checkpoint(source)
     if path is None:
@@ -27,12 +27,12 @@ def problems(source: Path, options: TrainConfig) -> Iterator[str]:
             f"init_from {source} has neither config.json nor a complete checkpoint; give a Hugging Face model, by its "
             "folder or as OWNER/NAME on the hub, or a folder of checkpoints"
         )
-    elif differing := options.model.differences(trainer_state.model_config(path)):
+    elif differing := config.model.differences(trainer_state.model_config(path)):
         yield f"init_from {path} belongs to another model: {'; '.join(differing)}"
 
 
 def load(
-    source: Path, options: TrainConfig, *, model: ParallelModel, optimizers: Optimizers
+    source: Path, config: TrainConfig, *, model: ParallelModel, optimizers: Optimizers
 ) -> trainer_state.TrainerState | None:
     """Load the weights on all ranks; with ``init_state`` all also the optimizers' states, and return the rest.
 
@@ -41,30 +41,30 @@ def load(
     """
     weights = dict(model.named_parameters())
     if HuggingFaceModel.is_in(source):
-        HuggingFaceModel(source).load(weights, options.model)
+        HuggingFaceModel(source).load(weights, config.model)
     else:
         path = CollectiveIO(source).first_rank(lambda: _checkpoint(source)) or source  # preflight found one
-        if options.init_state == "all":
+        if config.init_state == "all":
             return checkpoint_reader.load(path, weights=weights, optimizers=optimizers)
         checkpoint_reader.load(path, weights=weights, optimizers=None)
     optimizers.restart_average()
     return None
 
 
-def load_alone(source: Path, options: TrainConfig, model: LlamaForCausalLM) -> int:
+def load_alone(source: Path, config: TrainConfig, model: LlamaForCausalLM) -> int:
     """Load the weights into a whole model, without a process group; return the step at which a run goes on from them.
 
     Raises:
         CheckpointError: They are gone, or are not those of the model.
     """
     if HuggingFaceModel.is_in(source):
-        HuggingFaceModel(source).load_alone(dict(model.named_parameters()), options.model)
+        HuggingFaceModel(source).load_alone(dict(model.named_parameters()), config.model)
         return 0
     path = _checkpoint(source)
     if path is None:
         raise CheckpointError(f"init_from {source}: the weights that the run started from are gone")
     checkpoint_reader.load_weights(model, path)
-    return trainer_state.read_state(path).step if options.init_state == "all" else 0
+    return trainer_state.read_state(path).step if config.init_state == "all" else 0
 
 
 def _checkpoint(source: Path) -> Path | None:

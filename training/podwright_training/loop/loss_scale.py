@@ -22,8 +22,8 @@ class LossScale:
         value: the scale of the next step, at least 1.
     """
 
-    def __init__(self, options: TrainConfig) -> None:
-        self._dynamic = options.compute_precision == "fp16"
+    def __init__(self, config: TrainConfig) -> None:
+        self._dynamic = config.compute_precision == "fp16"
         self.value = INITIAL if self._dynamic else 1.0
         self._good_steps = 0  # since the scale changed
 

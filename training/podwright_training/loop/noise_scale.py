@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-SMOOTHING = 0.9  # of each estimate, which is far noisier than their ratio may be
+SMOOTHING = 0.9  # Each estimate is far noisier than their ratio may be.
 
 
 class NoiseScale:

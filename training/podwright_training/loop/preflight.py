@@ -17,6 +17,7 @@ from podwright_training.beats import GENERATION
 from podwright_training.checkpoint import hub_model, step_folder, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.mirror import Mirror
+from podwright_training.checkpoint.store import checkpoint_directories
 from podwright_training.config import parallel_dims
 from podwright_training.config.memory_checkpoints import MemoryCheckpoints
 from podwright_training.config.train_config import TrainConfig
@@ -46,34 +47,34 @@ class Data:
     validation_sets: dict[str, PackedStream]  # the datasets of validation_datasets, by name
 
 
-def check(options: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> PreTrainedTokenizerBase:
+def check(config: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> PreTrainedTokenizerBase:
     """Check data, folders and devices; return the tokenizer.
 
     Args:
-        options: Of the run.
+        config: Configuration of the run.
         ranks: This one and all.
         of_first_rank: Runs an action of a name on the first rank and returns its result on all.
 
     Raises:
         ConfigError: With every problem.
     """
-    found = _newest_checkpoint(options, of_first_rank)
-    problems = [*sinks.problems(options, first=ranks.rank == 0), *_problems_of_machine(options, ranks)]
-    problems += _problems_of_checkpoint(options, found, of_first_rank)
-    if ranks.rank == 0 and (hint := slow_precision(ranks, options.device, options.compute_precision)):
+    checkpoint = _newest_checkpoint(config, of_first_rank)
+    problems = [*sinks.problems(config, is_first_rank=ranks.rank == 0), *_problems_of_machine(config, ranks)]
+    problems += _problems_of_checkpoint(config, checkpoint, of_first_rank)
+    if ranks.rank == 0 and (hint := slow_precision(ranks, config.device, config.compute_precision)):
         logger.warning(hint)
-    if ranks.rank == 0 and options.float8 and not options.compile:
+    if ranks.rank == 0 and config.float8 and not config.compile:
         logger.warning("float8 without compile scales and casts in separate kernels, slower than bf16: add --compile")
-    if ranks.rank == 0 and options.float8 and (hint := kept_in_bf16(options)):
+    if ranks.rank == 0 and config.float8 and (hint := kept_in_bf16(config)):
         logger.warning(hint)
-    dims_problems = list(parallel_dims.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
+    dims_problems = list(parallel_dims.problems(config, world_size=ranks.world_size, nodes=ranks.nodes))
     problems += dims_problems
     tokenizer = None
     try:
-        tokenizer = load_for_all_ranks(options.tokenizer, of_first_rank)
-        problems += samples.problems(options, tokenizer)
+        tokenizer = load_for_all_ranks(config.tokenizer, of_first_rank)
+        problems += samples.problems(config, tokenizer)
         if not dims_problems:  # otherwise the number of data shares is unknown
-            problems += _problems_of_data(options, tokenizer, ranks, found)
+            problems += _problems_of_data(config, tokenizer, ranks, checkpoint)
     except DataError as error:
         problems.append(str(error))
     if problems or tokenizer is None:
@@ -82,135 +83,132 @@ def check(options: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> Pr
 
 
 def open_data(
-    options: TrainConfig, tokenizer: PreTrainedTokenizerBase, *, share: int, shares: int, checked: bool = False
+    config: TrainConfig, tokenizer: PreTrainedTokenizerBase, *, data_rank: int, data_shards: int, checked: bool = False
 ) -> Data:
-    """Open one of ``shares`` equal shares of the data; ``checked`` ones were opened by this process before."""
-    opened = partial(open_stream, options, tokenizer=tokenizer, rank=share, world_size=shares, checked=checked)
-    validating = partial(opened, split="validation", local_batch_size=options.local_validation_batch_size(shares))
+    """Open one of ``data_shards`` equal shares of the data; if ``checked``, this process has opened it before."""
+    opened = partial(open_stream, config, tokenizer=tokenizer, rank=data_rank, world_size=data_shards, checked=checked)
+    validating = partial(opened, split="validation", local_batch_size=config.local_validation_batch_size(data_shards))
     return Data(
-        opened(split="train", local_batch_size=options.train_batch_size),
+        opened(split="train", local_batch_size=config.train_batch_size),
         validating(),
-        {source.name: validating(source=source) for source in validation_sources_of(options)},
+        {source.name: validating(source=source) for source in validation_sources_of(config)},
     )
 
 
 def _problems_of_data(
-    options: TrainConfig, tokenizer: PreTrainedTokenizerBase, ranks: Ranks, found: Path | None
+    config: TrainConfig, tokenizer: PreTrainedTokenizerBase, ranks: Ranks, checkpoint: Path | None
 ) -> Iterator[str]:
-    if len(tokenizer) > options.vocab_size:
+    if len(tokenizer) > config.vocab_size:
         size = len(tokenizer)
-        yield f"vocab_size {options.vocab_size} is smaller than the {size} tokens of tokenizer {options.tokenizer}"
-    here = parallel_dims.ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
-    yield from parallel_dims.problems_of_data(options, here.data_size)
-    if options.data_streams % here.data_size:
+        yield f"vocab_size {config.vocab_size} is smaller than the {size} tokens of tokenizer {config.tokenizer}"
+    dims = parallel_dims.ParallelDims.of(config, world_size=ranks.world_size, nodes=ranks.nodes)
+    yield from parallel_dims.problems_of_data(config, dims.data_size)
+    if config.data_streams % dims.data_size:
         return
-    share = here.data_rank(ranks.rank)
+    data_rank = dims.data_rank(ranks.rank)
     try:
-        data = open_data(replace(options, data_workers=0), tokenizer, share=share, shares=here.data_size)
+        data = open_data(replace(config, data_workers=0), tokenizer, data_rank=data_rank, data_shards=dims.data_size)
     except DataError as error:
         yield str(error)
         return
     try:
         data.training.state_dict()  # reads a remote dataset's fingerprint now, not when all ranks save
-        if found:
-            yield from data.training.differences(trainer_state.read_state(found).data)
+        if checkpoint:
+            yield from data.training.differences(trainer_state.read_state(checkpoint).data)
     except DataError as error:
         yield str(error)
         return
-    validated = math.ceil(options.validated_sequences(here.data_size) / here.data_size)
+    validated = math.ceil(config.validated_sequences(dims.data_size) / dims.data_size)
     validation = [(stream, validated) for stream in (data.validation, *data.validation_sets.values())]
-    for stream, streams in ((data.training, options.data_streams), *validation):
+    for stream, streams in ((data.training, config.data_streams), *validation):
         try:
             stream.check_streams(streams)  # find empty streams here, not when all ranks wait for this one
         except DataError as error:
             yield str(error)
 
 
-def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
-    problem = device_problem(ranks, options.device)
-    if problem is None and options.float8:
-        problem = float8_problem(device_of(ranks, options.device))
-    if problem is None and options.async_tensor_parallel:
-        problem = overlap_problem(device_of(ranks, options.device))
+def _problems_of_machine(config: TrainConfig, ranks: Ranks) -> Iterator[str]:
+    problem = device_problem(ranks, config.device)
+    if problem is None and config.float8:
+        problem = float8_problem(device_of(ranks, config.device))
+    if problem is None and config.async_tensor_parallel:
+        problem = overlap_problem(device_of(ranks, config.device))
     if problem is None:
-        problem = mask_problem(options, device_of(ranks, options.device))
+        problem = mask_problem(config, device_of(ranks, config.device))
     if problem:
         yield problem
-    for name, folder in (("run_dir", Path(options.run_dir)), ("checkpoint_dir", options.checkpoints)):
+    for name, folder in (("run_dir", Path(config.run_dir)), ("checkpoint_dir", config.checkpoints)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             yield f"{name} {folder} is not writable: {error.strerror}"
-    if options.memory_checkpoint_freq:
-        yield from _problems_of_memory(options, ranks)
-    if options.remote_checkpoints:
+    if config.memory_checkpoint_freq:
+        yield from _problems_of_memory(config, ranks)
+    if config.remote_checkpoints:
         try:
-            Mirror(options.remote_checkpoints, options.checkpoints).check()
+            Mirror(config.remote_checkpoints, config.checkpoints).check()
         except CheckpointError as error:
             yield str(error)
 
 
-def _problems_of_memory(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
+def _problems_of_memory(config: TrainConfig, ranks: Ranks) -> Iterator[str]:
     """Compare the size of checkpoints in memory with this host's free memory.
 
     An elastic run that has begun continues anyway: saves in memory are tried again, and each failure is a warning.
     """
-    folder = Path(options.memory_checkpoint_dir)
+    folder = Path(config.memory_checkpoint_dir)
     if not folder.is_dir():
         yield f"memory_checkpoint_dir {folder} does not exist; name a folder on a tmpfs, such as /dev/shm"
         return
     if int(os.environ.get(GENERATION, "0")) > 1:
         return
-    fewest = options.min_nodes or max(1, ranks.nodes)  # each then has the most
-    needed = MemoryCheckpoints.of(options, world_size=fewest * ranks.local_world_size, hosts=fewest)
-    held = sum(file.stat().st_size for file in folder.glob(f"{PREFIX}-{os.geteuid()}-*/{host_name()}/*/*"))
-    room, free = free_bytes_in(folder) + held, free_memory_bytes() + held
-    in_folder, on_host = (needed.folder_bytes, room, f"{folder} has room for"), (needed.host_bytes, free, "free are")
-    for size, has, what in (in_folder, on_host):
-        if size > has:
+    fewest = config.min_nodes or max(1, ranks.nodes)  # each then has the most
+    needed = MemoryCheckpoints.of(config, world_size=fewest * ranks.local_world_size, hosts=fewest)
+    existing_bytes = sum(file.stat().st_size for file in folder.glob(f"{PREFIX}-{os.geteuid()}-*/{host_name()}/*/*"))
+    room_bytes, free_bytes = free_bytes_in(folder) + existing_bytes, free_memory_bytes() + existing_bytes
+    in_folder, on_host = (
+        (needed.folder_bytes, room_bytes, f"{folder} has room for"),
+        (needed.host_bytes, free_bytes, "free are"),
+    )
+    for needed_bytes, available_bytes, subject in (in_folder, on_host):
+        if needed_bytes > available_bytes:
             yield (
-                f"memory_checkpoint_freq: checkpoints in memory need {size / 1e9:.3g} GB on {host_name()}"
-                f"{f' of {fewest} (min_nodes)' if options.min_nodes else ''}, {what} {has / 1e9:.3g} GB; use more "
-                "nodes, or set it to none"
+                f"memory_checkpoint_freq: checkpoints in memory need {needed_bytes / 1e9:.3g} GB on {host_name()}"
+                f"{f' of {fewest} (min_nodes)' if config.min_nodes else ''}, {subject} "
+                f"{available_bytes / 1e9:.3g} GB; use more nodes, or set it to none"
             )
             return
 
 
-def _newest_checkpoint(options: TrainConfig, of_first_rank: FirstRank) -> Path | None:
+def _newest_checkpoint(config: TrainConfig, of_first_rank: FirstRank) -> Path | None:
     """Return the newest checkpoint, as the first rank sees it: each has files of every rank."""
-    directories = checkpoint_directories(options)
+    directories = checkpoint_directories(config)
 
     def look() -> str | None:
-        recover_folders(options.checkpoints)
+        recover_folders(config.checkpoints)
         return next((str(path) for path in map(step_folder.newest, directories) if path), None)
 
-    found = of_first_rank(f"newest checkpoint in {' or '.join(map(str, directories))}", look)
-    return Path(found) if found else None
+    checkpoint = of_first_rank(f"newest checkpoint in {' or '.join(map(str, directories))}", look)
+    return Path(checkpoint) if checkpoint else None
 
 
-def _problems_of_checkpoint(options: TrainConfig, found: Path | None, of_first_rank: FirstRank) -> Iterator[str]:
-    directories = checkpoint_directories(options)
-    if found is None and directories[1:] and directories[1] != options.checkpoints:
-        yield f"resume_from_checkpoint {options.resume_from_checkpoint} has no complete checkpoint"
-    if found is None and options.init_from:
-        yield from _problems_of_initial_weights(options.init_from, options, of_first_rank)
-    if found and (differing := options.model.differences(trainer_state.model_config(found))):
-        yield f"checkpoint {found} belongs to another model: {'; '.join(differing)}"
+def _problems_of_checkpoint(config: TrainConfig, checkpoint: Path | None, of_first_rank: FirstRank) -> Iterator[str]:
+    directories = checkpoint_directories(config)
+    if checkpoint is None and directories[1:] and directories[1] != config.checkpoints:
+        yield f"resume_from_checkpoint {config.resume_from_checkpoint} has no complete checkpoint"
+    if checkpoint is None and config.init_from:
+        yield from _problems_of_initial_weights(config.init_from, config, of_first_rank)
+    if checkpoint and (differing := config.model.differences(trainer_state.model_config(checkpoint))):
+        yield f"checkpoint {checkpoint} belongs to another model: {'; '.join(differing)}"
 
 
-def _problems_of_initial_weights(name: str, options: TrainConfig, of_first_rank: FirstRank) -> Iterator[str]:
+def _problems_of_initial_weights(name: str, config: TrainConfig, of_first_rank: FirstRank) -> Iterator[str]:
     try:
         if hub_model.is_identifier(name):
             hub_model.download(name, of_first_rank)
         folder = hub_model.folder_of(name)
         name = f"problems of init_from {name}"
-        yield from of_first_rank(name, lambda: list(initial_weights.problems(folder, options)))
+        yield from of_first_rank(name, lambda: list(initial_weights.problems(folder, config)))
     except DataError as error:
         yield str(error)
-
-
-def checkpoint_directories(options: TrainConfig) -> list[Path]:
-    """Return the folders to look for a checkpoint in, in order."""
-    start = options.resume_from_checkpoint
-    return [options.checkpoints, *([Path(start)] if start and start != options.checkpoint_dir else [])]

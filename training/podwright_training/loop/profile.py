@@ -8,8 +8,10 @@ from pathlib import Path
 
 from torch.profiler import profile
 
+from podwright_training.loop.callback import Callback
 
-class Profile:
+
+class Profile(Callback):
     """Record a trace of some steps for https://ui.perfetto.dev; write it when the last of them ends."""
 
     def __init__(self, steps: range, path: Path) -> None:

@@ -19,10 +19,10 @@ from podwright_training.ranks import Hosts
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # Python has it in typing from 3.11 on.
 
 TICK_S = 5.0
-SILENT_S = 15.0  # without a count: the rank stands still
+SILENT_S = 15.0  # A rank that has not counted for so long stands still.
 SILENT = "silent"  # key: name of the rank
 ENDED = -(2**40)  # added to the count of a rank that has ended: it is not silent
 
@@ -72,8 +72,8 @@ class RankWatch:
         while True:  # count at once: a rank may be stopped in its first seconds
             self._asked_s = now = time.monotonic()
             try:
-                last, count = count, self._tick(following)
-                if count != last or now - looked_s > SILENT_S:  # or this process stood still itself
+                previous_count, count = count, self._tick(following)
+                if count != previous_count or now - looked_s > SILENT_S:  # or this process stood still itself
                     changed_s = now
                 stands_still = count > 0 and now - changed_s > SILENT_S  # a rank counts only while it watches
                 self._publish(self._name(following), stands_still=stands_still)
@@ -92,7 +92,7 @@ class RankWatch:
         return self._store.add(f"count-{following}", 0)
 
     def _publish(self, name: str, *, stands_still: bool) -> None:
-        """Let all ranks know whether the next rank stands still, and take note of what others say of theirs."""
+        """Let all ranks know whether the next rank stands still, and read what other ranks published."""
         if self._store is None:
             return
         if stands_still != self._has_published:

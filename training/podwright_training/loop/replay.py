@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
 from podwright_training.checkpoint import checkpoint_reader, hub_model, step_folder, trainer_state
+from podwright_training.checkpoint.store import checkpoint_directories
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.document_encoder import load_tokenizer
@@ -21,7 +22,6 @@ from podwright_training.data.stream import open_stream
 from podwright_training.errors import UserError
 from podwright_training.loop import initial_weights
 from podwright_training.loop.metrics import batch_hash, digest_text
-from podwright_training.loop.preflight import checkpoint_directories
 from podwright_training.model import LlamaForCausalLM
 from podwright_training.run_folder import RunFolder
 
@@ -29,7 +29,7 @@ BEGINNING_TOKENS = 24
 BEGINNING_CHARACTERS = 72
 
 
-NEEDED = ("sequences", "batch_sequences", "batch_digest")  # of a step's event
+NEEDED = ("sequences", "batch_sequences", "batch_digest")  # Keys of a step's event.
 
 
 class ReplayError(UserError):
@@ -37,7 +37,7 @@ class ReplayError(UserError):
 
 
 @dataclass(frozen=True)
-class Beginning:
+class DocumentBeginning:
     """First words of a document's part in a sequence, and its tokens there."""
 
     text: str
@@ -45,11 +45,11 @@ class Beginning:
 
 
 @dataclass(frozen=True)
-class Sequence:
+class ReplayedSequence:
     """One sequence of a batch, with its loss if it was asked for."""
 
     number: int
-    documents: list[Beginning]
+    documents: list[DocumentBeginning]
     loss: float | None
 
 
@@ -67,13 +67,13 @@ class Replayed:
     step: int
     digest: str
     weights_step: int | None
-    sequences: list[Sequence]
+    sequences: list[ReplayedSequence]
 
     def lines(self) -> Iterator[str]:
         """Yield a line for the batch, then each sequence with the first words of its documents."""
-        first, last = self.sequences[0].number, self.sequences[-1].number
+        first_sequence, last_sequence = self.sequences[0].number, self.sequences[-1].number
         yield (
-            f"step {self.step}: sequences {first} to {last}, digest {self.digest}, as in training"
+            f"step {self.step}: sequences {first_sequence} to {last_sequence}, digest {self.digest}, as in training"
             + ("" if self.weights_step is None else f"; losses after step {self.weights_step}")
         )
         for sequence in self.sequences:
@@ -94,13 +94,13 @@ def replay(folder: RunFolder, step: int, *, losses: bool) -> Replayed:
         ReplayError: There is no such step, or its data has changed.
     """
     event = _event(folder, step)
-    options = load_run(folder)
-    tokenizer = load_tokenizer(options.tokenizer)
-    before = _checkpoint_before(options, event)
-    batches = _read(options, tokenizer, event, before)
-    model, weights_step = _model(options, before) if losses else (None, None)
+    config = load_run(folder)
+    tokenizer = load_tokenizer(config.tokenizer)
+    before = _checkpoint_before(config, event)
+    batches = _read(config, tokenizer, event, before)
+    model, weights_step = _model(config, before) if losses else (None, None)
     sequences = [
-        Sequence(
+        ReplayedSequence(
             number,
             list(_beginnings(_unpadded(batch), tokenizer)),
             _loss(model, batch) if model and batch.counted_tokens else None,
@@ -117,7 +117,7 @@ def _event(folder: RunFolder, step: int) -> dict[str, Any]:
     of_step = [event for event in events if event["step"] == step]
     bad = [event for event in of_step if event["event"] != "train"]
     if not of_step:
-        nearest = sorted({event["step"] for event in events}, key=lambda other: abs(other - step))[:3]
+        nearest = sorted({event["step"] for event in events}, key=lambda candidate: abs(candidate - step))[:3]
         hint = f"; the nearest are {', '.join(map(str, sorted(nearest)))}" if nearest else ""
         raise ReplayError(f"{folder.metrics} has no step {step}{hint}")
     event = (bad or of_step)[-1]
@@ -131,20 +131,22 @@ def _event(folder: RunFolder, step: int) -> dict[str, Any]:
     return event
 
 
-def _checkpoint_before(options: TrainConfig, event: dict[str, Any]) -> Path | None:
+def _checkpoint_before(config: TrainConfig, event: dict[str, Any]) -> Path | None:
     """Return the last checkpoint before the batch; ``None`` to start at the beginning of the data."""
-    first = event["sequences"] - event["batch_sequences"]
-    paths = chain.from_iterable(step_folder.intact(directory) for directory in checkpoint_directories(options))
+    first_sequence = event["sequences"] - event["batch_sequences"]
+    paths = chain.from_iterable(step_folder.intact(directory) for directory in checkpoint_directories(config))
     positions = {path: trainer_state.read_state(path).sequences for path in paths}
-    return max((path for path in positions if positions[path] <= first), key=positions.__getitem__, default=None)
+    return max(
+        (path for path in positions if positions[path] <= first_sequence), key=positions.__getitem__, default=None
+    )
 
 
 def _read(
-    options: TrainConfig, tokenizer: PreTrainedTokenizerBase, event: dict[str, Any], before: Path | None
+    config: TrainConfig, tokenizer: PreTrainedTokenizerBase, event: dict[str, Any], before: Path | None
 ) -> list[Batch]:
     """Yield the sequences of the batch; raise ``ReplayError`` if they are not those trained on."""
     stream = open_stream(
-        replace(options, data_workers=0),
+        replace(config, data_workers=0),
         split="train",
         tokenizer=tokenizer,
         rank=0,
@@ -163,29 +165,29 @@ def _read(
     if digest != event["batch_digest"]:
         raise ReplayError(
             f"the batch of step {event['step']} now has digest {digest}, in training it had {event['batch_digest']}: "
-            f"{_data(options)} or tokenizer {options.tokenizer} has changed"
+            f"{_data(config)} or tokenizer {config.tokenizer} has changed"
         )
     return batches
 
 
-def _data(options: TrainConfig) -> str:
+def _data(config: TrainConfig) -> str:
     """Name what the run reads, for messages."""
-    if options.data_mixture is None:
-        return f"dataset {options.dataset}"
-    return f"data_mixture {options.data_mixture} (a weight or a dataset)"
+    if config.data_mixture is None:
+        return f"dataset {config.dataset}"
+    return f"data_mixture {config.data_mixture} (a weight or a dataset)"
 
 
-def _model(options: TrainConfig, before: Path | None) -> tuple[LlamaForCausalLM, int]:
+def _model(config: TrainConfig, before: Path | None) -> tuple[LlamaForCausalLM, int]:
     """Return the whole model on the CPU as it was before the batch, or at the checkpoint before it, and its step."""
-    model = LlamaForCausalLM(trainer_state.model_config(before) if before else options.model)
+    model = LlamaForCausalLM(trainer_state.model_config(before) if before else config.model)
     step = 0
     if before:
         checkpoint_reader.load_weights(model, before)
         step = trainer_state.read_state(before).step
-    elif options.init_from:
-        step = initial_weights.load_alone(hub_model.folder_of(options.init_from), options, model)
+    elif config.init_from:
+        step = initial_weights.load_alone(hub_model.folder_of(config.init_from), config, model)
     else:
-        model.init_weights(seed=options.seed)
+        model.init_weights(seed=config.seed)
     return model.eval(), step
 
 
@@ -201,10 +203,10 @@ def _unpadded(batch: Batch) -> Tensor:
     return batch.tokens_BT[0, : counted + 1] if counted else batch.tokens_BT[0, :0]
 
 
-def _beginnings(tokens_T: Tensor, tokenizer: PreTrainedTokenizerBase) -> Iterator[Beginning]:
+def _beginnings(tokens_T: Tensor, tokenizer: PreTrainedTokenizerBase) -> Iterator[DocumentBeginning]:
     """Yield the first words of every document with a part in the sequence."""
     ends_D = (tokens_T == tokenizer.eos_token_id).nonzero().flatten() + 1
     for document in tokens_T.tensor_split(ends_D):
         if len(document):
             text = " ".join(tokenizer.decode(document[:BEGINNING_TOKENS]).split())
-            yield Beginning(text[:BEGINNING_CHARACTERS], len(document))
+            yield DocumentBeginning(text[:BEGINNING_CHARACTERS], len(document))

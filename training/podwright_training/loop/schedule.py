@@ -36,13 +36,13 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 def best_of_range(steps: Iterable[tuple[float, float]]) -> float | None:
     """Return the learning rate at the lowest loss, smoothed, of steps' rates and losses in order; None without one."""
-    smooth, weight, found = 0.0, 0.0, []
+    smooth, weight, smoothed = 0.0, 0.0, []
     for lr, loss in steps:
         if not math.isfinite(loss):
             break
         smooth, weight = SMOOTHING * smooth + (1 - SMOOTHING) * loss, SMOOTHING * weight + 1 - SMOOTHING
-        found.append((smooth / weight, lr))
-    return min(found)[1] if found else None
+        smoothed.append((smooth / weight, lr))
+    return min(smoothed)[1] if smoothed else None
 
 
 def batch_sequences(step: int, config: TrainConfig, data_ranks: int) -> int:
@@ -52,13 +52,13 @@ def batch_sequences(step: int, config: TrainConfig, data_ranks: int) -> int:
     steps. Otherwise, and with experts, they rise by one micro-batch of every rank: routers would count the padding of
     a partial micro-batch.
     """
-    whole = config.batch_sequences(data_ranks)
+    full_size = config.batch_sequences(data_ranks)
     ramp_steps = math.ceil(config.batch_ramp * config.max_steps)
     if step > ramp_steps:
-        return whole
+        return full_size
     any_ranks = config.global_batch_size and not config.num_local_experts
     rise = config.train_batch_size * (1 if any_ranks else data_ranks)
-    return min(whole, rise * (1 + (step - 1) * math.ceil(whole / rise) // ramp_steps))
+    return min(full_size, rise * (1 + (step - 1) * math.ceil(full_size / rise) // ramp_steps))
 
 
 def _remaining(progress: float, shape: str) -> float:
@@ -67,4 +67,6 @@ def _remaining(progress: float, shape: str) -> float:
         return (1 + math.cos(math.pi * progress)) / 2
     if shape == "linear":
         return 1 - progress
-    return 1 - math.sqrt(progress)  # wsd: warmup, stable, decay, the best of the decays in arXiv:2405.18392
+    if shape == "wsd":  # Warmup, stable, decay: the best of the decays in arXiv:2405.18392.
+        return 1 - math.sqrt(progress)
+    raise ValueError(f"lr_schedule {shape} has no decay here, only cosine, linear and wsd have: add its branch")

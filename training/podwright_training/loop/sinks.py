@@ -15,7 +15,7 @@ from podwright_training.data.bad_data import first_line
 from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder, write_atomically
 
-ID_LIMIT_BYTES = 1 << 10  # of the file of an id
+ID_LIMIT_BYTES = 1 << 10  # A file with an id is smaller.
 
 logger = logging.getLogger(__name__)
 
@@ -29,28 +29,28 @@ class Sink(Protocol):
         """Write one event."""
 
 
-def problems(options: TrainConfig, *, first: bool) -> Iterator[str]:
+def problems(config: TrainConfig, *, is_first_rank: bool) -> Iterator[str]:
     """Yield one line for each sink that cannot be opened; the first rank opens them, and needs a login."""
-    missing = {name for name in PACKAGES if getattr(options, name) and importlib.util.find_spec(name) is None}
+    missing = {name for name in PACKAGES if getattr(config, name) and importlib.util.find_spec(name) is None}
     for name in sorted(missing):
         yield f"{name} = 1: package {name} is not installed; pip install {name}, or remove the option"
-    if first and options.wandb and "wandb" not in missing and not _is_logged_in():
+    if is_first_rank and config.wandb and "wandb" not in missing and not _is_logged_in():
         yield (
             "wandb = 1: there is no login to Weights & Biases here; run `wandb login`, or set WANDB_API_KEY, or "
             "WANDB_MODE=offline to keep the metrics in the run's folder"
         )
 
 
-def open_sinks(options: TrainConfig, folder: RunFolder) -> list[Sink]:
+def open_sinks(config: TrainConfig, folder: RunFolder) -> list[Sink]:
     """Open the sinks that the options select; a sink that cannot be opened is a warning."""
-    wanted: dict[str, Callable[[], Sink]] = {
+    openers: dict[str, Callable[[], Sink]] = {
         "tensorboard": lambda: TensorBoard(folder),
-        "wandb": lambda: WeightsAndBiases(options, folder),
+        "wandb": lambda: WeightsAndBiases(config, folder),
     }
     sinks: list[Sink] = []
-    for name in (name for name in PACKAGES if getattr(options, name)):
+    for name in (name for name in PACKAGES if getattr(config, name)):
         try:
-            sinks.append(wanted[name]())
+            sinks.append(openers[name]())
         except Exception as error:  # noqa: BLE001 - of packages that are not ours: any kind
             logger.warning("metrics: cannot open %s (%s); training continues without it", name, first_line(error))
     return sinks
@@ -87,7 +87,7 @@ class TensorBoard:
 class WeightsAndBiases:
     """Log to a W&B run with the folder's name, resumed after a restart."""
 
-    def __init__(self, options: TrainConfig, folder: RunFolder) -> None:
+    def __init__(self, config: TrainConfig, folder: RunFolder) -> None:
         import wandb  # type: ignore[import-not-found, unused-ignore]  # an option: not installed everywhere
 
         self._run = wandb.init(
@@ -95,7 +95,7 @@ class WeightsAndBiases:
             name=folder.root.absolute().name,
             id=wandb_id(folder),
             resume="allow",
-            config=options.to_dict(),
+            config=config.to_dict(),
         )
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-STRAGGLER_SHARE = 0.1  # of a step: a larger lag is reported
+STRAGGLER_SHARE = 0.1  # A lag of a larger share of a step is reported.
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Timing:
     step_s: float
     data_s: float
     slowest_rank: int
-    lag_s: float  # of the slowest rank behind the median one
+    lag_s: float  # The slowest rank's lag behind the median rank.
     besides_s: dict[str, float]  # total seconds besides the steps, by what they were for
-    first_step_s: float | None  # of the first step of all, if it is among these
+    first_step_s: float | None  # None unless the first step of this start is among these.
 
     @property
     def straggles(self) -> bool:
@@ -67,8 +67,8 @@ class StepTimer:
 
     def take_besides_s(self) -> dict[str, float]:
         """Return these times since the last call of this or of ``timing``, in seconds by name, as ``saving_s``."""
-        taken, self._besides_s = self._besides_s, {}
-        return {f"{name}_s": round(seconds, 4) for name, seconds in taken.items()}
+        seconds_by_name, self._besides_s = self._besides_s, {}
+        return {f"{name}_s": round(seconds, 4) for name, seconds in seconds_by_name.items()}
 
     @contextmanager
     def data(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from podwright_training import shell_templates
 from podwright_training.errors import UserError
 from podwright_training.jobs.spec import JobSpec, Log, Model
-from podwright_training.nxdt.config import config, model_config
+from podwright_training.nxdt.config import model_config, nemo_config
 from podwright_training.nxdt.plan import CACHE_RECORD, COMMIT, COMPILER, MEMBERS, PACKAGES, SOURCE, Plan
 from podwright_training.private_folder import make_private
 from podwright_training.run_claim import OwnerKind, claim_of_run
@@ -30,9 +30,9 @@ def files(plan: Plan) -> dict[str, str]:
     import yaml  # --help does without
 
     return {
-        "config.yaml": yaml.safe_dump(config(plan), sort_keys=False),
+        "config.yaml": yaml.safe_dump(nemo_config(plan), sort_keys=False),
         "config.json": json.dumps(model_config(plan), indent=2) + "\n",
-        "run.yaml": replace(plan.options, run_dir=str(plan.run.root)).with_absolute_paths().to_yaml(),
+        "run.yaml": replace(plan.config, run_dir=str(plan.run.root)).with_absolute_paths().to_yaml(),
         **{f"{step}.sbatch": script(plan, step) for step in NXDT_STEPS},
     }
 
@@ -68,12 +68,12 @@ def script(plan: Plan, step: str) -> str:
 
 def followed(plan: Plan) -> JobSpec:
     """Return the report's facts: the patterns of the training job's log, and the model."""
-    options = plan.options
+    config = plan.config
     model = Model(
-        parameters=options.model.parameters,
-        flops_per_token=options.model.flops_per_token(options.max_context_width),
-        tokens_per_step=options.batch_sequences(plan.layout.data) * options.max_context_width,
-        steps=options.max_steps,
+        parameters=config.model.parameters,
+        flops_per_token=config.model.flops_per_token(config.max_context_width),
+        tokens_per_step=config.batch_sequences(plan.layout.data) * config.max_context_width,
+        steps=config.max_steps,
         accelerator=MEMBERS[plan.instance_type],
     )
     return JobSpec(

@@ -10,13 +10,13 @@ from typing import Any
 from podwright_training.nxdt.plan import PRECISIONS, Plan
 
 
-def config(plan: Plan) -> dict[str, Any]:
+def nemo_config(plan: Plan) -> dict[str, Any]:
     """Return the content of NxD Training's YAML file."""
-    options, layout = plan.options, plan.layout
+    config, layout = plan.config, plan.layout
     return {
         "name": "hf_llama",
         "model_source": "hf",
-        "seed": options.seed,
+        "seed": config.seed,
         "trainer": _trainer(plan),
         "exp_manager": _experiment(plan),
         "distributed_strategy": {
@@ -29,14 +29,14 @@ def config(plan: Plan) -> dict[str, Any]:
             "kv_replicator": layout.key_value_copies,
         },
         "data": {
-            "micro_batch_size": options.train_batch_size,
-            "global_batch_size": options.batch_sequences(layout.data),
+            "micro_batch_size": config.train_batch_size,
+            "global_batch_size": config.batch_sequences(layout.data),
             "train_dir": str(plan.dataset),
         },
         "model": _model(plan),
         "precision": {
-            "type": PRECISIONS[options.compute_precision],
-            "master_weights": False,  # of type `manual` alone, as all that follow
+            "type": PRECISIONS[config.compute_precision],
+            "master_weights": False,  # NxD Training reads this and the following keys with type `manual` only.
             "fp32_grad_acc": False,
             "xla_use_bf16": "0",
             "xla_downcast_bf16": "0",
@@ -53,7 +53,7 @@ def config(plan: Plan) -> dict[str, Any]:
 
 def model_config(plan: Plan) -> dict[str, Any]:
     """Return ``config.json`` as its transformers 4 reads it."""
-    model = plan.options.model
+    model = plan.config.model
     content = model.to_hf()
     rope, dtype = content.pop("rope_parameters"), content.pop("dtype")
     scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
@@ -66,25 +66,25 @@ def model_config(plan: Plan) -> dict[str, Any]:
 
 
 def _trainer(plan: Plan) -> dict[str, Any]:
-    steps = plan.options.max_steps
+    steps = plan.config.max_steps
     return {
         "devices": plan.layout.ranks // plan.nodes,
         **({"lnc": 2} if plan.instance_type.startswith("ml.trn2") else {}),
         "num_nodes": plan.nodes,
         "max_epochs": -1,
         "max_steps": steps,
-        "log_every_n_steps": plan.options.logging_freq,
+        "log_every_n_steps": plan.config.logging_freq,
         "val_check_interval": steps + 1,  # beyond the last step: no validation
         "check_val_every_n_epoch": None,
         "num_sanity_val_steps": 0,
         "limit_val_batches": 0.0,
         "limit_test_batches": 0.0,
-        "gradient_clip_val": plan.options.grad_clip,
+        "gradient_clip_val": plan.config.grad_clip,
     }
 
 
 def _experiment(plan: Plan) -> dict[str, Any]:
-    every = plan.options.checkpoint_freq or plan.options.max_steps
+    every = plan.config.checkpoint_freq or plan.config.max_steps
     return {
         "log_local_rank_0_only": True,
         "create_tensorboard_logger": True,
@@ -116,11 +116,11 @@ def _experiment(plan: Plan) -> dict[str, Any]:
 
 
 def _model(plan: Plan) -> dict[str, Any]:
-    options, model = plan.options, plan.options.model
-    full = options.activation_checkpointing and options.activation_checkpointing_mode == "full"
+    config, model = plan.config, plan.config.model
+    full = config.activation_checkpointing and config.activation_checkpointing_mode == "full"
     return {
         "model_config": str(plan.folder / "config.json"),
-        "encoder_seq_length": options.max_context_width,
+        "encoder_seq_length": config.max_context_width,
         "max_position_embeddings": model.max_position_embeddings,
         "num_layers": model.num_hidden_layers,
         "hidden_size": model.hidden_size,
@@ -134,18 +134,18 @@ def _model(plan: Plan) -> dict[str, Any]:
         "do_layer_norm_weight_decay": True,
         "optim": {
             "name": "adamw_fp32OptState",
-            "lr": options.lr,
-            "weight_decay": options.weight_decay,
+            "lr": config.lr,
+            "weight_decay": config.weight_decay,
             "capturable": False,
-            "betas": [options.beta1, options.beta2],
+            "betas": [config.beta1, config.beta2],
             "sched": {
                 "name": "LinearAnnealingWithWarmUp",
-                "warmup_steps": round(options.warmup * options.max_steps),
-                "max_steps": options.max_steps,
+                "warmup_steps": round(config.warmup * config.max_steps),
+                "max_steps": config.max_steps,
             },
         },
     }
 
 
 def _recomputes(plan: Plan) -> bool:
-    return plan.options.activation_checkpointing
+    return plan.config.activation_checkpointing

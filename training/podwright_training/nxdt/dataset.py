@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 BLOCK_ROWS = 256  # written at once
 
 
-def write(options: TrainConfig, out: Path, *, sequences: int, workers: int = 0) -> int:
+def write(config: TrainConfig, out: Path, *, sequences: int, workers: int = 0) -> int:
     """Write at most ``sequences`` rows, of one pass over the data; return their number.
 
     Every document is read once; a stream's last tokens that do not fill a row are left out. A mixture is read until the
     source that is read least was read once on average, and the others as often as their weights say.
 
     Args:
-        options: What is tokenised, and how.
+        config: What is tokenised, and how.
         out: Folder to write, the same bytes with any number of workers.
         sequences: Largest number of rows.
         workers: Processes that read and tokenise; 0: this one does.
@@ -51,13 +51,13 @@ def write(options: TrainConfig, out: Path, *, sequences: int, workers: int = 0) 
 
     out = place_of(out)
     partial = out.with_name(f"{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a job that was killed: the lock says that none writes it
+    shutil.rmtree(partial, ignore_errors=True)  # A killed job left it: the lock says that no job writes it now.
     partial.mkdir(parents=True)
     features = datasets.Features(
         {name: datasets.Sequence(datasets.Value(kind)) for name, kind in (("input_ids", "int32"), ("labels", "int32"))}
         | {"attention_mask": datasets.Sequence(datasets.Value("int8"))}
     )
-    tokens = _tokens(replace(options, data_workers=workers), sequences)
+    tokens = _tokens(replace(config, data_workers=workers), sequences)
     with ArrowWriter(path=str(partial / "rows.arrow"), features=features) as writer:
         while block := list(islice(tokens, BLOCK_ROWS)):
             writer.write_table(_table(np.stack(block)))
@@ -71,20 +71,20 @@ def write(options: TrainConfig, out: Path, *, sequences: int, workers: int = 0) 
     return count
 
 
-def _tokens(options: TrainConfig, sequences: int) -> Iterator[NDArray[np.int32]]:
+def _tokens(config: TrainConfig, sequences: int) -> Iterator[NDArray[np.int32]]:
     """Yield the tokens of each row, in the order in which podwright-train would read them on one rank."""
     from podwright_training.data.document_encoder import load_tokenizer
     from podwright_training.data.stream import open_stream
 
-    once = options if options.data_mixture else replace(options, max_epochs=1)
+    once = config if config.data_mixture else replace(config, max_epochs=1)
     stream = open_stream(
-        once, tokenizer=load_tokenizer(options.tokenizer), rank=0, world_size=1, split="train", local_batch_size=1
+        once, tokenizer=load_tokenizer(config.tokenizer), rank=0, world_size=1, split="train", local_batch_size=1
     )
     try:
         written = 0
-        while written < sequences and not stream.is_spent and min(stream.epochs_read()) < options.data_streams:
+        while written < sequences and not stream.is_spent and min(stream.epochs_read()) < config.data_streams:
             batch = stream.next_batch()
-            if batch.counted_tokens == options.max_context_width:
+            if batch.counted_tokens == config.max_context_width:
                 yield batch.tokens_BT[0].numpy().astype(np.int32)
                 written += 1
     finally:
@@ -123,7 +123,7 @@ def main(words: list[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except OSError as error:  # of the disk; those of the data are the user's
+    except OSError as error:  # A DataError is already a message for the user.
         print(f"error: cannot write {error.filename or args.out}: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0

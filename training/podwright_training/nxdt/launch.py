@@ -42,15 +42,15 @@ def run(args: argparse.Namespace, *, run_dir: Path, partition: str | None, auto_
         ConfigError: With every problem.
     """
     plan = planned(args, run_dir=run_dir, partition=partition, auto_resume=auto_resume)
-    found = list(problems(plan))
+    messages = list(problems(plan))
     if not (plan.podwright / "bin" / "python").exists():
         need = "the virtual environment with podwright-train, which all nodes see"
-        found.append(f"--environment: got {plan.podwright}, which has no bin/python: name {need}")
-    needed = None if found else memory.predict(plan)
+        messages.append(f"--environment: got {plan.podwright}, which has no bin/python: name {need}")
+    needed = None if messages else memory.predict(plan)
     if needed and not needed.fits:
-        found.append(memory.problem(plan, needed))
-    if found:
-        raise ConfigError(found)
+        messages.append(memory.problem(plan, needed))
+    if messages:
+        raise ConfigError(messages)
     if args.print_only:
         for name, content in chain.files(plan).items():
             print(f"# {plan.folder / name}\n{content}")
@@ -65,19 +65,19 @@ def planned(args: argparse.Namespace, *, run_dir: Path, partition: str | None, a
     Raises:
         ConfigError: An option is wrong, or NxD Training does not run on the instance type.
     """
-    options, given = _options(args)
+    config, flag_names = _config(args)
     instance_type = args.instance
     if instance_type not in MEMBERS:
         need = f"--instance: got {instance_type or 'nothing'}, need one of {', '.join(MEMBERS)}"
         raise ConfigError([need])
     nodes = args.nodes.max_nodes if args.nodes else 1
-    tensor = options.tensor_parallel if "tensor_parallel" in given or options.tensor_parallel > 1 else None
+    tensor = config.tensor_parallel if "tensor_parallel" in flag_names or config.tensor_parallel > 1 else None
     return Plan(
         run=RunFolder(run_dir),
-        options=options,
+        config=config,
         instance_type=instance_type,
         nodes=nodes,
-        layout=layout_of(options, instance_type, nodes, key_value_copies=args.kv_replicator, tensor=tensor),
+        layout=layout_of(config, instance_type, nodes, key_value_copies=args.kv_replicator, tensor=tensor),
         shared=shared_folder(run_dir),
         index=args.neuron_index,
         cache_root=args.compile_cache,
@@ -103,11 +103,11 @@ def _submit(args: argparse.Namespace, plan: Plan, needed: memory.Prediction | No
     print_result(args, "\n".join(lines), {**document, "commands": commands})
 
 
-def _options(args: argparse.Namespace) -> tuple[TrainConfig, set[str]]:
+def _config(args: argparse.Namespace) -> tuple[TrainConfig, set[str]]:
     """Return the options behind ``--``, and those given as flags."""
     parser = Parser(prog="podwright-train launch")
     sources.add_arguments(parser)
     words = [*(["--preset", args.preset] if args.preset else []), *args.trainer_arguments]
-    given, unknown = parser.parse_known_args(as_shown(words, parser))
-    given.unknown_words = unknown
-    return sources.load(given), {name for name in option_names() if hasattr(given, name)}
+    flags, unknown = parser.parse_known_args(as_shown(words, parser))
+    flags.unknown_words = unknown
+    return sources.load(flags), {name for name in option_names() if hasattr(flags, name)}

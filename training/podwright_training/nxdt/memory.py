@@ -45,7 +45,7 @@ def prediction(plan: Plan, predicted: Mapping[str, Any]) -> Prediction:
 
 
 def problem(plan: Plan, needed: Prediction) -> str:
-    """Return the line about a plan that does not fit."""
+    """Return the message about a plan that does not fit."""
     return (
         f"memory: podwright plan predicts {needed.peak_gb:.1f} GB of a device's {needed.has_gb:.1f} with "
         f"tensor_parallel {plan.layout.tensor} x pipeline_parallel {plan.layout.pipeline}: divide the model more"
@@ -54,12 +54,12 @@ def problem(plan: Plan, needed: Prediction) -> str:
 
 def description(plan: Plan) -> dict[str, Any]:
     """Return the run that the planner's ``--nxdt`` reads, in the names of its models and layouts."""
-    options, layout, model = plan.options, plan.layout, plan.options.model
-    recompute = options.activation_checkpointing_mode if options.activation_checkpointing else "none"
+    config, layout, model = plan.config, plan.layout, plan.config.model
+    recompute = config.activation_checkpointing_mode if config.activation_checkpointing else "none"
     return {
         "accelerator": DEVICES[MEMBERS[plan.instance_type]][0],
         "devices": DEVICES_PER_NODE * plan.nodes,
-        "sequences_per_step": options.batch_sequences(layout.data),
+        "sequences_per_step": config.batch_sequences(layout.data),
         "model": {
             "hidden_size": model.hidden_size,
             "layers": model.num_hidden_layers,
@@ -71,8 +71,8 @@ def description(plan: Plan) -> dict[str, Any]:
             "tied": model.tie_word_embeddings,
         },
         "layout": {
-            "micro_batch": options.train_batch_size,
-            "sequence": options.max_context_width,
+            "micro_batch": config.train_batch_size,
+            "sequence": config.max_context_width,
             "tensor": layout.tensor,
             "pipeline": layout.pipeline,
             "context": layout.context,

@@ -31,7 +31,7 @@ COMMIT = "9169aa03f39efd4eb02da63891a7ed98defb1714"  # its scripts, requirements
 CACHE_RECORD = "podwright.json"  # in a cache on a file system: the compiler it is of
 
 MEMBERS = {"ml.trn1.32xlarge": "Trainium", "ml.trn1n.32xlarge": "Trainium", "ml.trn2.48xlarge": "Trainium2"}
-DEVICES = 16  # of each of these
+DEVICES = 16  # Each instance type has as many.
 TRN1_TENSORS = (1, 2, 8, 32)  # groups of cores whose collectives trn1's ring has
 PRECISIONS = {"bf16": "mixed_precision", "fp32": "fp32"}  # TrainConfig's: NxD Training's
 
@@ -73,7 +73,7 @@ class Plan:
     """A job of NxD Training.
 
     Attributes:
-        options: What the run shares with podwright-train's.
+        config: What the run shares with podwright-train's.
         instance_type: Of its nodes, a key of ``MEMBERS``.
         nodes: Their number.
         layout: Of the model on their cores.
@@ -86,7 +86,7 @@ class Plan:
     """
 
     run: RunFolder
-    options: TrainConfig
+    config: TrainConfig
     instance_type: str
     nodes: int
     layout: Division
@@ -101,7 +101,7 @@ class Plan:
     @property
     def name(self) -> str:
         """Return the name of the run's files."""
-        return self.options.preset or "model"
+        return self.config.preset or "model"
 
     @property
     def folder(self) -> Path:
@@ -117,20 +117,20 @@ class Plan:
     @property
     def dataset(self) -> Path:
         """Return the folder of the tokenised dataset, named by a hash of its sources."""
-        options = self.options.with_absolute_paths()
-        made_of = [getattr(options, name) for name in TOKENISED]
+        config = self.config.with_absolute_paths()
+        made_of = [getattr(config, name) for name in TOKENISED]
         return self.shared / "arrow" / _digest([*made_of, self.samples])
 
     @property
     def samples(self) -> int:
         """Return the sequences of the whole run."""
-        return self.options.max_steps * self.options.batch_sequences(self.layout.data)
+        return self.config.max_steps * self.config.batch_sequences(self.layout.data)
 
     @property
     def cache(self) -> str:
         """Return the compiler's cache, named by model, layout and compiler: another of these has its own."""
-        shape = [self.options.max_context_width, self.options.train_batch_size, self.options.compute_precision]
-        name = _digest([asdict(self.options.model), self.layout, shape, self.instance_type, self.nodes, COMPILER])
+        shape = [self.config.max_context_width, self.config.train_batch_size, self.config.compute_precision]
+        name = _digest([asdict(self.config.model), self.layout, shape, self.instance_type, self.nodes, COMPILER])
         return f"{(self.cache_root or str(self.shared / 'neuron_cache')).rstrip('/')}/{name}"
 
 
@@ -140,73 +140,73 @@ def shared_folder(run_dir: Path) -> Path:
 
 
 def layout_of(
-    options: TrainConfig, instance_type: str, nodes: int, *, key_value_copies: int | None, tensor: int | None
+    config: TrainConfig, instance_type: str, nodes: int, *, key_value_copies: int | None, tensor: int | None
 ) -> Division:
     """Return the layout; values that are ``None`` are chosen: all cores of a trn1 for tensors, the fewest copies."""
     ranks = DEVICES * neuron.ranks_per_device(MEMBERS[instance_type])
     tensor = tensor or (ranks if MEMBERS[instance_type] == "Trainium" else ranks // 4)
-    fewest = max(1, tensor // options.model.num_key_value_heads)
+    fewest = max(1, tensor // config.model.num_key_value_heads)
     copies = fewest if key_value_copies is None else key_value_copies
-    return Division(ranks * nodes, tensor, options.pipeline_parallel, options.context_parallel, copies)
+    return Division(ranks * nodes, tensor, config.pipeline_parallel, config.context_parallel, copies)
 
 
 def problems(plan: Plan) -> Iterator[str]:
     """Yield why NxD Training or the nodes refuse a plan, one line each."""
-    options, layout = plan.options, plan.layout
+    config, layout = plan.config, plan.layout
     usual = TrainConfig()
-    set_here = [name for name in option_names() if getattr(options, name) != getattr(usual, name)]
+    set_here = [name for name in option_names() if getattr(config, name) != getattr(usual, name)]
     yield from (f"{flag(name)}: NxD Training has no such option" for name in set_here if name not in OPTIONS)
-    if options.compute_precision not in PRECISIONS:
-        given = f"precision {options.compute_precision}: NxD Training has {' and '.join(PRECISIONS)}"
-        yield f"{given} (its bf16 keeps weights in fp32)"
-    if options.num_local_experts or options.model_type not in ("llama_v2", "llama_v3"):
-        yield f"model_type {options.model_type}: NxD Training is set up here for llama_v2 and llama_v3"
-    yield from _problems_of_heads(options, layout)
+    if config.compute_precision not in PRECISIONS:
+        precision = f"precision {config.compute_precision}: NxD Training has {' and '.join(PRECISIONS)}"
+        yield f"{precision} (its bf16 keeps weights in fp32)"
+    if config.num_local_experts or config.model_type not in ("llama_v2", "llama_v3"):
+        yield f"model_type {config.model_type}: NxD Training is set up here for llama_v2 and llama_v3"
+    yield from _problems_of_heads(config, layout)
     yield from _problems_of_ranks(plan)
     yield from _problems_of_places(plan)
 
 
-def _problems_of_heads(options: TrainConfig, layout: Division) -> Iterator[str]:
-    heads, held = options.model.num_attention_heads, options.model.num_key_value_heads
-    copies = held * layout.key_value_copies
+def _problems_of_heads(config: TrainConfig, layout: Division) -> Iterator[str]:
+    heads, key_value_heads = config.model.num_attention_heads, config.model.num_key_value_heads
+    copies = key_value_heads * layout.key_value_copies
     if layout.key_value_copies < 1 or copies > heads:
         yield (
-            f"--kv-replicator: got {layout.key_value_copies}, need 1 to {heads // held}: {held} key-value heads are "
-            f"copied for {heads} heads"
+            f"--kv-replicator: got {layout.key_value_copies}, need 1 to {heads // key_value_heads}: "
+            f"{key_value_heads} key-value heads are copied for {heads} heads"
         )
         return
     if heads % layout.tensor:
         yield f"tensor_parallel {layout.tensor} does not divide the {heads} heads"
     if copies % layout.tensor:
         yield (
-            f"tensor_parallel {layout.tensor} does not divide {held} key-value heads x kv_replicator "
-            f"{layout.key_value_copies} = {copies}: set --kv-replicator {max(1, layout.tensor // held)}"
+            f"tensor_parallel {layout.tensor} does not divide {key_value_heads} key-value heads x kv_replicator "
+            f"{layout.key_value_copies} = {copies}: set --kv-replicator {max(1, layout.tensor // key_value_heads)}"
         )
     if layout.tensor % layout.key_value_copies:
         yield f"kv_replicator {layout.key_value_copies} does not divide tensor_parallel {layout.tensor}"
-    if options.num_layers % layout.pipeline:
-        yield f"pipeline_parallel {layout.pipeline} does not divide the {options.num_layers} layers"
-    if options.max_context_width % layout.tensor:
-        yield f"max_context_width {options.max_context_width} is not divisible by tensor_parallel {layout.tensor}"
+    if config.num_layers % layout.pipeline:
+        yield f"pipeline_parallel {layout.pipeline} does not divide the {config.num_layers} layers"
+    if config.max_context_width % layout.tensor:
+        yield f"max_context_width {config.max_context_width} is not divisible by tensor_parallel {layout.tensor}"
 
 
 def _problems_of_ranks(plan: Plan) -> Iterator[str]:
-    options, layout = plan.options, plan.layout
+    config, layout = plan.config, plan.layout
     divided = layout.tensor * layout.pipeline * layout.context
     if layout.ranks % divided:
-        given = f"tensor_parallel {layout.tensor} x pipeline_parallel {layout.pipeline} x context_parallel"
-        yield f"{given} {layout.context} = {divided} does not divide the {layout.ranks} ranks of {plan.nodes} nodes"
+        division = f"tensor_parallel {layout.tensor} x pipeline_parallel {layout.pipeline} x context_parallel"
+        yield f"{division} {layout.context} = {divided} does not divide the {layout.ranks} ranks of {plan.nodes} nodes"
         return
     if MEMBERS[plan.instance_type] == "Trainium" and layout.tensor not in TRN1_TENSORS:
         yield (
             f"tensor_parallel {layout.tensor}: {plan.instance_type} has collectives among "
             f"{', '.join(map(str, TRN1_TENSORS[:-1]))} or {TRN1_TENSORS[-1]} cores"
         )
-    step = options.train_batch_size * layout.data
-    if options.batch_sequences(layout.data) % step:
+    step = config.train_batch_size * layout.data
+    if config.batch_sequences(layout.data) % step:
         yield (
-            f"global_batch_size {options.global_batch_size} is not divisible by train_batch_size x data-parallel "
-            f"ranks, {options.train_batch_size} x {layout.data}"
+            f"global_batch_size {config.global_batch_size} is not divisible by train_batch_size x data-parallel "
+            f"ranks, {config.train_batch_size} x {layout.data}"
         )
 
 
@@ -229,7 +229,7 @@ def _problems_of_places(plan: Plan) -> Iterator[str]:
 
 
 def cached_by(cache: str) -> str | None:
-    """Return the compiler of a cache on a file system if it is not ours."""
+    """Return the compiler of a cache on a file system if it is not this plan's."""
     try:
         compiler = json.loads((Path(cache) / CACHE_RECORD).read_text())["compiler"]
     except (OSError, ValueError, KeyError):

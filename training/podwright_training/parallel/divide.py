@@ -22,22 +22,22 @@ from podwright_training.parallel.sequence import ContextParallelAttention, Seque
 from podwright_training.parallel.stage import Stage
 
 
-def stages_of(options: TrainConfig, meshes: Meshes) -> list[Stage]:
+def stages_of(config: TrainConfig, meshes: Meshes) -> list[Stage]:
     """Return this rank's stages, divided, on the meta device: without allocation or communication."""
     pipeline, share = meshes.ranks["pipeline"], SequenceShare(meshes.ranks)
-    count = pipeline.size() * stages_per_rank(options)
+    count = pipeline.size() * stages_per_rank(config)
     stages = []
     for number in range(count):
-        if rank_of_stage(number, pipeline.size(), options.pipeline_schedule) != pipeline.get_local_rank():
+        if rank_of_stage(number, pipeline.size(), config.pipeline_schedule) != pipeline.get_local_rank():
             continue
         with torch.device("meta"):
-            model = LlamaForCausalLM(options.model)
+            model = LlamaForCausalLM(config.model)
         stages.append(Stage(model, number=number, count=count, share=share))
-        divide(stages[-1], options, meshes)
+        divide(stages[-1], config, meshes)
     return stages
 
 
-def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
+def divide(stage: Stage, config: TrainConfig, meshes: Meshes) -> None:
     """Divide a stage on the meta device; the pipeline has already chosen its blocks.
 
     1. Options of each block: float8 replaces its matrices, so it comes before they are divided; recomputation and
@@ -59,22 +59,22 @@ def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
        of the block before. So two blocks are gathered at a time, as the planner counts, and each further one would
        take its weights.
     """
-    configure(stage.model, options, meshes.ranks.device_type)
+    configure(stage.model, config, meshes.ranks.device_type)
     blocks = [block for block in stage.model.model.layers if isinstance(block, Block)]
     for block in blocks:
         if isinstance(block.mlp, MixtureOfExperts):
-            block.mlp.sum_counts = expert.SumOverRanks(sharding(meshes.whole))
+            block.mlp.sum_counts = expert.SumOverRanks(sharding(meshes.data_parallel))
         if meshes.experts["expert"].size() > 1 and isinstance(block.mlp, MixtureOfExperts):
             expert.divide_experts(block.mlp.experts, meshes.experts["expert"])
         if meshes.matrices["tensor"].size() > 1:
             tensor.divide_block(block, meshes.matrices["tensor"])
         if meshes.ranks["context"].size() > 1:
             block.self_attn.attend = ContextParallelAttention(block.self_attn.attend, meshes.ranks["context"])
-    if options.async_tensor_parallel:
+    if config.async_tensor_parallel:
         tensor.overlap(meshes.matrices["tensor"])
-    if vocabulary_shares(options) > 1:
+    if vocabulary_shares(config) > 1:
         _divide_vocabulary(stage, meshes.matrices["tensor"])
-    _shard(stage, blocks, options, meshes)
+    _shard(stage, blocks, config, meshes)
 
 
 def _divide_vocabulary(stage: Stage, tensor_ranks: DeviceMesh) -> None:
@@ -85,15 +85,17 @@ def _divide_vocabulary(stage: Stage, tensor_ranks: DeviceMesh) -> None:
         vocabulary.divide_head(stage.model.lm_head, tensor_ranks)
 
 
-def _shard(stage: Stage, blocks: list[Block], options: TrainConfig, meshes: Meshes) -> None:
+def _shard(stage: Stage, blocks: list[Block], config: TrainConfig, meshes: Meshes) -> None:
     # mixtures and divided embeddings return views; nothing here changes activations in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    precision = MixedPrecisionPolicy(param_dtype=DTYPES[options.compute_precision], reduce_dtype=torch.float32)
-    policies: dict[str, Any] = {"mp_policy": precision, "offload_policy": _offload(options, meshes)}
-    wish, small = options.reshard_after_forward, _is_small(stage, options)
+    precision = MixedPrecisionPolicy(param_dtype=DTYPES[config.compute_precision], reduce_dtype=torch.float32)
+    policies: dict[str, Any] = {"mp_policy": precision, "offload_policy": _offload(config, meshes)}
+    wish, small = config.reshard_after_forward, _is_small(stage, config)
     # a pipeline soon computes its next micro-batch with the same weights
-    reshard = wish == "always" or (wish == "auto" and not small and options.pipeline_parallel == 1)
-    at_once = wish == "auto" and small and meshes.whole.device_type == "cpu" and meshes.matrices["tensor"].size() == 1
+    reshard = wish == "always" or (wish == "auto" and not small and config.pipeline_parallel == 1)
+    at_once = (
+        wish == "auto" and small and meshes.data_parallel.device_type == "cpu" and meshes.matrices["tensor"].size() == 1
+    )
     within = policies | {"reshard_after_forward": reshard}
     for block in blocks:
         if isinstance(block.mlp, MixtureOfExperts):
@@ -101,22 +103,22 @@ def _shard(stage: Stage, blocks: list[Block], options: TrainConfig, meshes: Mesh
             fully_shard(block.mlp.experts, mesh=mesh, shard_placement_fn=_rows_of(mesh["shard"].size()), **within)
             if isinstance(block.mlp.gate, BiasedRouter):
                 exact = {**within, "mp_policy": MixedPrecisionPolicy()}
-                fully_shard(block.mlp.gate, mesh=sharding(meshes.whole), **exact)
-            fully_shard(block.mlp, mesh=sharding(meshes.whole), **within)
+                fully_shard(block.mlp.gate, mesh=sharding(meshes.data_parallel), **exact)
+            fully_shard(block.mlp, mesh=sharding(meshes.data_parallel), **within)
         if not at_once:
             fully_shard(block, mesh=sharding(meshes.matrices), **within)
     if not at_once:
-        _shard_ends(stage, options, meshes, policies, reshard=reshard)
-    fully_shard(stage, mesh=sharding(meshes.whole), reshard_after_forward=False, **policies)
+        _shard_ends(stage, config, meshes, policies, reshard=reshard)
+    fully_shard(stage, mesh=sharding(meshes.data_parallel), reshard_after_forward=False, **policies)
     for module in stage.modules():
         if isinstance(module, FSDPModule):
             _sum_gradients(module)
 
 
-def _shard_ends(stage: Stage, options: TrainConfig, meshes: Meshes, policies: dict[str, Any], *, reshard: bool) -> None:
-    if options.tie_word_embeddings:
+def _shard_ends(stage: Stage, config: TrainConfig, meshes: Meshes, policies: dict[str, Any], *, reshard: bool) -> None:
+    if config.tie_word_embeddings:
         return
-    mesh = sharding(meshes.matrices if vocabulary_shares(options) > 1 else meshes.whole)
+    mesh = sharding(meshes.matrices if vocabulary_shares(config) > 1 else meshes.data_parallel)
     if stage.is_first:
         embedding = fully_shard(stage.model.model.embed_tokens, mesh=mesh, reshard_after_forward=reshard, **policies)
         embedding.set_unshard_in_backward(not reshard)
@@ -124,9 +126,9 @@ def _shard_ends(stage: Stage, options: TrainConfig, meshes: Meshes, policies: di
         fully_shard(stage.model.lm_head, mesh=mesh, reshard_after_forward=False, **policies)
 
 
-def _is_small(stage: Stage, options: TrainConfig) -> bool:
+def _is_small(stage: Stage, config: TrainConfig) -> bool:
     weights = sum(parameter.numel() for parameter in stage.parameters())
-    return weights * DTYPES[options.compute_precision].itemsize <= SMALL_BYTES
+    return weights * DTYPES[config.compute_precision].itemsize <= SMALL_BYTES
 
 
 def _rows_of(ranks: int) -> Callable[[nn.Parameter], Shard]:
@@ -134,8 +136,8 @@ def _rows_of(ranks: int) -> Callable[[nn.Parameter], Shard]:
     return lambda parameter: Shard(0 if parameter.shape[1] % ranks else 1)
 
 
-def _offload(options: TrainConfig, meshes: Meshes) -> OffloadPolicy:
-    if not options.cpu_offload:
+def _offload(config: TrainConfig, meshes: Meshes) -> OffloadPolicy:
+    if not config.cpu_offload:
         return OffloadPolicy()
     return CPUOffloadPolicy(pin_memory=meshes.ranks.device_type != "cpu")
 

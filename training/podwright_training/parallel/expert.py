@@ -15,19 +15,19 @@ from podwright_training.model import experts
 from podwright_training.model.recomputation import once
 
 
-def divide_experts(whole: nn.Module, expert: DeviceMesh) -> None:
+def divide_experts(module: nn.Module, expert: DeviceMesh) -> None:
     """Keep each rank's own experts, and route the rows of all ranks to them.
 
     Args:
-        whole: stacked matrices ``[E, …]``; called with rows sorted by expert, and counts per expert.
+        module: stacked matrices ``[E, …]``; called with rows sorted by expert, and counts per expert.
         expert: the ranks that share them; their number divides E.
     """
-    for name, parameter in list(whole.named_parameters(recurse=False)):
-        whole.register_parameter(name, nn.Parameter(distribute_tensor(parameter, expert, [Shard(0)])))
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        module.register_parameter(name, nn.Parameter(distribute_tensor(parameter, expert, [Shard(0)])))
     exchange = _Exchange(expert)
     uncompiled: Any = torch.compiler.disable  # the exchange reads numbers of rows
-    whole.register_forward_pre_hook(uncompiled(exchange.dispatch))
-    whole.register_forward_hook(uncompiled(exchange.combine))
+    module.register_forward_pre_hook(uncompiled(exchange.dispatch))
+    module.register_forward_hook(uncompiled(exchange.combine))
 
 
 class SumOverRanks:
@@ -58,7 +58,7 @@ class _Exchange:
         arriving_RL = arriving_E.view(self._size, -1)
         rows = torch.cat([counts_E.view(self._size, -1).sum(dim=1), arriving_RL.sum(dim=1)])
         total = 2 * len(x_PD)
-        numbers = once(self, lambda: experts.to_host(rows, total))  # at once: the host waits for the device
+        numbers = once(self, lambda: experts.to_host(rows, total))  # One wait of the host for the device serves all.
         self._sent, self._arrived = numbers[: self._size], numbers[self._size :]
         rows_PD = all_to_all_single_autograd(x_PD, self._arrived, self._sent, self._group)
         expert_of_row = torch.arange(arriving_RL.shape[1], device=x_PD.device).repeat(self._size)

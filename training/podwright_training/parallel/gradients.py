@@ -17,9 +17,9 @@ IN_STAGES = "podwright_in_stages"  # attribute of a parameter: pipeline stages t
 
 def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
     """Clip the gradient to a global norm of ``max_norm``; return the norm before, on all ranks."""
-    given = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = squared_norm(given).sqrt()
-    multiply(given, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+    with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+    norm = squared_norm(with_gradient).sqrt()
+    multiply(with_gradient, (max_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm
 
 
@@ -41,7 +41,7 @@ def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
             by_copies[_copies(parameter)].append(local(parameter))
     squares = [_squared_norm(gradients) / copies for copies, gradients in by_copies.items()]
     total = torch.stack(squares).sum()
-    if dist.is_initialized():  # without a process group, this rank has it all
+    if dist.is_initialized():  # A single rank without a process group has the whole gradient.
         dist.all_reduce(total)
     return total
 

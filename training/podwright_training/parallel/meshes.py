@@ -16,13 +16,13 @@ class Meshes:
     Attributes:
         ranks: every parallel dimension but experts.
         matrices: ``replicate``, ``shard``, ``tensor``: matrices of a block, divided by tensor parallelism.
-        whole: ``replicate``, ``shard``: what each rank applies whole to its own tokens: embedding, head, router.
+        data_parallel: ``replicate``, ``shard``: embedding, head, router, which each rank has whole for its own tokens.
         experts: ``replicate``, ``shard``, ``expert``: experts, each rank of ``expert`` holding others.
     """
 
     ranks: DeviceMesh
     matrices: DeviceMesh
-    whole: DeviceMesh
+    data_parallel: DeviceMesh
     experts: DeviceMesh
 
     @classmethod
@@ -38,7 +38,7 @@ class Meshes:
         return cls(
             ranks=mesh(**outer, shard=dims.shards, context=dims.context, tensor=dims.tensor),
             matrices=mesh(**outer, shard=shards, tensor=dims.tensor),
-            whole=mesh(**outer, shard=every),
+            data_parallel=mesh(**outer, shard=every),
             experts=mesh(**outer, shard=every // dims.expert, expert=dims.expert),
         )
 

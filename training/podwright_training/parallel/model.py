@@ -35,7 +35,7 @@ class ParallelModel:
 
     def __init__(
         self,
-        options: TrainConfig,
+        config: TrainConfig,
         ranks: Ranks,
         device: torch.device,
         *,
@@ -45,25 +45,25 @@ class ParallelModel:
         """Build this rank's part; called by all ranks of the job.
 
         Args:
-            options: The run's configuration.
+            config: The run's configuration.
             ranks: This process among the job's.
             device: The device that computes.
             meshes: The job's meshes. Default: built here.
             initialize: Draw the weights too; else they are garbage until ``init_weights``, or until all are loaded.
         """
         self.device = device
-        dims = ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
+        dims = ParallelDims.of(config, world_size=ranks.world_size, nodes=ranks.nodes)
         self.data_rank, self.data_size = dims.data_rank(ranks.rank), dims.data_size
         meshes = meshes or Meshes.of(dims, device.type)
-        self._stages = stages_of(options, meshes)
+        self._stages = stages_of(config, meshes)
         for stage in self._stages:
-            _allocate(stage, options, device)
-        self._seed = options.seed
-        self._pipeline = _pipeline(options, self._stages, meshes)
+            _allocate(stage, config, device)
+        self._seed = config.seed
+        self._pipeline = _pipeline(config, self._stages, meshes)
         if self._pipeline and (weight := self._pipeline.tied_weight) is not None:
             setattr(weight, gradients.IN_STAGES, 2)
-        self._keeps_whole_gradients = accumulates_whole_gradients(options)
-        self._pieces = options.pipeline_micro_batches or options.train_batch_size
+        self._keeps_whole_gradients = accumulates_whole_gradients(config)
+        self._pieces = config.pipeline_micro_batches or config.train_batch_size
         self.parts = [stage.model for stage in self._stages]
         if initialize:
             self.init_weights()
@@ -102,7 +102,7 @@ class ParallelModel:
             return self._pipeline.forward_backward(_joined(batches), pieces=pieces, divisor=divisor) / loss_scale
         loss = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches, start=1):
-            self._synchronise(last=number == len(batches))
+            self._synchronise(is_last=number == len(batches))
             share = self._summed_loss(batch) / divisor
             torch.autograd.backward(share)
             loss += share.detach()
@@ -162,30 +162,30 @@ class ParallelModel:
         loss: Tensor = stage(batch.tokens_BT, batch.labels_BT, batch.positions_BT)
         return loss
 
-    def _synchronise(self, *, last: bool) -> None:
+    def _synchronise(self, *, is_last: bool) -> None:
         """Choose whether the next backward reduces: replicas always add up their gradients after the last one only."""
         for stage in self._stages:
             if isinstance(stage, FSDPModule):
-                stage.set_requires_gradient_sync(last or not self._keeps_whole_gradients)
-                stage.set_requires_all_reduce(last)
+                stage.set_requires_gradient_sync(is_last or not self._keeps_whole_gradients)
+                stage.set_requires_all_reduce(is_last)
 
 
-def _pipeline(options: TrainConfig, stages: list[Stage], meshes: Meshes) -> Pipeline | None:
-    if options.pipeline_parallel == 1:
+def _pipeline(config: TrainConfig, stages: list[Stage], meshes: Meshes) -> Pipeline | None:
+    if config.pipeline_parallel == 1:
         return None
     return Pipeline(
         stages,
-        schedule=options.pipeline_schedule,
+        schedule=config.pipeline_schedule,
         ranks=meshes.ranks,
-        dtype=DTYPES[options.compute_precision],
-        whole_gradients=accumulates_whole_gradients(options),
-        reshard=options.reshard_after_forward == "always",
+        dtype=DTYPES[config.compute_precision],
+        whole_gradients=accumulates_whole_gradients(config),
+        reshard=config.reshard_after_forward == "always",
     )
 
 
-def _allocate(stage: Stage, options: TrainConfig, device: torch.device) -> None:
+def _allocate(stage: Stage, config: TrainConfig, device: torch.device) -> None:
     """Allocate weights where FSDP wants them, and compute buffers where they are used."""
-    stage.to_empty(device=torch.device("cpu") if options.cpu_offload else device)
+    stage.to_empty(device=torch.device("cpu") if config.cpu_offload else device)
     for module in stage.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))

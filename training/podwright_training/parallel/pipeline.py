@@ -31,7 +31,7 @@ SCHEDULES = {
     "zero_bubble": ScheduleInterleavedZeroBubble,  # arXiv:2401.10241
     "zero_bubble_v": ScheduleZBVZeroBubble,  # arXiv:2401.10241, section 6
 }
-SCHEDULES_KEPT = 3  # of a whole batch, and of the two parts from which the noise scale is estimated
+SCHEDULES_KEPT = 3  # One for a whole batch, and one for each part from which the noise scale is estimated.
 
 
 class Pipeline:
@@ -70,7 +70,7 @@ class Pipeline:
         self._own_part = ranks["context"].size() * ranks["tensor"].size()
         self._dtype = dtype
         self._connected: list[PipelineStage] = []  # the stages for all schedules, with what they receive into
-        self._schedules: dict[int, Any] = {}  # by pieces, the last used one last
+        self._schedules: dict[int, Any] = {}  # Keyed by number of pieces, the last used one last.
         self._divisor = 1.0
         self.tied_weight = _tied_weight(stages)
 
@@ -119,14 +119,14 @@ class Pipeline:
         """Add up the gradients of embedding and head; both then take the same step."""
         if self.tied_weight is None:
             return
-        own = gradients.local(self.tied_weight)
-        others = torch.empty_like(own)
+        gradient = gradients.local(self.tied_weight)
+        peer_gradient = torch.empty_like(gradient)
         peer = self._size - 1 - self._rank
-        sent = dist.P2POp(dist.isend, own, group=self._group, group_peer=peer)
-        received = dist.P2POp(dist.irecv, others, group=self._group, group_peer=peer)
+        sent = dist.P2POp(dist.isend, gradient, group=self._group, group_peer=peer)
+        received = dist.P2POp(dist.irecv, peer_gradient, group=self._group, group_peer=peer)
         for work in dist.batch_isend_irecv([sent, received]):
             work.wait()
-        own.add_(others)
+        gradient.add_(peer_gradient)
 
     def _rank_of(self, stage: int) -> int:
         return rank_of_stage(stage, self._size, self._name)

@@ -31,10 +31,10 @@ class SequenceShare:
         return [range(piece * step, (piece + 1) * step) for piece in (self._context, pieces - 1 - self._context)]
 
     def queries(self, length: int, device: torch.device) -> Tensor:
-        """Return the indices of these tokens."""
+        """Return the indices of the tokens of this rank's queries."""
         return torch.cat([torch.arange(run.start, run.stop, device=device) for run in self.runs(length)])
 
-    def own(self, length: int, device: torch.device) -> Tensor:
+    def embedded_tokens(self, length: int, device: torch.device) -> Tensor:
         """Return the indices of the tokens that only this rank embeds and computes the loss of, part of its queries."""
         return self.queries(length, device).chunk(self._tensors)[self._tensor]
 
@@ -63,7 +63,7 @@ class ContextParallelAttention:
     def _gather(self, kv_ZBTKH: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Gather keys and values of all ranks, in the order of the sequence."""
         local = DTensor.from_local(kv_ZBTKH, self._context, [Shard(2)], run_check=False)
-        whole = local.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
-        halves = whole.chunk(2 * self._context.size(), dim=2)
+        gathered = local.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+        halves = gathered.chunk(2 * self._context.size(), dim=2)
         ordered = [*halves[0::2], *reversed(halves[1::2])]
         return [piece[0] for piece in ordered], [piece[1] for piece in ordered]

@@ -45,9 +45,11 @@ class Stage(nn.Module):
                 each ``[B]``, or ``NOT_HERE`` where another rank has that last token.
         """
         parts, length = self.model.model, labels_BS.shape[1]
-        own = self._share.own(length, labels_BS.device)
+        token_indices = self._share.embedded_tokens(length, labels_BS.device)
         if self.is_first:
-            x = parts.embed_tokens(x[:, self._share.queries(length, x.device) if self.embeds_together else own])
+            x = parts.embed_tokens(
+                x[:, self._share.queries(length, x.device) if self.embeds_together else token_indices]
+            )
         cos, sin = self._angles(length, positions_BS, x)
         mask = self._mask(labels_BS, positions_BS)
         for number in self._own:
@@ -55,7 +57,11 @@ class Stage(nn.Module):
         if not self.is_last:
             return x
         hidden_BTD = parts.norm(x)
-        return self.model.head(hidden_BTD, labels_BS[:, own]) if last_B is None else self._next(hidden_BTD, own, last_B)
+        return (
+            self.model.head(hidden_BTD, labels_BS[:, token_indices])
+            if last_B is None
+            else self._next(hidden_BTD, token_indices, last_B)
+        )
 
     def _next(self, hidden_BTD: Tensor, own_T: Tensor, last_B: Tensor) -> Tensor:
         here_BT = own_T == last_B.unsqueeze(1)

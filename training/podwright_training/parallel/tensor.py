@@ -26,8 +26,8 @@ from torch.distributed.tensor.parallel import (
 
 from podwright_training.model import Block, FeedForward
 
-TOKENS = Shard(1)  # of ``[B, T, D]``
-HEADS = Shard(2)  # of ``[B, T, N, H]``
+TOKENS = Shard(1)  # Dimension T of ``[B, T, D]``.
+HEADS = Shard(2)  # Dimension N of ``[B, T, N, H]``.
 
 
 def divide_block(block: Block, tensor: DeviceMesh) -> None:
@@ -86,8 +86,8 @@ class _GatherTokens(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            own = DTensor.from_local(arguments[0], device_mesh, [TOKENS], run_check=False)
-            return (own.redistribute(placements=[Replicate()]), *arguments[1:])
+            local = DTensor.from_local(arguments[0], device_mesh, [TOKENS], run_check=False)
+            return (local.redistribute(placements=[Replicate()]), *arguments[1:])
 
         module.register_forward_pre_hook(gather)
         return module

@@ -206,7 +206,7 @@ def _gradient(logits_CV: Tensor, lse_C1: Tensor, factor_C1: Tensor, label_C1: Te
 def _fusible_gradient(
     logits_CV: Tensor, lse_C1: Tensor, factor_C1: Tensor, label_C1: Tensor, counts_C1: Tensor
 ) -> Tensor:
-    """Return the same for compilers, without scatter operations."""
+    """Return the gradient as ``_gradient`` does, without scatter operations, for compilers."""
     is_label_CV = torch.arange(logits_CV.shape[-1], device=logits_CV.device) == label_C1
     dlogits_CV = (logits_CV.float() - lse_C1).exp() * factor_C1 - is_label_CV * counts_C1
     return dlogits_CV.to(logits_CV.dtype)

@@ -18,7 +18,7 @@ PLATEAU_SHARE = 0.002  # the smoothed curve falls by less than this share in the
 SPIKES_NAMED = 5
 TINY = 1e-12  # a loss of 0 falls by no share of itself
 FEWEST_TO_JUDGE = 50  # training steps; of fewer the curve says nothing
-RESAMPLES, BLOCK = 60, 10  # of the moving-block bootstrap (Kuensch 1989): noise of neighbouring steps is alike
+RESAMPLES, BLOCK = 60, 10  # Moving-block bootstrap (Kuensch 1989): noise of neighbouring steps is alike.
 EXPONENTS = np.linspace(0.05, 1.5, 60)
 
 Floats = NDArray[np.float64]
@@ -81,9 +81,9 @@ def judge(steps: Sequence[int], losses: Sequence[float]) -> Verdict:
     fall = _share(tail[0] - tail[-1], tail[0])
     fell = f"the smoothed loss {'fell' if fall >= 0 else 'rose'} {abs(fall):.1%} in the last fifth of the run"
     if spikes:
-        first = ", ".join(str(step) for step in spikes[:SPIKES_NAMED])
+        named_steps = ", ".join(str(step) for step in spikes[:SPIKES_NAMED])
         more = f" and {len(spikes) - SPIKES_NAMED} more" if len(spikes) > SPIKES_NAMED else ""
-        return Verdict("spikes", f"the loss jumped at step {first}{more}; {fell}", spikes)
+        return Verdict("spikes", f"the loss jumped at step {named_steps}{more}; {fell}", spikes)
     word = "plateau" if fall < PLATEAU_SHARE else "healthy"
     return Verdict(word, f"{fell}; no spike", spikes)
 
@@ -96,8 +96,8 @@ def forecast(steps: Sequence[int], losses: Sequence[float], *, until: int, point
     Returns:
         None if the run is too short or already at ``until``.
     """
-    kept = len(steps) // 5
-    x, y = np.array(steps[kept:], dtype=float), np.array(losses[kept:])
+    skipped = len(steps) // 5
+    x, y = np.array(steps[skipped:], dtype=float), np.array(losses[skipped:])
     if len(x) < FEWEST_TO_JUDGE or until <= steps[-1]:
         return None
     parts = buckets(len(x), 400)
@@ -112,8 +112,8 @@ def forecast(steps: Sequence[int], losses: Sequence[float], *, until: int, point
     return Forecast(ahead.tolist(), predicted.tolist(), low.tolist(), high.tolist())
 
 
-def _share(change: float, whole: float) -> float:
-    return change / max(abs(whole), TINY)
+def _share(change: float, reference: float) -> float:
+    return change / max(abs(reference), TINY)
 
 
 def _spikes(steps: Sequence[int], losses: Floats, smoothed: Floats) -> list[int]:

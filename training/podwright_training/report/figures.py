@@ -13,9 +13,9 @@ from typing import Any
 from podwright_training.report.curve import Forecast, buckets, forecast, judge, smooth_run
 from podwright_training.report.history import History, elapsed_hours
 
-POINTS = 1000  # of a curve, as many as a screen has columns; a longer run shows range and mean of neighbouring steps
+POINTS = 1000  # A screen has as many columns; a longer curve shows range and mean of neighbouring steps.
 GIB = 2**30
-TICKS = 200  # of checkpoints; of more, as many are drawn
+TICKS = 200  # At most as many checkpoints are marked.
 SPIKES_MARKED = 20
 BLUE, RED, GREEN, GREY, ORANGE, PURPLE = "#1f5fa8", "#c8443a", "#4a8f5c", "#777777", "#c77c11", "#7a4fa3"
 MARKED = (
@@ -47,9 +47,9 @@ class Line:
 class Figure:
     """Curves over steps, tokens or hours."""
 
-    name: str  # of its files
+    name: str  # Its files have this name.
     title: str
-    left: str  # label of the axis, with its unit
+    left_label: str  # The label has the unit.
     lines: tuple[Line, ...]
     right: str = ""
     log: bool = False
@@ -59,7 +59,7 @@ class Figure:
 class Mark:
     """A moment of the run, marked in every figure."""
 
-    at: dict[str, float | None]  # by axis
+    at: dict[str, float | None]
     kind: str  # restart, guard, spike: a line; checkpoint: a tick
     text: str
 
@@ -116,7 +116,7 @@ MEMORY = Figure(
 MARKER_COLOURS = (ORANGE, GREEN, PURPLE, GREY)
 SOURCES = "sources"  # the table of tokens by source
 SETS = "validation sets"  # the table of losses on datasets of validation_datasets
-VALIDATION_LINES = 3  # of LOSS, up to that of validation
+VALIDATION_LINES = 3  # The lines of LOSS up to the validation loss.
 OF_ONE_RUN = (LOSS, SPEED, GRADIENT, TIME, MEMORY)
 
 
@@ -128,20 +128,20 @@ def tables(history: History) -> dict[str, Table]:
         train[f"{name}_low"], train[f"{name}_high"] = [], []
     for part in buckets(len(history.train), POINTS):
         for name, values in columns.items():
-            known = [value for value in values[part] if value is not None]
+            values_with_number = [value for value in values[part] if value is not None]
             if name in AXES:
-                train[name].append(known[-1] if known else None)
+                train[name].append(values_with_number[-1] if values_with_number else None)
                 continue
-            train[name].append(_brief(fmean(known)) if known else None)
+            train[name].append(_brief(fmean(values_with_number)) if values_with_number else None)
             if f"{name}_low" in train:
-                train[f"{name}_low"].append(_brief(min(known)) if known else None)
-                train[f"{name}_high"].append(_brief(max(known)) if known else None)
+                train[f"{name}_low"].append(_brief(min(values_with_number)) if values_with_number else None)
+                train[f"{name}_high"].append(_brief(max(values_with_number)) if values_with_number else None)
     validation = [
         (_locate(history, event["step"], event), float(event["loss"]))
         for event in history.validation
         if math.isfinite(event["loss"])
     ]
-    made: dict[str, Table] = {
+    tables_by_name: dict[str, Table] = {
         "train": train,
         "validation": {
             **{axis: [at[axis] for at, _ in validation] for axis in AXES},
@@ -149,11 +149,11 @@ def tables(history: History) -> dict[str, Table]:
         },
     }
     if validation_sets(history):
-        made[SETS] = _sets_table(history)
+        tables_by_name[SETS] = _sets_table(history)
     if sources_of(history):
-        made[SOURCES] = _sources_table(history)
+        tables_by_name[SOURCES] = _sources_table(history)
     ahead = forecast_of(history)
-    return {**made, "forecast": _forecast_table(history, ahead)} if ahead else made
+    return {**tables_by_name, "forecast": _forecast_table(history, ahead)} if ahead else tables_by_name
 
 
 def sources_of(history: History) -> list[str]:
@@ -211,8 +211,8 @@ def marks(history: History) -> list[Mark]:
 def spikes_of(history: History) -> list[int]:
     """Return the first steps of the first spikes that the guard did not mark."""
     guarded = {event["step"] for event in history.notable if event["event"] == "guard"}
-    found = judge(*_steps_and_losses(history)).spikes
-    return [step for step in found if step not in guarded][:SPIKES_MARKED]
+    spikes = judge(*_steps_and_losses(history)).spikes
+    return [step for step in spikes if step not in guarded][:SPIKES_MARKED]
 
 
 def forecast_of(history: History) -> Forecast | None:
@@ -228,24 +228,24 @@ def drawable(figures: Iterable[Figure], data: Mapping[str, Table]) -> Iterator[F
         lines = tuple(line for line in figure.lines if _has_values(data, line))
         if lines:
             right = figure.right if any(line.right for line in lines) else ""
-            yield Figure(figure.name, figure.title, figure.left, lines, right, figure.log)
+            yield Figure(figure.name, figure.title, figure.left_label, lines, right, figure.log)
 
 
 def comparison(names: Sequence[str], data: Mapping[str, Table]) -> list[Figure]:
     """Return the figures that compare runs, whose tables are called ``<number>/<table>``."""
     colours = [RUN_COLOURS[number % len(RUN_COLOURS)] for number in range(len(names))]
 
-    def each(table: str, column: str, style: str = "line", suffix: str = "") -> tuple[Line, ...]:
+    def line_per_run(table: str, column: str, style: str = "line", suffix: str = "") -> tuple[Line, ...]:
         return tuple(
             Line(f"{name}{suffix}", f"{number}/{table}", column, colours[number], style)
             for number, name in enumerate(names)
         )
 
-    loss = (*each("train", "smoothed"), *each("validation", "loss", "points", ", validation"))
+    loss = (*line_per_run("train", "smoothed"), *line_per_run("validation", "loss", "points", ", validation"))
     figures = (
         Figure("loss", "Loss, smoothed", "loss, nats per token", loss),
-        Figure("throughput", "Throughput", "tokens per second", each("train", "tokens_per_s")),
-        Figure("gradient", "Gradient norm before clipping", "norm", each("train", "grad_norm"), log=True),
+        Figure("throughput", "Throughput", "tokens per second", line_per_run("train", "tokens_per_s")),
+        Figure("gradient", "Gradient norm before clipping", "norm", line_per_run("train", "grad_norm"), log=True),
     )
     return list(drawable(figures, data))
 
@@ -262,7 +262,7 @@ def draw(figure: Figure, data: Mapping[str, Table], folder: Path, *, moments: Se
         for line in figure.lines:
             _plot(right if line.right and right else axes, data[line.table], line)
         _mark(axes, moments)
-        axes.set(xlabel="step", ylabel=figure.left, yscale="log" if figure.log else "linear")
+        axes.set(xlabel="step", ylabel=figure.left_label, yscale="log" if figure.log else "linear")
         axes.set_title(f"{title}: {figure.title.lower()}", loc="left", fontweight="bold", parse_math=False)
         axes.set_xlim(left=0)
         axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
@@ -327,10 +327,13 @@ def _train_columns(history: History) -> dict[str, Column]:
 
 def _sources_table(history: History) -> Table:
     events = [history.train[part.stop - 1] for part in buckets(len(history.train), POINTS)]
-    known = [event for event in events if event.get("source_tokens")]
-    located = [_locate(history, event["step"], event) for event in known]
+    events_with_sources = [event for event in events if event.get("source_tokens")]
+    located = [_locate(history, event["step"], event) for event in events_with_sources]
     table: Table = {axis: [at[axis] for at in located] for axis in AXES}
-    columns = {f"of {name}": [event["source_tokens"].get(name) for event in known] for name in sources_of(history)}
+    columns = {
+        f"of {name}": [event["source_tokens"].get(name) for event in events_with_sources]
+        for name in sources_of(history)
+    }
     return table | columns
 
 
@@ -349,10 +352,10 @@ def _steps_and_losses(history: History) -> tuple[list[int], list[float]]:
 
 def _forecast_table(history: History, ahead: Forecast) -> Table:
     """Continue tokens and hours at their average rate."""
-    last = history.train[-1]
+    last_event = history.train[-1]
     per_step = {
-        axis: None if value is None else value / last["step"]
-        for axis, value in (("tokens", history.tokens(last)), ("hours", history.hours))
+        axis: None if value is None else value / last_event["step"]
+        for axis, value in (("tokens", history.tokens(last_event)), ("hours", history.hours))
     }
     return {
         "step": list(ahead.steps),
@@ -363,12 +366,12 @@ def _forecast_table(history: History, ahead: Forecast) -> Table:
     }
 
 
-def _locate(history: History, step: int, own: Mapping[str, Any] | None = None) -> dict[str, float | None]:
+def _locate(history: History, step: int, located_event: Mapping[str, Any] | None = None) -> dict[str, float | None]:
     """Return where a step lies on each axis, or its own event."""
     index = bisect_left(history.train, step, key=lambda event: event["step"])
     event = history.train[min(index, len(history.train) - 1)]
     tokens = 0 if step == 0 else history.tokens(event)
-    hours = _hours(own or {})
+    hours = _hours(located_event or {})
     return {"step": step, "tokens": tokens, "hours": _hours(event) if hours is None else hours}
 
 

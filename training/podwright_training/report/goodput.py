@@ -38,7 +38,7 @@ HOST = re.compile(r"\bon ([\w.-]*\w)")
 
 
 @dataclass
-class Interruption:
+class RunInterruption:
     """A stop of training and its cost, until every step before it is done again."""
 
     cause: str
@@ -47,8 +47,8 @@ class Interruption:
     @property
     def host(self) -> str | None:
         """Return the host that the cause names."""
-        found = HOST.search(self.cause)
-        return found[1] if found else None
+        match = HOST.search(self.cause)
+        return match[1] if match else None
 
     @property
     def lost_s(self) -> float:
@@ -57,7 +57,7 @@ class Interruption:
 
 
 @dataclass(frozen=True)
-class Goodput:
+class RunGoodput:
     """The seconds of a run by kind.
 
     Attributes:
@@ -69,7 +69,7 @@ class Goodput:
 
     seconds: dict[str, float]
     step_s: float
-    interruptions: list[Interruption]
+    interruptions: list[RunInterruption]
     predicted: float | None
 
     @property
@@ -97,8 +97,8 @@ class Goodput:
     def causes(self) -> list[tuple[str, str, int, float]]:
         """Return host, cause, number and seconds of the interruptions, the costliest first."""
         by_cause: dict[tuple[str, str], list[float]] = {}
-        for each in self.interruptions:
-            by_cause.setdefault((each.host or "", each.cause), []).append(each.lost_s)
+        for interruption in self.interruptions:
+            by_cause.setdefault((interruption.host or "", interruption.cause), []).append(interruption.lost_s)
         rows = [(host, cause, len(lost), sum(lost)) for (host, cause), lost in by_cause.items()]
         return sorted(rows, key=lambda row: row[3], reverse=True)
 
@@ -110,31 +110,31 @@ class Goodput:
             "seconds": round(self.total_s, 3),
             "kinds": list(self.rows(usd_per_hour)),
             "interruptions": [
-                {"cause": each.cause, "host": each.host, "seconds": round(each.lost_s, 3)}
-                for each in self.interruptions
+                {"cause": interruption.cause, "host": interruption.host, "seconds": round(interruption.lost_s, 3)}
+                for interruption in self.interruptions
             ],
         }
 
 
-def account(events: Sequence[Mapping[str, Any]]) -> Goodput:
+def account(events: Sequence[Mapping[str, Any]]) -> RunGoodput:
     """Account for the time of a run's events, which have ``elapsed_s`` where their time is known."""
     books = _Books()
     timed = [event for event in events if ELAPSED in event]
     in_vain: list[Mapping[str, Any]] = []  # generations that ended before a start
-    own = None
+    membership = None
     for number, event in enumerate(timed):
         if event["event"] == "start":
-            own = _membership_after(timed, number)
-            books.start(event, own or {}, in_vain)
+            membership = _membership_after(timed, number)
+            books.start(event, membership or {}, in_vain)
             in_vain = []
-        elif event["event"] == "membership" and event is not own:
+        elif event["event"] == "membership" and event is not membership:
             in_vain.append(event)
         elif event["event"] == "train":
             books.steps(event)
         elif event["event"] == "end":
             books.end(event)
     steps_s = [float(event["step_s"]) for event in events if event["event"] == "train" and event.get("step_s")]
-    return Goodput(books.seconds, median(steps_s) if steps_s else 0.0, books.interruptions, _predicted(events))
+    return RunGoodput(books.seconds, median(steps_s) if steps_s else 0.0, books.interruptions, _predicted(events))
 
 
 class _Books:
@@ -142,14 +142,14 @@ class _Books:
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(KINDS, 0.0)
-        self.interruptions: list[Interruption] = []
+        self.interruptions: list[RunInterruption] = []
         self._now = 0.0
         self._step = 0
         self._highest = 0  # step that was ever done
-        self._step_s = 0.0  # of the last steps
+        self._step_s = 0.0  # Seconds per step at the last log line.
         self._is_fresh = False  # no step since the start
         self._has_started = False
-        self._reason = UNKNOWN  # of the last end
+        self._reason = UNKNOWN  # The reason of the last end event.
 
     def start(
         self, event: Mapping[str, Any], membership: Mapping[str, Any], in_vain: Sequence[Mapping[str, Any]] = ()
@@ -161,51 +161,55 @@ class _Books:
             membership: Of its generation, if the run is elastic.
             in_vain: Of generations before it that did not come so far.
         """
-        left = self._take(event)
+        remaining_s = self._take(event)
         for change in (*in_vain, membership):
             if self._has_started:
-                self.interruptions.append(Interruption(str(change.get("cause") or self._reason)))
+                self.interruptions.append(RunInterruption(str(change.get("cause") or self._reason)))
             for kind, names in OF_MEMBERSHIP.items():
-                left -= self._add(kind, min(left, sum(_seconds(change, name) for name in names)))
+                remaining_s -= self._add(kind, min(remaining_s, sum(_seconds(change, name) for name in names)))
         if membership and self._has_started:
-            left = self._steps_without_lines(event, membership, left)
+            remaining_s = self._steps_without_lines(event, membership, remaining_s)
         elif not membership:
-            left -= self._add("restarting", min(left, _seconds(event, "process_s")))
-        self._add("waiting" if self._has_started else "restarting", left)
+            remaining_s -= self._add("restarting", min(remaining_s, _seconds(event, "process_s")))
+        self._add("waiting" if self._has_started else "restarting", remaining_s)
         self._step, self._is_fresh, self._has_started, self._reason = int(event["step"]), True, True, UNKNOWN
 
-    def _steps_without_lines(self, event: Mapping[str, Any], membership: Mapping[str, Any], left: float) -> float:
+    def _steps_without_lines(
+        self, event: Mapping[str, Any], membership: Mapping[str, Any], remaining_s: float
+    ) -> float:
         """Account for the steps since the last line; return the remaining seconds, without training."""
         began = int(event["step"])
-        kept = max(0, began - self._step)
-        lost = max(0.0, began + _seconds(membership, "lost_steps") - max(began, self._step)) + 1  # and that under way
-        left -= self._add("productive", min(left, kept * self._step_s))
-        return left - self._add("recomputing", min(left, lost * self._step_s))
+        kept_steps = max(0, began - self._step)
+        lost_steps = (
+            max(0.0, began + _seconds(membership, "lost_steps") - max(began, self._step)) + 1
+        )  # and that under way
+        remaining_s -= self._add("productive", min(remaining_s, kept_steps * self._step_s))
+        return remaining_s - self._add("recomputing", min(remaining_s, lost_steps * self._step_s))
 
     def steps(self, event: Mapping[str, Any]) -> None:
         """Account for the steps since the last event that counts."""
-        left = self._take(event)
-        left -= self._add("saving", min(left, _seconds(event, "saving_s")))
-        left -= self._add("validating", min(left, _seconds(event, "validating_s")))
+        remaining_s = self._take(event)
+        remaining_s -= self._add("saving", min(remaining_s, _seconds(event, "saving_s")))
+        remaining_s -= self._add("validating", min(remaining_s, _seconds(event, "validating_s")))
         step = int(event["step"])
         done = max(0, step - self._step)
         self._step_s = _seconds(event, "step_s")
-        work = min(left, done * self._step_s)
-        left -= work
+        work = min(remaining_s, done * self._step_s)
+        remaining_s -= work
         if self._is_fresh:
             work -= self._add("restarting", min(work, _seconds(event, "first_step_s")))
         again = max(0, min(step, self._highest) - self._step)
         work -= self._add("recomputing", work * again / done if done else 0.0)
         self._add("productive", work)
-        self._add("other", left)
+        self._add("other", remaining_s)
         self._step, self._highest, self._is_fresh = step, max(step, self._highest), False
 
     def end(self, event: Mapping[str, Any]) -> None:
         """Account for the time after the last line of steps."""
-        left = self._take(event)
-        left -= self._add("saving", min(left, _seconds(event, "saving_s")))
-        left -= self._add("validating", min(left, _seconds(event, "validating_s")))
-        self._add("other", left)
+        remaining_s = self._take(event)
+        remaining_s -= self._add("saving", min(remaining_s, _seconds(event, "saving_s")))
+        remaining_s -= self._add("validating", min(remaining_s, _seconds(event, "validating_s")))
+        self._add("other", remaining_s)
         self._reason = STOPPED if event.get("reason") == "signal" else UNKNOWN
 
     def _take(self, event: Mapping[str, Any]) -> float:

@@ -19,12 +19,12 @@ import yaml
 from podwright_training.errors import UserError, shortened
 from podwright_training.jobs.spec import read_written
 from podwright_training.regular_file import read_text
-from podwright_training.report.goodput import ELAPSED, Goodput, account
+from podwright_training.report.goodput import ELAPSED, RunGoodput, account
 from podwright_training.run_folder import LARGEST_WHOLE, RunFolder
 
 NOTABLE = ("start", "membership", "offender", "guard", "overflow", "straggler", "checkpoint", "end")
 COUNTED = ("max_context_width", "max_steps")  # options that figures are computed from
-LIMIT_BYTES = 1 << 20  # of a configuration
+LIMIT_BYTES = 1 << 20  # A configuration is smaller.
 CHECKPOINT = re.compile(r"step-(\d+)$")
 
 
@@ -34,7 +34,7 @@ class ReportError(UserError):
 
 @dataclass(frozen=True)
 class Restart:
-    """Start after the first one."""
+    """A start of a run after its first start."""
 
     stopped_after: int  # the last step logged before
     resumed_after: int  # the step of the checkpoint it resumed from
@@ -46,16 +46,16 @@ class History:
     """Events that count, in the order of steps."""
 
     name: str
-    config: dict[str, Any]  # of config.yaml; empty if there is none
+    config: dict[str, Any]  # Empty without a config.yaml.
     starts: list[dict[str, Any]]
     restarts: list[Restart]
     train: list[dict[str, Any]]  # steps whose loss is a number
     not_finite: list[int]  # the other steps
     validation: list[dict[str, Any]]
-    samples: list[dict[str, Any]]  # what the model made of sample_prompts
+    samples: list[dict[str, Any]]  # The model's continuations of sample_prompts.
     notable: list[dict[str, Any]]  # all other events, in the order they happened
     end: dict[str, Any] | None
-    goodput: Goodput = field(default_factory=lambda: account([]))
+    goodput: RunGoodput = field(default_factory=lambda: account([]))
 
     @classmethod
     def of(cls, folder: RunFolder, *, last_bytes: int | None = None) -> History:
@@ -164,13 +164,13 @@ def elapsed_hours(event: Mapping[str, Any]) -> float | None:
 
 def _with_elapsed(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Add the seconds since the first event; they do not decrease when a clock was set back."""
-    first, last, lost_s = None, 0.0, 0.0
+    start_time, previous_s, lost_s = None, 0.0, 0.0
     for event in events:
         time = event.get("time")
         if time is not None:
-            first = time if first is None else first
-            lost_s = max(lost_s, last - (time - first))
-            last = event[ELAPSED] = time - first + lost_s
+            start_time = time if start_time is None else start_time
+            lost_s = max(lost_s, previous_s - (time - start_time))
+            previous_s = event[ELAPSED] = time - start_time + lost_s
         yield event
 
 
@@ -190,8 +190,8 @@ def _went_back_to(event: dict[str, Any]) -> int | None:
     """Return the step from which a start or a rollback went on."""
     if event["event"] == "start":
         return int(event["step"])
-    if event["event"] == "guard" and (found := CHECKPOINT.search(str(event.get("checkpoint")))):
-        return int(found[1])
+    if event["event"] == "guard" and (match := CHECKPOINT.search(str(event.get("checkpoint")))):
+        return int(match[1])
     return None
 
 
@@ -208,5 +208,5 @@ def _restarts(events: Iterable[dict[str, Any]]) -> Iterator[Restart]:
 
 def _end(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the end event of the last start; None while it runs, or if it was killed."""
-    last = next((event for event in reversed(events) if event["event"] in ("start", "end")), None)
-    return last if last and last["event"] == "end" else None
+    latest_event = next((event for event in reversed(events) if event["event"] in ("start", "end")), None)
+    return latest_event if latest_event and latest_event["event"] == "end" else None

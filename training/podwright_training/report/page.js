@@ -94,7 +94,7 @@
     const values = (_, ticks) => ticks.map(brief);
     const axes = [
       { label: report.axes[axis], stroke: ink, grid, ticks: grid, values },
-      { label: figure.left, scale: "left", stroke: ink, grid, ticks: grid, size: 64, values },
+      { label: figure.left_label, scale: "left", stroke: ink, grid, ticks: grid, size: 64, values },
     ];
     if (figure.right) axes.push({ label: figure.right, scale: "right", side: 1, stroke: ink, grid: { show: false }, ticks: grid, size: 64, values });
     holder.replaceChildren();

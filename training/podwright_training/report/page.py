@@ -26,11 +26,11 @@ from podwright_training.report.figures import (
 )
 from podwright_training.report.history import History
 
-REFRESH_S = 10  # of a live page
+REFRESH_S = 10  # A live page loads itself again so often.
 
 
 @dataclass(frozen=True)
-class Drawing:
+class ReportFigures:
     """Figures, their data and the moments they mark."""
 
     figures: list[Figure]
@@ -38,7 +38,7 @@ class Drawing:
     moments: list[Mark]
 
     @classmethod
-    def of(cls, histories: Sequence[History]) -> Drawing:
+    def of(cls, histories: Sequence[History]) -> ReportFigures:
         """Describe the figures of one run, or of a comparison of several."""
         if len(histories) == 1:
             data = tables(histories[0])
@@ -79,7 +79,7 @@ def render(
         usd_per_hour: price of all nodes of the run, for its cost.
         live: fetch the page again every ``REFRESH_S`` seconds from where it came.
     """
-    drawing = Drawing.of(histories)
+    drawing = ReportFigures.of(histories)
     template = _environment().get_template("page.html.jinja")
     page: str = template.render(
         title=" and ".join(history.name for history in histories),

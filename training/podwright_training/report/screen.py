@@ -23,15 +23,15 @@ def render(history: History, *, width: int, usd_per_hour: float | None = None) -
     losses = smooth_run([event["loss"] for event in history.train])
     table = Table.grid(padding=(0, 3, 0, 0))
     rows = list(summary.headline(history, usd_per_hour=usd_per_hour))
-    for left, right in zip(rows[::2], [*rows[1::2], ("", "")], strict=False):
-        table.add_row(Text(left[0], style="dim"), left[1], Text(right[0], style="dim"), right[1])
-    first, last = history.train[0]["step"], history.last_step
+    for left_row, right_row in zip(rows[::2], [*rows[1::2], ("", "")], strict=False):
+        table.add_row(Text(left_row[0], style="dim"), left_row[1], Text(right_row[0], style="dim"), right_row[1])
+    first_step, last_step = history.train[0]["step"], history.last_step
     return Group(
         Text.assemble((history.name, "bold"), f"  {summary.status(history)}"),
         Text.assemble((verdict.word, _style(verdict.word)), f": {verdict.reason}"),
         Text(),
         *_curve(losses, width=max(10, width - MARGIN)),
-        Text(f"training loss, smoothed, steps {first:,} to {last:,}", style="dim"),
+        Text(f"training loss, smoothed, steps {first_step:,} to {last_step:,}", style="dim"),
         Text(),
         table,
         Text(),

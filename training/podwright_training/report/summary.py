@@ -10,12 +10,12 @@ from typing import Any
 
 from podwright_training.perplexity import perplexity
 from podwright_training.report.curve import Verdict, judge, smooth_run
-from podwright_training.report.goodput import ELAPSED, Goodput
+from podwright_training.report.goodput import ELAPSED, RunGoodput
 from podwright_training.report.history import History, not_a_number
 
 LONGEST = 1e9  # number whose digits are all written
-RECENT_STEPS = 200  # of the present speed
-MANY_EVENTS = 200  # of one run on its page
+RECENT_STEPS = 200  # The present speed is the median over these.
+MANY_EVENTS = 200  # A run's page lists as many events.
 CONFIGURED = (
     "preset", "model_type", "hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size",
     "vocab_size", "max_context_width", "train_batch_size", "max_steps", "lr", "sharding_strategy", "bf16", "dataset",
@@ -43,40 +43,40 @@ def status(history: History) -> str:
 
 def headline(history: History, *, usd_per_hour: float | None = None) -> Iterator[Row]:
     """Return the figures that stand at the top of the page."""
-    last = history.train[-1]
+    last_event = history.train[-1]
     yield "step", f"{history.last_step:,}" + _of(history.config.get("max_steps"))
-    tokens = history.tokens(last)
+    tokens = history.tokens(last_event)
     if tokens is not None:
         yield "tokens seen", f"{tokens:,}"
-    if "epoch" in last:
-        yield "epoch", f"{last['epoch']:.4g}"
-    for name, epochs in last.get("source_epochs", {}).items():
+    if "epoch" in last_event:
+        yield "epoch", f"{last_event['epoch']:.4g}"
+    for name, epochs in last_event.get("source_epochs", {}).items():
         yield f"epoch of {name}", f"{epochs:.4g}"
     yield "training loss, smoothed", f"{smooth_run([event['loss'] for event in history.train])[-1]:.4f}"
     if history.validation:
         yield "validation loss", f"{history.validation[-1]['loss']:.4f}"
         yield "validation perplexity", brief(history.validation[-1]["perplexity"])
     yield "tokens per second", f"{median(history.train[-RECENT_STEPS:], 'tokens_per_s'):,.0f}"
-    if last.get("mfu") is not None:
+    if last_event.get("mfu") is not None:
         yield "MFU", f"{median(history.train[-RECENT_STEPS:], 'mfu'):.1%}"
-    hours, left = history.hours, hours_left(history)
+    hours, remaining_hours = history.hours, hours_left(history)
     if hours is not None:
         yield "hours", f"{hours:.2f}"
-    if left is not None:
-        yield "hours left", f"{left:.2f}"
-        end = None if history.clock_went_back else _utc(last.get("time"), after_s=3600 * left)
+    if remaining_hours is not None:
+        yield "hours left", f"{remaining_hours:.2f}"
+        end = None if history.clock_went_back else _utc(last_event.get("time"), after_s=3600 * remaining_hours)
         if end is not None:
             yield "expected end", f"{end:%Y-%m-%d %H:%M} UTC"
     if usd_per_hour is not None and hours is not None:
-        yield from _cost(hours, left, tokens, usd_per_hour)
+        yield from _cost(hours, remaining_hours, tokens, usd_per_hour)
 
 
-def _cost(hours: float, left: float | None, tokens: int | None, usd_per_hour: float) -> Iterator[Row]:
+def _cost(hours: float, remaining_hours: float | None, tokens: int | None, usd_per_hour: float) -> Iterator[Row]:
     yield "cost so far", f"${hours * usd_per_hour:,.2f}"
     if tokens:
         yield "cost per million tokens", f"${hours * usd_per_hour / tokens * 1e6:,.4g}"
-    if left is not None:
-        yield "cost at the end", f"${(hours + left) * usd_per_hour:,.2f}"
+    if remaining_hours is not None:
+        yield "cost at the end", f"${(hours + remaining_hours) * usd_per_hour:,.2f}"
 
 
 def by_dataset(history: History) -> Iterator[tuple[str, str, str]]:
@@ -113,9 +113,9 @@ def speed(history: History) -> Iterator[Row]:
     if history.starts and history.starts[-1].get("flops_per_token"):
         flops = history.starts[-1]["flops_per_token"] * median(history.train, "tokens_per_s")
         yield "TFLOP/s per rank", f"{flops / history.starts[-1]['world_size'] / 1e12:.4g}"
-    width, last = history.config.get("max_context_width"), history.train[-1]
-    if width and "batch_sequences" in last:
-        yield "tokens per step", f"{last['batch_sequences'] * width:,}"
+    width, last_event = history.config.get("max_context_width"), history.train[-1]
+    if width and "batch_sequences" in last_event:
+        yield "tokens per step", f"{last_event['batch_sequences'] * width:,}"
     saves = [event for event in history.notable if event["event"] == "checkpoint"]
     if saves:
         yield "checkpoints", str(len(saves))
@@ -123,23 +123,23 @@ def speed(history: History) -> Iterator[Row]:
         yield "seconds that training waits for one", f"{paused:.2f}"
 
 
-def goodput(found: Goodput) -> Iterator[Row]:
+def goodput(accounting: RunGoodput) -> Iterator[Row]:
     """Return the share of the time that made progress, and the causes of the rest."""
-    if found.share is None:
+    if accounting.share is None:
         return
-    yield "goodput", f"{found.share:.1%}"
-    if found.predicted is not None:
-        yield "as podwright plan predicts", f"{found.predicted:.1%}"
+    yield "goodput", f"{accounting.share:.1%}"
+    if accounting.predicted is not None:
+        yield "as podwright plan predicts", f"{accounting.predicted:.1%}"
 
 
-def lost(found: Goodput) -> str:
+def lost(accounting: RunGoodput) -> str:
     """Return causes of more than a thousandth of the time, the largest first: ``saving 1.2%, restarting 0.4%``."""
-    shares = {row["kind"]: row["share"] for row in found.rows() if row["kind"] != "productive"}
-    most = sorted(shares.items(), key=lambda item: -item[1])
-    return ", ".join(f"{kind} {share:.1%}" for kind, share in most if share >= SHOWN_SHARE)
+    shares = {row["kind"]: row["share"] for row in accounting.rows() if row["kind"] != "productive"}
+    largest_shares = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{kind} {share:.1%}" for kind, share in largest_shares if share >= SHOWN_SHARE)
 
 
-def goodput_table(found: Goodput, *, usd_per_hour: float | None = None) -> tuple[Row4, list[Row4]]:
+def goodput_table(accounting: RunGoodput, *, usd_per_hour: float | None = None) -> tuple[Row4, list[Row4]]:
     """Return the head and the rows of a table of the run's time by kind."""
     head = ("", "seconds", "share", "steps", *([] if usd_per_hour is None else ["USD"]))
     rows = [
@@ -150,7 +150,7 @@ def goodput_table(found: Goodput, *, usd_per_hour: float | None = None) -> tuple
             "" if row["steps"] is None else f"{row['steps']:,.1f}",
             *([] if row["usd"] is None else [f"{row['usd']:,.2f}"]),
         )
-        for row in found.rows(usd_per_hour)
+        for row in accounting.rows(usd_per_hour)
     ]
     return head, rows
 
@@ -160,8 +160,8 @@ def events(history: History) -> list[tuple[str, str, str]]:
     rows = [
         (_when(event), str(event["event"]), _text(event)) for event in history.notable if event["event"] != "checkpoint"
     ]
-    left_out = len(rows) - MANY_EVENTS
-    return [("", "…", f"{left_out:,} earlier events"), *rows[-MANY_EVENTS:]] if left_out > 0 else rows
+    omitted = len(rows) - MANY_EVENTS
+    return [("", "…", f"{omitted:,} earlier events"), *rows[-MANY_EVENTS:]] if omitted > 0 else rows
 
 
 def configuration(history: History) -> list[Row]:
@@ -196,7 +196,7 @@ def _utc(time: float | None, *, after_s: float = 0.0) -> datetime | None:
     """Return the date of a time in seconds since 1970; None if it is missing or out of range."""
     try:
         return None if time is None else datetime.fromtimestamp(time + after_s, timezone.utc)
-    except (ValueError, OverflowError, OSError):  # as after the year 9999
+    except (ValueError, OverflowError, OSError):  # Dates end with the year 9999.
         return None
 
 

@@ -1,0 +1,42 @@
+"""Write a run's configuration into its folder, and name what differs from the start before."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from podwright_training.config.sources import canonical
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.errors import UserError
+from podwright_training.regular_file import read_text
+from podwright_training.run_folder import RunFolder, write_atomically
+
+LIMIT_BYTES = 16 << 20  # People edit this file, so it stays small.
+
+logger = logging.getLogger(__name__)
+
+
+def write_config(folder: RunFolder, config: TrainConfig) -> None:
+    """Write the configuration into the run folder; log differences from the previous one."""
+    config = config.with_absolute_paths()
+    if folder.config.exists():
+        values_before = _previous_values(folder.config)
+        for name, value in config.to_dict().items():
+            if values_before.get(name) != value:
+                logger.warning("%s is %s in this start, was %s before", name, value, values_before.get(name))
+    try:
+        write_atomically(folder.config, config.to_yaml())
+    except OSError as error:
+        raise UserError(f"cannot write {folder.config}: {error.strerror}") from error
+
+
+def _previous_values(path: Path) -> dict[str, Any]:
+    """Return the options of the previous start, which an older or newer version may have written."""
+    try:
+        return canonical(yaml.safe_load(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True)))
+    except (OSError, yaml.YAMLError, ValueError, RecursionError, AttributeError) as error:
+        reason = "it has no options" if isinstance(error, AttributeError) else " ".join(str(error).split())
+        raise UserError(f"cannot read {path}: {reason}; remove it, this start writes it again") from error
