@@ -56,6 +56,7 @@ lint:
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+	$(BIN)/python tools/lint_names.py
 	$(BIN)/shellcheck $(SHELL_SCRIPTS)
 	$(BIN)/shfmt -d $(SHELL_SCRIPTS)
 

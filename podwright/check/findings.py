@@ -95,7 +95,8 @@ def write(findings: Iterable[Finding], *, file: Path, text: str, stream: TextIO)
         return
     from rich.console import Console  # noqa: PLC0415 — 60 ms that a pipe need not wait for
 
-    console = Console(file=stream, highlight=False, soft_wrap=True)  # whose lines the stream wraps and escapes
+    # The stream itself wraps and escapes the lines.
+    console = Console(file=stream, highlight=False, soft_wrap=True)
     lines = masked(text).splitlines()
     for finding in findings:
         console.print(_coloured(_pieces(finding, file, lines, terminal.columns(stream))))

@@ -57,7 +57,7 @@ from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import ConfigError
 
-LIMIT_BYTES = 16 << 20  # of a file that people write, or a command
+LIMIT_BYTES = 16 << 20  # Files that people or `podwright validate` write are far smaller.
 
 OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
 SHOWN = 8  # lines of a table

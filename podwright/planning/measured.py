@@ -13,7 +13,7 @@ from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import calibration
 from podwright_bootstrap.host.regular_file import read_text
 
-LIMIT_BYTES = 16 << 20  # of a file that people write, or a command
+LIMIT_BYTES = 16 << 20  # Files that people or `podwright validate` write are far smaller.
 
 SCHEMA = "podwright.validate/1"
 CPU = "gloo"  # the transport of ranks without GPUs

@@ -156,9 +156,9 @@ class Surroundings:
         jobs = _jobs_of(owner.job)
         if jobs is None:
             return None
-        own = [job for job in jobs if job.uid == str(owner.uid)]
-        states = {job.state for job in own} - ENDED_STATES
-        has_its_name = not owner.job_name or any(_printable(job.name) == owner.job_name for job in own)
+        jobs_of_owner = [job for job in jobs if job.uid == str(owner.uid)]
+        states = {job.state for job in jobs_of_owner} - ENDED_STATES
+        has_its_name = not owner.job_name or any(_printable(job.name) == owner.job_name for job in jobs_of_owner)
         if states == {"COMPLETING"}:  # its programs are being ended; on a lost node that takes long
             return None
         return bool(states) if has_its_name or not states else None
