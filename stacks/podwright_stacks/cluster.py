@@ -27,7 +27,7 @@ from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.slurm import ApiSlurm, InitScript
 from podwright_stacks.backend import remember
 from podwright_stacks.foundation import FoundationStack
-from podwright_stacks.owner import StateOwner
+from podwright_stacks.owner import StateOwnerRecord
 from podwright_stacks.provider import aws_provider
 from podwright_stacks.tags import tag_construct_paths
 from podwright_stacks.wheel import build_wheel
@@ -40,7 +40,7 @@ class ClusterStack(TerraformStack):
         super().__init__(scope, names.cluster_stack(settings.name))
         aws_provider(self, settings)
         remember(self, settings)
-        StateOwner(self, settings=settings)
+        StateOwnerRecord(self, settings=settings)
         cluster_settings = settings.cluster
         instance_groups = [group_arguments(group) for group in cluster_settings.instance_groups]
         bundle = _bundle(self, settings, foundation, instance_groups)

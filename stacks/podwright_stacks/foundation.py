@@ -29,7 +29,7 @@ from podwright_constructs.s3_access import S3Access
 from podwright_constructs.subnet_configuration import SubnetConfiguration
 from podwright_stacks.backend import remember
 from podwright_stacks.operations import operations
-from podwright_stacks.owner import StateOwner
+from podwright_stacks.owner import StateOwnerRecord
 from podwright_stacks.provider import aws_provider
 from podwright_stacks.tags import tag_construct_paths
 
@@ -41,7 +41,7 @@ class FoundationStack(TerraformStack):
         super().__init__(scope, names.foundation_stack(settings.name))
         aws_provider(self, settings)
         remember(self, settings)
-        StateOwner(self, settings=settings)
+        StateOwnerRecord(self, settings=settings)
         self.key = _key(self, settings)
         self.bucket = _bucket(self, settings, self.key)
         self.network = _network(self, settings)

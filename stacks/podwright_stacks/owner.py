@@ -14,7 +14,7 @@ from podwright_constructs.kit import Fn, Postcondition, TerraformLocal, Terrafor
 ID = "state_owner"
 
 
-class StateOwner(TerraformResource):
+class StateOwnerRecord(TerraformResource):
     """Fails every plan with another account or region than the state's: to Terraform all its resources would be gone.
 
     Terraform does not evaluate postconditions when it destroys; ``account_id`` in the settings makes the provider

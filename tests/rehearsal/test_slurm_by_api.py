@@ -14,7 +14,7 @@ from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, 
 from podwright_bootstrap.features import Account, NodeFeatures, Prolog, SlurmPolicy, User
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
-from podwright_rehearsal.clusters.set_up_by_api import FileSystem
+from podwright_rehearsal.clusters.set_up_by_api import MountedFileSystem
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.hosts
 CONTROLLER, WORKER, LOGIN = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-8"
 LUSTRE, HOMES = (f"fs-0123456789abcdef{digit}.fsx.us-west-2.amazonaws.com" for digit in (0, 1))
 FILE_SYSTEMS = (
-    FileSystem(kind="lustre", source=f"{LUSTRE}@tcp:/abcdefgh", path="/fsx"),
-    FileSystem(kind="nfs", source=f"{HOMES}:/fsx", path="/home"),
+    MountedFileSystem(kind="lustre", source=f"{LUSTRE}@tcp:/abcdefgh", path="/fsx"),
+    MountedFileSystem(kind="nfs", source=f"{HOMES}:/fsx", path="/home"),
 )
 PARAMETERS = ProvisioningParameters(
     cluster_name="demo",

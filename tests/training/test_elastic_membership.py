@@ -40,7 +40,7 @@ from podwright_training.elastic.membership import (
 )
 from podwright_training.elastic.offenders import REPORT, Offenders, report
 from podwright_training.elastic.policy import Policy
-from podwright_training.elastic.report import HostReport, RankReport
+from podwright_training.elastic.report import HostRankReport, HostReport
 from podwright_training.elastic.state_holders import fewest_holders
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import ConfigError, UserError
@@ -69,7 +69,7 @@ class Host:
         self.step = 0
 
     def report(self):
-        ranks = (RankReport(activity=Activity.COMPUTING, step=self.step),) if self.training else ()
+        ranks = (HostRankReport(activity=Activity.COMPUTING, step=self.step),) if self.training else ()
         return HostReport(ready=True, generation=self.training, ranks=ranks)
 
 
@@ -259,8 +259,8 @@ def two_hosts():
 def test_a_step_that_one_host_reports_is_all_hosts():
     """A report that is late says that a rank still loads: no rank of the generation does."""
     members, start = two_hosts()
-    steps = RankReport(activity=Activity.COMPUTING, began=6, step=7)
-    for name, rank in (("a", steps), ("b", RankReport(activity=Activity.LOADING))):
+    steps = HostRankReport(activity=Activity.COMPUTING, began=6, step=7)
+    for name, rank in (("a", steps), ("b", HostRankReport(activity=Activity.LOADING))):
         members.report(name, HostReport(ready=True, generation=start.generation, ranks=(rank,)), now=FIRST_WAIT_S + 1)
     (record,) = members.decide(FIRST_WAIT_S + 1)
     assert record.values["step"] == 6
@@ -270,7 +270,7 @@ def test_a_step_that_one_host_reports_is_all_hosts():
 def test_a_host_that_connects_again_ends_its_generation():
     """The leader has not noticed that the connection broke: the host's ranks are gone all the same."""
     members, start = two_hosts()
-    trains = HostReport(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.COMPUTING),))
+    trains = HostReport(ready=True, generation=start.generation, ranks=(HostRankReport(activity=Activity.COMPUTING),))
     for name in start.members:
         members.report(name, trains, now=FIRST_WAIT_S)
     assert members.decide(FIRST_WAIT_S) == []
@@ -283,7 +283,7 @@ def test_a_host_that_connects_again_ends_its_generation():
 def test_a_host_that_was_asked_to_leave_is_not_blamed():
     """Slurm may kill it before it has saved: nothing is wrong with its node; of several the other is named."""
     members, start = two_hosts()
-    trains = HostReport(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.COMPUTING),))
+    trains = HostReport(ready=True, generation=start.generation, ranks=(HostRankReport(activity=Activity.COMPUTING),))
     members.report("a", trains, now=FIRST_WAIT_S)
     members.report("b", replace(trains, leaving=True), now=FIRST_WAIT_S)
     assert Drain(start.generation, ("a", "b")) in members.decide(FIRST_WAIT_S)
@@ -307,7 +307,7 @@ def test_starts_that_all_lose_a_host_end_at_last():
         for name in "ab":
             members.report(name, HostReport(ready=True), now=now)
         starts += [command for command in members.decide(now) if isinstance(command, Start)]
-        loads = HostReport(ready=True, generation=len(starts), ranks=(RankReport(activity=Activity.LOADING),))
+        loads = HostReport(ready=True, generation=len(starts), ranks=(HostRankReport(activity=Activity.LOADING),))
         for name in "ab":
             members.report(name, loads, now=now)
         members.lose("b", "closed its connection", now=now)
@@ -353,12 +353,12 @@ def test_a_new_leader_waits_for_hosts_whose_ranks_are_ending():
 def test_a_generation_that_loads_nothing_holds_no_state():
     """A host of the one before it, which has the state, is waited for; the new one's are not needed."""
     members, start = two_hosts()
-    loads = HostReport(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.LOADING),))
+    loads = HostReport(ready=True, generation=start.generation, ranks=(HostRankReport(activity=Activity.LOADING),))
     for name in start.members:
         members.report(name, loads, now=FIRST_WAIT_S)
     assert members.decide(FIRST_WAIT_S) == []
     assert members.holders == ()
-    trains = replace(loads, ranks=(RankReport(activity=Activity.DRAWING),))
+    trains = replace(loads, ranks=(HostRankReport(activity=Activity.DRAWING),))
     for name in start.members:
         members.report(name, trains, now=FIRST_WAIT_S)
     assert members.decide(FIRST_WAIT_S) == []
@@ -403,7 +403,7 @@ def test_a_host_where_start_after_start_fails_is_left_out(culprit):
             members.report(name, HostReport(ready=True), now=0.0)
         assert Start(generation, ("a", "b", "c")) in members.decide(0.0)
         for name in "abc":
-            rank = RankReport(exit_status=1, ended_s=0.4 if name == culprit else 0.3)
+            rank = HostRankReport(exit_status=1, ended_s=0.4 if name == culprit else 0.3)
             members.report(name, HostReport(ready=True, generation=generation, ranks=(rank,)), now=0.0)
         assert members.decide(0.0) == []
         *_, stop = members.decide(GATHER_S)
@@ -667,7 +667,7 @@ def test_only_whole_copies_of_the_model_take_part():
 
 def test_the_rank_that_the_others_wait_for_is_named():
     """A stopped rank, else those that came least far; of ranks at the same place each may be the cause."""
-    waits = RankReport(activity=Activity.COMPUTING, step=11)
+    waits = HostRankReport(activity=Activity.COMPUTING, step=11)
     reads, stopped = replace(waits, activity=Activity.DRAWING), replace(waits, stopped=True)
     assert describe_hang([(0, "a", waits), (1, "b", reads)]) == ("rank 1 on b hangs in step 12, drawing", "b")
     cause, host = describe_hang([(0, "a", stopped), (1, "b", waits)])

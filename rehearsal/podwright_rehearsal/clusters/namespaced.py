@@ -27,7 +27,7 @@ from podwright_rehearsal.clusters import set_up_by_api
 from podwright_rehearsal.clusters.boots import BootResult, follow
 from podwright_rehearsal.clusters.node_files import NodeFiles
 from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
-from podwright_rehearsal.clusters.set_up_by_api import FileSystem
+from podwright_rehearsal.clusters.set_up_by_api import MountedFileSystem
 from podwright_rehearsal.hosts import session_manager_plugin
 from podwright_rehearsal.hosts.description import File, HostDescription
 from podwright_rehearsal.hosts.errors import HostError
@@ -88,7 +88,7 @@ class NamespacedCluster(RehearsedCluster):
         task_plugin: str = "task/none",
         lists_login_nodes: bool = True,
         rewrites_slurm_conf: bool = True,
-        by_api: Sequence[FileSystem] | None = None,
+        by_api: Sequence[MountedFileSystem] | None = None,
     ) -> None:
         _check(nodes, subnet_cidr, relay)
         super().__init__(nodes)

@@ -38,7 +38,7 @@ systemctl enable --quiet --now slurmd
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileSystem:
+class MountedFileSystem:
     """A file system that an instance group's storage names."""
 
     kind: str  # A type of mount(8).
@@ -51,7 +51,7 @@ class FileSystem:
         return f"mkdir -p {self.path}\nmount -t {self.kind} {self.source} {self.path}\necho '{line}' >> /etc/fstab\n"
 
 
-def script(node: Node, *, cluster: str, controller: str, file_systems: Sequence[FileSystem]) -> str:
+def script(node: Node, *, cluster: str, controller: str, file_systems: Sequence[MountedFileSystem]) -> str:
     """Return the commands that set a node up, as root.
 
     Args:

@@ -22,7 +22,7 @@ from podwright_constructs.catalog import InstanceType
 from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.rehearsed import Node
-from podwright_rehearsal.clusters.set_up_by_api import FileSystem
+from podwright_rehearsal.clusters.set_up_by_api import MountedFileSystem
 from podwright_rehearsal.run import retained
 from podwright_rehearsal.run.progress import StepFailed
 
@@ -133,16 +133,16 @@ class Deployment:
         """Return True if the service sets Slurm up before scripts run."""
         return "Slurm" in (self._describe_cluster().get("Orchestrator") or {})
 
-    def mounts(self) -> list[FileSystem]:
+    def mounts(self) -> list[MountedFileSystem]:
         """Return the file systems that the service mounts on every node."""
         storage = self._describe_cluster()["InstanceGroups"][0].get("InstanceStorageConfigs", ())
         mounts = []
         for config in storage:
             if lustre := config.get("FsxLustreConfig"):
                 source = f"{lustre['DnsName']}@tcp:/{lustre['MountName']}"
-                mounts.append(FileSystem(kind="lustre", source=source, path=lustre["MountPath"]))
+                mounts.append(MountedFileSystem(kind="lustre", source=source, path=lustre["MountPath"]))
             if home := config.get("FsxOpenZfsConfig"):
-                mounts.append(FileSystem(kind="nfs", source=f"{home['DnsName']}:/fsx", path=home["MountPath"]))
+                mounts.append(MountedFileSystem(kind="nfs", source=f"{home['DnsName']}:/fsx", path=home["MountPath"]))
         return mounts
 
     @property

@@ -22,7 +22,7 @@ from typing import Any
 from podwright_training import beats
 from podwright_training.beats import Activity, Beats, Progress
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.elastic.report import RankReport
+from podwright_training.elastic.report import HostRankReport
 from podwright_training.errors import UserError
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torchrun's: ranks report an error that they share once in the folder above it
@@ -170,7 +170,7 @@ class HostRanks:
         if self.generation == generation and self._killed:
             self.signal(signal.SIGKILL)
 
-    def reports(self) -> tuple[RankReport, ...]:
+    def reports(self) -> tuple[HostRankReport, ...]:
         """Return a report of each rank."""
         if self.generation is None:
             return ()
@@ -182,7 +182,7 @@ class HostRanks:
         self._server.kill()
         self._server.wait()
 
-    def _report(self, rank: int) -> RankReport:
+    def _report(self, rank: int) -> HostRankReport:
         progress = self._beats.read(rank)
         self._patience[rank].look(progress)
         now = time.monotonic()
@@ -191,7 +191,7 @@ class HostRanks:
         limit_s = self._patience[rank].limit_s(progress)
         if stopped:
             limit_s = min(limit_s, self._config.heartbeat_timeout_s)
-        return RankReport(
+        return HostRankReport(
             exit_status=self._exits.get(rank),
             ended_s=round(now - self._ended_at_s.get(rank, now), 3),
             activity=progress.activity,

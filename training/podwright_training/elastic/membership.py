@@ -13,7 +13,7 @@ from typing import Any
 
 from podwright_training.beats import Activity
 from podwright_training.elastic.policy import Policy
-from podwright_training.elastic.report import HostReport, RankReport
+from podwright_training.elastic.report import HostRankReport, HostReport
 from podwright_training.elastic.state_holders import fewest_holders
 
 # Exit statuses of agents; from 65 on sysexits.h's DATAERR, UNAVAILABLE, OSERR and TEMPFAIL. Any other is that of a
@@ -403,7 +403,7 @@ class Membership:
         detecting_s = now - generation.failed_s
         yield from self._stop(generation, cause, now, host=host, detecting_s=detecting_s, failed=True)
 
-    def _places(self, generation: Generation) -> Iterator[tuple[int, str, RankReport]]:
+    def _places(self, generation: Generation) -> Iterator[tuple[int, str, HostRankReport]]:
         """Yield number, host and report of each rank."""
         for place, name in enumerate(generation.members):
             if name in self.members and self.members[name].report.generation == generation.number:
@@ -487,7 +487,7 @@ def describe_exit(status: int) -> str:
     return f"was ended by {signal.Signals(-status).name}"
 
 
-def describe_hang(ranks: list[tuple[int, str, RankReport]]) -> tuple[str, str | None]:
+def describe_hang(ranks: list[tuple[int, str, HostRankReport]]) -> tuple[str, str | None]:
     """Describe the ranks that hang: stopped ones, else those that the others wait for; also return the first's host."""
     living = [(number, host, rank) for number, host, rank in ranks if rank.exit_status is None]
     positions = {(rank.step, rank.activity) for _, _, rank in living}

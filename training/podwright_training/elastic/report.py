@@ -10,7 +10,7 @@ from podwright_training.beats import Activity
 
 
 @dataclass(frozen=True)
-class RankReport:
+class HostRankReport:
     """State of one rank, as its agent reports it."""
 
     exit_status: int | None = None  # negative: ended by that signal; None: it lives
@@ -39,7 +39,7 @@ class HostReport:
 
     ready: bool = False  # everything is imported: ranks start at once
     generation: int | None = None  # It stays set until all ranks are gone and the leader has said so.
-    ranks: tuple[RankReport, ...] = ()
+    ranks: tuple[HostRankReport, ...] = ()
     leaving: bool = False  # Slurm asked it to
     port: int = 0  # a free one
 
@@ -50,7 +50,7 @@ class HostReport:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HostReport:
         """Return the report that ``to_dict`` wrote."""
-        ranks = (RankReport(**{**rank, "activity": Activity(rank["activity"])}) for rank in values["ranks"])
+        ranks = (HostRankReport(**{**rank, "activity": Activity(rank["activity"])}) for rank in values["ranks"])
         return cls(**{**values, "ranks": tuple(ranks)})
 
     @property
