@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN
-from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host import units
 from podwright_bootstrap.steps import slurm
 
 

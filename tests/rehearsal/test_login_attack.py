@@ -73,7 +73,7 @@ export PYTHONPATH=/fsx/{PACKAGE} MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 variables=$(python3 -B -m podwright_training.code_caches) && eval "$variables" || exit
 stat --format='%U %a' "$TORCHINDUCTOR_CACHE_DIR" "${{TORCHINDUCTOR_CACHE_DIR%/*}}"
 find "$TORCHINDUCTOR_CACHE_DIR" -mindepth 1
-(. /fsx/{PACKAGE}/podwright_training/commands/rendezvous.sh && echo "LEAK: met at $MASTER_PORT") 2>&1
+(. /fsx/{PACKAGE}/podwright_training/slurm/rendezvous.sh && echo "LEAK: met at $MASTER_PORT") 2>&1
 true
 """
 KEPT = "stat --format='%n %u %g %a' /etc /etc/passwd /etc/shadow /etc/sudoers; sha256sum /etc/shadow"

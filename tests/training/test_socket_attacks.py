@@ -204,7 +204,7 @@ def test_the_first_node_of_a_step_has_the_store(prefix, numbers, width):
     names = [f"{prefix}{number:0{width}}" for number in sorted(numbers)]
     shown = ",".join(f"{number:0{width}}" for number in sorted(numbers))
     lists = [",".join(names), f"{prefix}[{shown}]", f"{prefix}[{shown}],other-[1-2]", f"{names[0]},other-[1-2]"]
-    script = (ROOT / "training/podwright_training/commands/rendezvous.sh").read_text()
+    script = (ROOT / "training/podwright_training/slurm/rendezvous.sh").read_text()
     environment = {"SLURM_PROCID": "1", "PATH": os.environ["PATH"]}
     for nodes in lists:
         command = ["bash", "-euc", f"{script}echo $MASTER_ADDR"]
@@ -216,7 +216,7 @@ def test_the_first_node_of_a_step_has_the_store(prefix, numbers, width):
 
 def test_a_port_that_is_taken_meanwhile_is_one_line():
     """The first node says which port, and how the job starts again; the others leave it to it."""
-    script = (ROOT / "training/podwright_training/commands/rendezvous.sh").read_text()
+    script = (ROOT / "training/podwright_training/slurm/rendezvous.sh").read_text()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         variables = {"SLURM_STEP_NODELIST": "127.0.0.[1-2]", "SLURM_JOB_ID": "7", "MASTER_PORT": str(port)}
