@@ -18,6 +18,27 @@ fail() {
   exit 1
 }
 
+# size_of NAME: what a long step writes, and about how many MB, with PyTorch's build for CPUs. The build with CUDA is
+# 5,000 MB larger.
+size_of() {
+  case $1 in
+    python-packages) echo .venv 2000 ;;
+    cdktf-cli) echo node_modules 420 ;;
+    checkov) echo .cache/checkov 190 ;;
+    docs) echo .cache/docs 100 ;;
+  esac
+}
+progress_every_s=20
+
+# show_progress NAME FOLDER MB: print how long the step has run and how much it has written, until somebody kills this.
+show_progress() {
+  local started=$SECONDS written
+  while sleep "$progress_every_s" >/dev/null 2>&1; do # a sleep that outlives this holds no pipe open
+    written=$(du -sm "$2" 2>/dev/null | cut -f1) || true
+    say "$1: $((SECONDS - started)) s, ${written:-0} of about $3 MB"
+  done
+}
+
 # once NAME FILE… -- COMMAND…: run the command unless it succeeded before with the same files.
 once() {
   local name=$1 key stamp
@@ -31,9 +52,20 @@ once() {
   stamp=$cache/stamps/$name
   key=$(cat "${files[@]}" | sha256sum)
   if [[ -f $stamp && $(<"$stamp") == "$key" ]]; then return; fi
-  say "$name"
   rm -f "$stamp"
+  local folder mb
+  read -r folder mb <<<"$(size_of "$name")"
+  if [[ $folder ]]; then
+    say "$name: about $mb MB"
+    show_progress "$name" "$folder" "$mb" &
+    progress=$!
+    trap 'kill "$progress" 2>/dev/null || true' EXIT
+  else
+    say "$name"
+  fi
   "$@"
+  if [[ ${progress:-} ]]; then kill "$progress" 2>/dev/null || true; fi
+  progress=
   printf '%s\n' "$key" >"$stamp.part"
   mv "$stamp.part" "$stamp"
 }

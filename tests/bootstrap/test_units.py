@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN
-from podwright_bootstrap.host import units
+from podwright_bootstrap.host import process, units
 from podwright_bootstrap.steps import slurm
 
 
@@ -26,7 +26,7 @@ def test_slurms_daemons_come_back(
 ) -> None:
     """HyperPod's units say Restart=no; each daemon of a role gets the setting beside its unit, and no other."""
     monkeypatch.setattr(units, "FOLDER", tmp_path)
-    monkeypatch.setattr(shell, "run", lambda *_, **__: None)
+    monkeypatch.setattr(process, "run", lambda *_, **__: None)
     monkeypatch.setattr(slurm, "_by_api", lambda _: iter(()))
     node = SimpleNamespace(role=role, parameters=SimpleNamespace(slurm_by_api=True))
     list(slurm.Slurm().apply(cast("Any", node)))
