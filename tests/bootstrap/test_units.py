@@ -29,7 +29,7 @@ def test_slurms_daemons_come_back(
     monkeypatch.setattr(process, "run", lambda *_, **__: None)
     monkeypatch.setattr(slurm, "_by_api", lambda _: iter(()))
     node = SimpleNamespace(role=role, parameters=SimpleNamespace(slurm_by_api=True))
-    list(slurm.Slurm().apply(cast("Any", node)))
+    list(slurm.SlurmStep().apply(cast("Any", node)))
     written = {file.parent.name: file.read_text() for file in tmp_path.glob("*/podwright-restart.conf")}
     assert sorted(written) == [f"{name}.service.d" for name in daemons]
     assert set(written.values()) == {"[Service]\nRestart=on-failure\nRestartSec=5\n"}
