@@ -1,4 +1,9 @@
-"""The account and region that a Terraform state belongs to, and the file that keeps it."""
+"""The account and region that a Terraform state belongs to, and the file that keeps it.
+
+Used with another account or region, a state would make Terraform plan to create everything again. So the name of the
+state's file or key has the region, and each stack records account and region (``podwright_stacks/owner.py``), which
+fails such a plan. podwright's commands also compare the ARNs in the state: states of older versions have no record.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ RUNNERS = {  # the tests of blocks that say where they run
     "apart": "tests/test_pages_alone.py",
     "cluster": RUN["docs/tutorial.md"],
 }
-OTHERS = {"yaml", "python", "text", "promql", ""}  # languages of blocks without commands
+OTHERS = {"yaml", "python", "text", "promql", "mermaid", ""}  # languages of blocks without commands
 _PROGRAMS = ("podwright", "podwright-train")
 
 

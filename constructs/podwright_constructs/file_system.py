@@ -1,4 +1,9 @@
-"""Shared parts of FSx file systems."""
+"""Shared parts of FSx file systems.
+
+``on_destroy: retain`` is Terraform's ``prevent_destroy``, because no list of arguments that replace a file system would
+be complete: they depend on the provider's version. It also stops ``cdktf destroy``, with a message of Terraform that
+does not name the setting, so it is not the default.
+"""
 
 from __future__ import annotations
 

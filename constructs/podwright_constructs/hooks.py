@@ -1,4 +1,7 @@
-"""Scripts of the cluster's owner that boots run: files that are uploaded under the name of their SHA-256."""
+"""Scripts of the cluster's owner that boots run: files that are uploaded under the name of their SHA-256.
+
+``provisioning_parameters.json`` has the hash of each script, which nodes verify.
+"""
 
 from __future__ import annotations
 

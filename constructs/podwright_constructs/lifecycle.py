@@ -88,7 +88,7 @@ class LifecycleBundle(Construct):
         training: installed for jobs. Default: nothing is installed.
         accounting: slurmdbd's database. Default: no accounting.
         prometheus: the workspace that nodes send metrics to. Default: no metrics.
-        facts: what nodes are told unchanged. ``nodes``: their optional features. ``multi_head``: what several
+        facts: values that nodes get unchanged. ``nodes``: their optional features. ``multi_head``: what several
             controllers share, required with more than one. ``auto_resume``: ``False`` if HyperPod does not recover
             nodes; Slurm then confines tasks. ``publishes_running_jobs``: the controller publishes the number of
             running jobs in CloudWatch. ``slurm_by_api``: HyperPod sets Slurm up; pass the bundle as

@@ -1,4 +1,8 @@
-"""The retention of the log group that HyperPod creates for the nodes' logs."""
+"""The retention of the log group that HyperPod creates for the nodes' logs.
+
+Its name contains the cluster's id. The policy of the schedule that sets the retention has the cluster's name instead,
+so that scaling an instance group changes one resource.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The nodes' network: existing, a new subnet in an existing VPC, or a new VPC."""
+"""The nodes' network: existing, a new subnet in an existing VPC, or a new VPC.
+
+A new network consists of constructs that also work alone: ``subnet``, ``security_group``, ``endpoints``, ``flow_logs``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A refusal to replace a resource because of an edit; destroying it stays possible."""
+"""A refusal to replace a resource because of an edit; destroying it stays possible.
+
+It protects the cluster, whose stack may be destroyed every night. For a cluster the properties are those that AWS's
+schema calls ``createOnly``; a test compares them.
+"""
 
 from __future__ import annotations
 

@@ -115,6 +115,7 @@ STEPS: tuple[Step, ...] = (
 
 
 RETRY_PAUSE_S = 10.0  # between two attempts at a step
+# One boot of a node runs at a time. The timers that repeat steps, such as after a change of a password, are boots too.
 LOCK = contract.STATE_DIRECTORY / ".boot.lock"
 LOCK_LIMIT_S = 4 * 3600  # a boot that builds the environment takes its time
 LOCK_HINT = "ps -ef shows the other boot; end it if it hangs"

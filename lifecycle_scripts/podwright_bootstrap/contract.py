@@ -1,6 +1,9 @@
 """The files that constructs write for nodes, and nodes for jobs.
 
 One class writes and reads ``provisioning_parameters.json``, one ``node.json``; every path both sides know is here.
+
+Where HyperPod sets Slurm up from the API, the parameters are ``podwright_parameters.json``: AWS refuses a
+``provisioning_parameters.json`` there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Identify this host: its address, found in the service's file, gives its instance group and so its role."""
+"""Identify this host: its address, found in the service's file, gives its instance group and so its role.
+
+Requests of all hosts to a shared service are spread over ``Node.turn_s`` and repeated every ``Node.poll_s``, so that a
+large cluster asks no more often than one of 100 hosts. Each host does a constant amount of I/O, except for reading the
+service's list of instances, which grows with the cluster.
+"""
 
 from __future__ import annotations
 

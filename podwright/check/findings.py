@@ -1,4 +1,7 @@
-"""Findings of a check, and how they are printed: position, message, source line with a caret, hint."""
+"""Findings of a check, and how they are printed: position, message, source line with a caret, hint.
+
+All findings of a file are printed at once, so that one run of the command shows everything that must be corrected.
+"""
 
 from __future__ import annotations
 

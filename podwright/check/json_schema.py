@@ -3,6 +3,8 @@
 ``podwright check`` reads every scalar as the text that was written; an editor's YAML reader has made it a number or a
 boolean already. So the schema admits each form in which such a reader may hand over a value that the check accepts.
 Limits of AWS and rules between keys stay with the check.
+
+The schema is derived from the same types as the settings. ``schemas/cluster.json`` is a copy of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Check a settings file in one pass: YAML, keys and types, rules."""
+"""Check a settings file in one pass: YAML, keys and types, rules.
+
+``podwright check`` prints the report. All other commands call ``load.py``, which raises an error if the report has one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The resources of the synthesized stacks, as data: ``cdktf deploy`` would create them."""
+"""The resources of the synthesized stacks, as data: ``cdktf deploy`` would create them.
+
+They are read from ``cdk.tf.json``, so that the picture cannot differ from the deployment.
+"""
 
 from __future__ import annotations
 

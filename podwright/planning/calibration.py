@@ -1,4 +1,9 @@
-"""Measured efficiencies that no data sheet gives, each with its source."""
+"""Measured efficiencies that no data sheet gives, each with its source.
+
+They are constants such as shares of the peak and passes over memory, in ``data/calibration.csv``.
+``bench/calibrate.py`` fits them to published runs. ``bench/planner.py`` evaluates them, and fits them for that without
+the source that it predicts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The bandwidth of a cluster's own network, which `podwright validate` measured."""
+"""The bandwidth of a cluster's own network, which `podwright validate` measured.
+
+It reads the JSON document that ``podwright validate --output`` writes.
+"""
 
 from __future__ import annotations
 

@@ -115,12 +115,12 @@ class Allocator:
 
     @property
     def context_gb(self) -> float:
-        """What context and libraries add to a report of the peak."""
+        """Memory of context and libraries that a report of the peak includes."""
         return self.software.reserve_gb if self._reads_device else CONTEXT_GB
 
     @property
     def unreported_context_gb(self) -> float:
-        """What context and libraries take of the device, if a report of the peak leaves them out."""
+        """Memory of context and libraries that a report of the peak leaves out."""
         return 0.0 if self._reads_device else self.constants("context_gb")
 
     @property

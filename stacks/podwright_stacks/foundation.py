@@ -1,4 +1,7 @@
-"""The foundation stack: key, bucket, network, file systems, role and operations, each new or existing."""
+"""The foundation stack: key, bucket, network, file systems, role and operations, each new or existing.
+
+It has a role for each kind of instance group (controller, login, compute), whether or not the file has such a group.
+"""
 
 from __future__ import annotations
 

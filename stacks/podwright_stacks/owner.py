@@ -1,4 +1,7 @@
-"""The account and region of a deployment, which Terraform's state records with the first one."""
+"""The account and region of a deployment, which Terraform's state records with the first one.
+
+A plan with another account or region would show all resources as gone, so it fails.
+"""
 
 from __future__ import annotations
 

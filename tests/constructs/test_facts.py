@@ -61,7 +61,7 @@ def test_limits_are_those_of_the_api(service: str, shape: str, limits: dict[str,
     ],
 )
 def test_choices_are_those_of_fsx(shape: str, values: Any) -> None:
-    """What cluster.yaml accepts is exactly what FSx does."""
+    """The values that cluster.yaml accepts are exactly those that FSx accepts."""
     assert sorted(values) == sorted(botocore.session.get_session().get_service_model("fsx").shape_for(shape).enum)
 
 
@@ -81,7 +81,7 @@ def test_choices_are_those_of_fsx(shape: str, values: Any) -> None:
 def test_our_patterns_accept_nothing_that_aws_refuses(
     pattern: Any, service: str, shape: str, data: st.DataObject
 ) -> None:
-    """Where ours is narrower than AWS's, every value that it accepts passes AWS's."""
+    """A pattern of ours that is narrower than AWS's accepts no value that AWS's refuses."""
     value = data.draw(st.from_regex(pattern, fullmatch=True))
     aws_pattern = str(metadata(service, shape).get("pattern", "")).replace("(?i)", "")
     assert re.search(aws_pattern, value, re.ASCII), value

@@ -102,7 +102,7 @@ def test_the_line_of_what_is_left_ends_with_its_deletion(orphan: Orphan, line: s
 
 @pytest.mark.parametrize("command", ["adopt", "align"])
 def test_no_state_changes_beside_a_deployment(tmp_path, monkeypatch, capsys, command) -> None:
-    """What a deployment is making is in no state yet, and no orphan."""
+    """A resource that a deployment is making is in no state yet, and is no orphan."""
     (tmp_path / "cluster.yaml").write_text(MINIMAL.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     with Kit(tmp_path / "cluster.yaml", tmp_path).locked("deploy"):

@@ -2,6 +2,9 @@
 
 PyTorch's store asks nobody for a password, and another program may listen at its address before the job does. So
 each value carries a tag that only processes of the run can compute, for its key and this start of the job.
+
+The first rank lists a dataset's files, reads their fingerprint, finds the newest checkpoint and asks the hub for the
+tokenizer, so that a start sends these requests once.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 https://awsdocs-neuron.readthedocs-hosted.com/en/latest/release-notes/components/torchneuron.html, Neuron 2.33:
 Trainium 2 and 3, PyTorch 2.13 or 2.14, Python 3.12 to 3.14, wheels for Ubuntu 26.04.
+
+Tests train on ``tests/training/torchneuron``: a device ``neuron``, made with PyTorch's PrivateUse1, that computes with
+the CPU's kernels.
 """
 
 from __future__ import annotations

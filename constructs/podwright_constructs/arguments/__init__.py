@@ -2,6 +2,8 @@
 
 A construct takes its dataclass, ``podwright_constructs.checks`` checks it, settings read from a file may inherit it,
 and ``docs/constructs.md`` prints it.
+
+A construct that takes a few plain arguments has no dataclass.
 """
 
 from __future__ import annotations

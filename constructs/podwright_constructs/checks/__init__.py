@@ -2,6 +2,8 @@
 
 Each construct calls the check of its own arguments; a program that reads arguments from a file calls the same one. A
 value that holds a Terraform reference passes, because only Terraform knows it.
+
+No limit is written twice: limits are in ``facts.py``, and messages take them from there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Write and remove files on a host. Readers never see a half-written file."""
+"""Write and remove files on a host. Readers never see a half-written file.
+
+A host writes to a temporary name of its own, holds a lock on it, and renames it: a killed boot leaves no partial file,
+and two writers never mix.
+"""
 
 from __future__ import annotations
 

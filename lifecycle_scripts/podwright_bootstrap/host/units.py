@@ -1,4 +1,7 @@
-"""systemd's units: on or off, now and after a reboot; ours, and settings of ours for others."""
+"""systemd's units: on or off, now and after a reboot; ours, and settings of ours for others.
+
+Settings that a reboot clears are units too. A boot runs such a unit itself, which proves that the unit works.
+"""
 
 from __future__ import annotations
 

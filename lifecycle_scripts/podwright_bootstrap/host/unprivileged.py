@@ -1,4 +1,7 @@
-"""Run programs without root's rights, because they may run code of packages."""
+"""Run programs without root's rights, because they may run code of packages.
+
+uv installs as an id that belongs to no account, so no other program runs as it; afterwards the files are root's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Let HyperPod reboot or replace sick nodes, on the controller whose slurmctld is in control."""
+"""Let HyperPod reboot or replace sick nodes, on the controller whose slurmctld is in control.
+
+Actions are recorded in the folder of Slurm's state, which controllers share, so that the limits outlive a failover.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The SQL database that slurmdbd keeps jobs in: MariaDB on the controller, or an external database."""
+"""The SQL database that slurmdbd keeps jobs in: MariaDB on the controller, or an external database.
+
+MariaDB on the controller is reached through its socket, without a password. For an RDS database of the cluster, the
+controller uses the administrator's secret to make a user of its own, so that RDS may change the administrator's
+password.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 What is declared is added or changed, what was declared before is removed: ours carry ``OURS``. Everything else in the
 database is left alone.
 https://slurm.schedmd.com/sacctmgr.html, https://slurm.schedmd.com/resource_limits.html
+
+``OURS`` is the organization of accounts and the description of qualities of service.
 """
 
 from __future__ import annotations

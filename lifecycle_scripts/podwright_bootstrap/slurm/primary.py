@@ -1,5 +1,8 @@
 """The primary controller, which starts each of Slurm's daemons first, and the one in control while it is gone.
 
+A backup controller starts each daemon after the primary has: a slurmctld in standby refuses nodes that ask for their
+configuration.
+
 https://slurm.schedmd.com/quickstart_admin.html#HA
 """
 

@@ -1,5 +1,7 @@
 """Run sackd, which gives Slurm's configuration to a host outside Slurm's nodes, so that its users can submit jobs.
 
+Login nodes that slurm.conf does not name are such hosts.
+
 https://slurm.schedmd.com/sackd.html
 """
 

@@ -1,5 +1,7 @@
 """Read slurm.conf as the service wrote it on a controller.
 
+This is the only module that parses the service's configuration; ``own_part.py`` is the only one that writes ours.
+
 https://slurm.schedmd.com/slurm.conf.html
 """
 

@@ -2,6 +2,8 @@
 
 An instance that was stopped comes back with empty NVMe disks:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-lifetime.html
+
+So systemd units run the steps ``scratch`` and ``enroot`` again before slurmd starts.
 """
 
 from __future__ import annotations

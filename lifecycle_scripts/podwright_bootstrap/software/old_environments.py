@@ -1,4 +1,7 @@
-"""Remove training environments that were replaced and that no job uses, on the controller."""
+"""Remove training environments that were replaced and that no job uses, on the controller.
+
+An environment is removed if no link leads to it, no link has changed for a week, and no job's script names it.
+"""
 
 from __future__ import annotations
 

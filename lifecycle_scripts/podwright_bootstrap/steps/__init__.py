@@ -1,4 +1,9 @@
-"""The steps of a boot, one noun each. A step can be repeated: it changes only what is not yet as it should be."""
+"""The steps of a boot, one noun each. A step can be repeated: it changes only what is not yet as it should be.
+
+``nodes.skip`` in cluster.yaml may leave out every step without ``required_because``. If a step with
+``degraded_feature`` fails, the boot logs a warning and continues. At the next boot, a step that no longer applies to a
+node removes its leftovers there.
+"""
 
 from __future__ import annotations
 

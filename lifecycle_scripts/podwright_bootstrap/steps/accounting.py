@@ -1,5 +1,8 @@
 """Accounting of jobs: slurmdbd and its database.
 
+Each controller has its own slurmdbd, and all use one database: a slurmdbd configured as a backup would not notice a
+primary that lost power. If the password of an existing database may change, a timer reads its secret again.
+
 https://slurm.schedmd.com/accounting.html
 """
 

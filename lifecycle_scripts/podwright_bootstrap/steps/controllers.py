@@ -3,6 +3,8 @@
 What the service does is to start them and to name them in slurm.conf; what scripts do is to share configuration and
 state, in the folder of AWS's own scripts.
 https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-multihead-slurm-setup.html
+
+Configuration and state are links to the shared folder. A timer on each controller restores a lost ``heartbeat``.
 """
 
 from __future__ import annotations

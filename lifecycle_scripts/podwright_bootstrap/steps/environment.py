@@ -1,4 +1,11 @@
-"""The training environment: one virtual environment on the shared file system, built once for the cluster."""
+"""The training environment: one virtual environment on the shared file system, built once for the cluster.
+
+The host that gets the lock builds it with uv, a pinned program, which compares every wheel with the SHA-256 in the lock
+file. Its name has the hashes of wheel and requirements, the Python version and the machine, so running jobs keep their
+code while another environment is installed. The link ``current-x86_64`` or ``current-aarch64`` leads to the newest one,
+and ``podwright-train launch`` resolves it. The boot imports the trainer as the job user, because root must never
+execute code from a package.
+"""
 
 from __future__ import annotations
 

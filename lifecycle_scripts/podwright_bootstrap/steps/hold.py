@@ -1,5 +1,8 @@
 """A hold on jobs, where HyperPod starts Slurm before these scripts run.
 
+The same steps as elsewhere run as ``OnInitComplete`` then. This one drains a new compute node, because Slurm would
+start jobs on it before it is set up; the step ``slurm`` lets jobs in.
+
 https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-slurm-api-config.html
 """
 

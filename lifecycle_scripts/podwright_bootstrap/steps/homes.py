@@ -1,4 +1,8 @@
-"""People's homes, with SSH between the nodes."""
+"""People's homes, with SSH between the nodes.
+
+In a home directory root acts with the user's rights, so that a link there cannot make root change other files. If a
+user has made their home unusable, the boot logs a warning and continues.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The programs that Slurm runs on a node before and after a job.
 
+slurmd runs them from a copy of this package on the node (``software/installed_copy.py``). slurm.conf names them by
+patterns, so that a node without them takes jobs too.
+
 https://slurm.schedmd.com/prolog_epilog.html
 https://slurm.schedmd.com/slurm.conf.html#OPT_Prolog
 """

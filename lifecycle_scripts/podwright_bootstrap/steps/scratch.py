@@ -1,5 +1,7 @@
 """A folder on the instance's own NVMe disks, for files that are not needed after a job.
 
+With ``nodes.prolog``, a job's own folder there is ``jobs/JOB``.
+
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-lifetime.html
 """
 

@@ -1,5 +1,7 @@
 """Slurm's daemon for the node's role.
 
+It starts in the last step of a boot, so a node that runs jobs has everything else.
+
 https://slurm.schedmd.com/configless_slurm.html
 """
 

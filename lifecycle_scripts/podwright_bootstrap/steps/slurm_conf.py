@@ -2,6 +2,9 @@
 
 The agent writes slurm.conf anew when the cluster is scaled or a node is replaced:
 https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
+
+A systemd path unit notices changes, but only those that its own host makes. Controllers of one cluster share the file,
+so a timer also looks every ten minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Users, groups and Slurm's policy as the last deployment says, without a new image: a timer reads the bucket."""
+"""Users, groups and Slurm's policy as the last deployment says, without a new image: a timer reads the bucket.
+
+The last deployment writes them into the object ``users.json``, whose key never changes. The timer runs the steps that
+use them, and then stores them in the node's ``provisioning_parameters.json``.
+"""
 
 from __future__ import annotations
 

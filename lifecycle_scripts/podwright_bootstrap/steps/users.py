@@ -1,6 +1,8 @@
 """People and groups with the same ids on every node.
 
 Slurm and both file systems go by ids: https://slurm.schedmd.com/quickstart_admin.html#infrastructure
+
+Ids come from cluster.yaml and never change on a node, because files are owned by ids.
 """
 
 from __future__ import annotations

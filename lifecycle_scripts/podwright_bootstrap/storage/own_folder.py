@@ -1,4 +1,9 @@
-"""Root's folders in places where users may write: links are not followed, and users' files are never used."""
+"""Root's folders in places where users may write: links are not followed, and users' files are never used.
+
+Root trusts a folder on a shared file system only if it is root's and nobody else may write there, because whoever may
+write could exchange what root reads or runs. ``tests/rehearsal/attack.sh`` attacks a host as a user from a job, and
+``attack_by_login.sh`` from a login node or controller: no node may drain or fail its next boot after them.
+"""
 
 from __future__ import annotations
 

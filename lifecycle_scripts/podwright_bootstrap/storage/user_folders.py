@@ -1,6 +1,8 @@
 """Enroot's folders: each user has some, which root makes, because in one like /tmp others could be first.
 
 Run as ``python3 -m podwright_bootstrap.storage.user_folders UID``; a job's prolog does the same.
+
+A login has no prolog, so systemd's unit ``user-runtime-dir@UID`` runs this module then.
 """
 
 from __future__ import annotations

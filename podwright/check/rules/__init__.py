@@ -2,6 +2,8 @@
 
 Each construct checks its own arguments; rules call those checks and add what the whole file knows. A rule's name, with
 hyphens, is the code of its findings; its docstring explains the code to users.
+
+``RULES`` lists the rules in one tuple. ``live.py`` and ``live_network.py`` have those that need AWS's answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Rules that compare a training run, or another trainer's job, with the cluster."""
+"""Rules that compare a training run, or another trainer's job, with the cluster.
+
+These are the only rules with two arguments: the settings, and the run or job.
+"""
 
 from __future__ import annotations
 

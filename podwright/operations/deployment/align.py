@@ -3,6 +3,9 @@
 AWS returns instance groups in an order of its own. Terraform's provider compares the old desired state with the new
 one by index, and Cloud Control applies the difference to AWS's order: "remove one group, add one" then changes others.
 https://github.com/hashicorp/terraform-provider-awscc/issues/3110 describes the same for another provider.
+
+``podwright deploy`` does this by itself. A test shows that each kind of update then reaches the right groups, and that
+without it an update changes the wrong one.
 """
 
 from __future__ import annotations

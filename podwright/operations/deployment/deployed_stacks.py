@@ -1,4 +1,7 @@
-"""A stack in the folder that cdktf deployed it from: its state and its plan."""
+"""A stack in the folder that cdktf deployed it from: its state and its plan.
+
+Plans are made with the replacement guard replaced, so that podwright can show a change that Terraform would refuse.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Run the kit's commands, ``cdktf deploy`` and its like, with the right programs on PATH and Ctrl-C passed on.
 
 CDK Terrain has the same commands as cdktf, and reads the same ``cdktf.json``.
+
+``podwright deploy`` and ``destroy`` use them, so that a deployment is the same with and without podwright.
 """
 
 from __future__ import annotations

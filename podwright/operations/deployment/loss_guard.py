@@ -1,4 +1,8 @@
-"""Changes that a deployment makes only when they are named: they end jobs, or lose data."""
+"""Changes that a deployment makes only when they are named: they end jobs, or lose data.
+
+``podwright deploy`` reads Terraform's plan and refuses them. Under ``cdktf deploy`` Terraform itself has to refuse:
+``podwright_constructs/replacement_guard.py`` and ``on_destroy: retain`` make it do so.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Find orphans: resources in the account that no Terraform state knows, by tag or else by planned name."""
+"""Find orphans: resources in the account that no Terraform state knows, by tag or else by planned name.
+
+One account-wide list of tags is compared with the plan of each stack (``deployed_stacks.py``). Resources that cannot
+have tags are looked up by their planned name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``podwright move``: take a cluster, its files, people, accounts and jobs to another zone or region."""
+"""``podwright move``: take a cluster, its files, people, accounts and jobs to another zone or region.
+
+The steps and everything that they import are loaded when the command runs, so that ``--help`` stays quick.
+"""
 
 from __future__ import annotations
 

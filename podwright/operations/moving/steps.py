@@ -1,4 +1,8 @@
-"""The steps of a move, in order; each can be run again and continues the work of an interrupted run."""
+"""The steps of a move, in order; each can be run again and continues the work of an interrupted run.
+
+A repeated step finds what its earlier run did: requests to AWS carry a token from the journal, for which AWS answers
+with the resource that exists, and a submitted job is recorded under the number that it had on the old cluster.
+"""
 
 from __future__ import annotations
 

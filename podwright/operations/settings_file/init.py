@@ -1,4 +1,7 @@
-"""``podwright init``: write a first cluster.yaml, from flags, from answers on the terminal, or from an example."""
+"""``podwright init``: write a first cluster.yaml, from flags, from answers on the terminal, or from an example.
+
+The planner, the checks and pydantic are loaded when the command runs, so that ``--help`` stays quick.
+"""
 
 from __future__ import annotations
 

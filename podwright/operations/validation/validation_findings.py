@@ -1,4 +1,7 @@
-"""Findings of a validation: which node, pair or GPU is slow or faulty, and why we think so."""
+"""Findings of a validation: which node, pair or GPU is slow or faulty, and why we think so.
+
+``podwright_training.validation.slow`` decides what is slow, on the nodes and here, so that both decide alike.
+"""
 
 from __future__ import annotations
 

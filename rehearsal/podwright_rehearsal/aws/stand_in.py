@@ -1,4 +1,7 @@
-"""Start, address and end the process of the AWS stand-in."""
+"""Start, address and end the process of the AWS stand-in.
+
+Terraform and boto3 reach it through AWS's own variable ``AWS_ENDPOINT_URL``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A host has its own name, address, disk and processes, and before any script runs the files a HyperPod node has. What
 starts Slurm is the lifecycle script, as on HyperPod.
+
+With ``by_api`` the cluster sets Slurm up before scripts run, as HyperPod does from the API. A replacement writes
+slurm.conf again, as HyperPod's agent does.
 """
 
 from __future__ import annotations

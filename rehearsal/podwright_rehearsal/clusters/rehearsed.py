@@ -1,4 +1,7 @@
-"""A rehearsed Slurm cluster on any kind of hosts: query Slurm, run commands, emulate HyperPod's auto-resume."""
+"""A rehearsed Slurm cluster on any kind of hosts: query Slurm, run commands, emulate HyperPod's auto-resume.
+
+``namespaced.py`` and ``flat.py`` implement its methods.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Hosts never have python3-venv and pip, as AWS's image: https://github.com/aws-samples/awsome-distributed-training notes
 that `python3 -m venv` is not preinstalled.
+
+They are paths that the image lacks (``image_lacks``) and files that it adds (``image_has``), such as a metadata service
+and a program that holds apt's locks at boot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Control groups of hosts that boot systemd: one subtree of the machine's cgroup2 hierarchy per host."""
+"""Control groups of hosts that boot systemd: one subtree of the machine's cgroup2 hierarchy per host.
+
+For clusters with ``task/cgroup`` a host also has groups of version 1, in which Slurm confines jobs (``confine``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Start, enter, fail and end hosts in namespaces, independently of Slurm."""
+"""Start, enter, fail and end hosts in namespaces, independently of Slurm.
+
+A killed host is lost with its processes; a rebooted one keeps its disk. Faults that a host survives are context
+managers of the tests (``tests/support/podwright_testing/faults.py``).
+"""
 
 from __future__ import annotations
 

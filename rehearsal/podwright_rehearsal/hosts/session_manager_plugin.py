@@ -7,6 +7,8 @@
 The arguments after DIRECTORY are those of the AWS CLI. VARIABLE names the environment variable with the answer of
 StartSession. DIRECTORY/instances.json has the process id of each host's init by instance id. AWS's plugin speaks with
 the node through a WebSocket; this one enters the host's namespaces.
+
+It is the only program of a session that is not the real one: sshd and Slurm on the host are.
 """
 
 from __future__ import annotations

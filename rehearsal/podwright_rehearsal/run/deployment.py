@@ -1,4 +1,7 @@
-"""Deploy the user's stacks into the account of the AWS stand-in with the real kit, Terraform and AWS provider."""
+"""Deploy the user's stacks into the account of the AWS stand-in with the real kit, Terraform and AWS provider.
+
+Terraform's state is in the rehearsal's folder, apart from the user's.
+"""
 
 from __future__ import annotations
 

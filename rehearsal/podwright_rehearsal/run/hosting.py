@@ -1,4 +1,7 @@
-"""The hosts of a rehearsed cluster: in namespaces or, where those are not permitted, flat."""
+"""The hosts of a rehearsed cluster: in namespaces or, where those are not permitted, flat.
+
+Steps of a rehearsal use either kind of cluster through this module.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The rehearsal: the steps of a user on AWS, on this machine."""
+"""The rehearsal: the steps of a user on AWS, on this machine.
+
+Each step has a name and a time and, after a failure, the host, the last lines of the log and the log's path.
+"""
 
 from __future__ import annotations
 

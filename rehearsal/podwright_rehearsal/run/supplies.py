@@ -1,6 +1,8 @@
 """Download the supplies of a rehearsal, once: Slurm, Python wheels, English prose.
 
 ``python -m podwright_rehearsal.run.supplies`` is the last part of ``tools/setup.sh rehearsal``.
+
+They stay in ``.cache/podwright/`` for later rehearsals.
 """
 
 from __future__ import annotations

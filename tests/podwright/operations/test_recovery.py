@@ -37,7 +37,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def adoptions(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each adoption changes the state."""
+    """Record for each adoption whether it changes the state."""
     calls: list[bool] = []
 
     def adopt(_: Settings, *, folder: Path, apply: bool) -> Iterator[Outcome]:

@@ -1,4 +1,7 @@
-"""Write a checkpoint with all ranks: completely, or not at all."""
+"""Write a checkpoint with all ranks: completely, or not at all.
+
+Optimizer states are stored by parameter name, so that any number of ranks in any layout can resume.
+"""
 
 from __future__ import annotations
 

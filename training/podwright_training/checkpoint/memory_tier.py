@@ -9,6 +9,9 @@ most: the newest complete one and the one that is written.
 ``newest`` asks all hosts what they have and returns the newest checkpoint of which each file is intact on some host,
 whatever ranks and layout the job has now; ``restore`` reads from this host or from another over ``memory_server.py``.
 A checkpoint that is not whole is never used, and its failure ends no run: what failed is one warning.
+
+Only the files outlive the ranks. The file ``.memory-id`` among the checkpoints on disk ties them to the run
+(``memory_place.py``).
 """
 
 from __future__ import annotations

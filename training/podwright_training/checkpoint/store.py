@@ -1,4 +1,7 @@
-"""Save a run's checkpoints in the hosts' memory, on disk and in S3, and restore the newest good one."""
+"""Save a run's checkpoints in the hosts' memory, on disk and in S3, and restore the newest good one.
+
+A rollback restores everything but the position of the data, so that training continues behind the bad batch.
+"""
 
 from __future__ import annotations
 

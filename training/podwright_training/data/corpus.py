@@ -1,4 +1,8 @@
-"""Read the documents of one source that a virtual stream owns, in the order of each epoch."""
+"""Read the documents of one source that a virtual stream owns, in the order of each epoch.
+
+Before a run, each rank checks only its share of the token shards: if each checked all, the work of a start would grow
+with the square of the ranks.
+"""
 
 from __future__ import annotations
 

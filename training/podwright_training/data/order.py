@@ -8,6 +8,8 @@ owns what. A stream reads its part in windows, of which it shuffles the document
 
 Shuffling, at any moment: every global batch has documents from as many places of the line as it has streams. In files
 that can be read from any place, these are random places of the whole split.
+
+With 64 streams a unit has at most 128 KiB, and a window 1 MiB.
 """
 
 from __future__ import annotations

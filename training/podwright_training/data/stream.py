@@ -9,6 +9,9 @@ size, and a position is five small integers per stream and source.
 An epoch is every document once. A stream that has finished one begins the next, a few documents before or after the
 other streams. With ``max_epochs`` a stream that has read a source so often pads the last sequence of it, and its later
 sequences of that source are empty, until all streams have read it: then the source is spent, and the run ends.
+
+Each sequence carries the position after it. So the saved state is that of the last sequence that the trainer used, not
+of the last one that a worker prepared.
 """
 
 from __future__ import annotations

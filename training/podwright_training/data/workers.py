@@ -1,4 +1,7 @@
-"""Make sequences ahead of the trainer in worker processes; the trainer reads them from pipes."""
+"""Make sequences ahead of the trainer in worker processes; the trainer reads them from pipes.
+
+The pipe of a worker is its prefetch buffer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One host's agent in an elastic run: it finds or becomes the leader, and starts and ends ranks when that says so."""
+"""One host's agent in an elastic run: it finds or becomes the leader, and starts and ends ranks when that says so.
+
+Each node of an elastic run is a job of its own in a Slurm array, and has one agent. Agents find each other through the
+run's folder (``terms.py``) and connect to the leader (``leader.py``).
+"""
 
 from __future__ import annotations
 

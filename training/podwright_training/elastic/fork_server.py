@@ -2,6 +2,9 @@
 
 Started by the agent of its host, which sends commands through a socket and reads what became of the ranks. When the
 agent ends, for whatever reason, so do this process and its ranks.
+
+When a rank or host is lost, all ranks are killed and forked again. Keeping the healthy ones would save two seconds, but
+a rank that hangs in a kernel or in NCCL may never leave its process groups.
 """
 
 from __future__ import annotations

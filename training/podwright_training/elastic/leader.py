@@ -1,4 +1,8 @@
-"""Lead an elastic run for one term: accept members, decide which of them train, keep the term."""
+"""Lead an elastic run for one term: accept members, decide which of them train, keep the term.
+
+Rank 0 is on the leader's host if that trains: when another leader replaces this one, the old rank 0 ends with it and
+writes nothing.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A *generation* is a set of hosts that train together. It ends when one of its hosts or ranks is lost, or at a step
 boundary when a host leaves or can be added; the next one begins when all ranks of the last are gone.
+
+A property test runs it together with ``terms.py`` while hosts are lost, frozen or cut off.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """Remove a member from the run, and tell it why."""
+    """Remove a member from the run, and give it the reason."""
 
     member: str
     reason: str

@@ -1,4 +1,8 @@
-"""Say which hosts hold the state of a run in their memory: each its own part, and a copy of the host's before it."""
+"""Say which hosts hold the state of a run in their memory: each its own part, and a copy of the host's before it.
+
+If fewer nodes train than are there, those that together hold all parts are chosen. If that leaves out the leader's
+host, the agent of rank 0 itself looks for newer terms.
+"""
 
 from __future__ import annotations
 

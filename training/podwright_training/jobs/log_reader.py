@@ -1,4 +1,7 @@
-"""Turn a trainer's output into events of ``metrics.jsonl``. Imports no torch, reads no clock and no file."""
+"""Turn a trainer's output into events of ``metrics.jsonl``. Imports no torch, reads no clock and no file.
+
+Of an event, a report needs no more than step and loss.
+"""
 
 from __future__ import annotations
 

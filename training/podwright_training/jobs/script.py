@@ -1,4 +1,7 @@
-"""Render the script that starts a job's program on a node."""
+"""Render the script that starts a job's program on a node.
+
+srun runs the script at each start of the step, so it finds the newest checkpoint also after HyperPod's auto-resume.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Find bad steps by their loss and gradient."""
+"""Find bad steps by their loss and gradient.
+
+It uses only numbers that are the same on all ranks, so that all ranks decide alike without a message.
+"""
 
 from __future__ import annotations
 

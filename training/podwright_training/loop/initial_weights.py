@@ -1,4 +1,7 @@
-"""Start a new run from weights that exist: a Hugging Face model, or a checkpoint of another run."""
+"""Start a new run from weights that exist: a Hugging Face model, or a checkpoint of another run.
+
+``checkpoint/hugging_face.py`` reads the model's weights.
+"""
 
 from __future__ import annotations
 

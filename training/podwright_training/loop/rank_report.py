@@ -14,7 +14,7 @@ VECTORS = ("spent_streams", "epochs", "alone_us")  # Fields with a number for ea
 
 @dataclass(frozen=True)
 class RankReport:
-    """What a rank tells the others while it reads a batch: whole numbers, whose sums do not depend on the order.
+    """Report of a rank to the others while it reads a batch: whole numbers, whose sums do not depend on the order.
 
     Attributes:
         batch_hash: Hash of the sequences that it read; modulo 2**64, as their sum.
@@ -52,7 +52,7 @@ class RankReport:
 
 @dataclass(frozen=True)
 class RankSignals:
-    """What the ranks agreed on with the last batch."""
+    """Agreement of all ranks with the last batch."""
 
     is_memory_busy: bool = False  # A rank would be late for a save in memory.
     are_weights_ruined: bool = False  # A save has seen that the weights are of no use.

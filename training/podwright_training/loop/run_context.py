@@ -22,7 +22,7 @@ from podwright_training.run_folder import RunFolder
 
 @dataclass
 class RunContext:
-    """What all parts of a training run share on one rank.
+    """Objects that all parts of a training run share on one rank.
 
     Attributes:
         is_first_reader: This rank is the first of those that read its share of the data.

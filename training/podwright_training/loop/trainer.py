@@ -1,4 +1,9 @@
-"""Take the steps of a training run."""
+"""Take the steps of a training run.
+
+The loss of a step stays on the device until a log line, a validation or a save is due, or until the guard must decide
+before the update: reading it earlier would make the host wait for the GPU. ``CheckpointStore`` saves and restores, and
+callbacks (``callback.py``) do what is due between steps.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A block of queries is multiplied with only the keys that any of them attends to, all query heads of a group at once;
 the probabilities are recomputed in backward, as in FlashAttention (arXiv:2205.14135).
+
+Matrix products are PyTorch's own on every processor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Build a mixture of experts: each token uses a few of many feed-forward layers (Mixtral, arXiv:2401.04088)."""
+"""Build a mixture of experts: each token uses a few of many feed-forward layers (Mixtral, arXiv:2401.04088).
+
+The matrices of a block's experts are stacked in memory; an export splits them, as transformers names each expert's.
+"""
 
 from __future__ import annotations
 

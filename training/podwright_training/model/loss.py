@@ -1,4 +1,7 @@
-"""Compute the cross-entropy of a linear head without holding the logits of all tokens."""
+"""Compute the cross-entropy of a linear head without holding the logits of all tokens.
+
+The gradients of hidden states and head are computed in the forward pass, chunk by chunk.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Context parallelism splits a sequence of S tokens into 2 C chunks; rank c of C has the queries of chunks c and
 2 C - 1 - c, so that all ranks have the same work under a causal mask. Within it, T ranks of tensor parallelism split
 these tokens into T runs.
+
+Keys and values of other ranks are gathered for one layer at a time.
 """
 
 from __future__ import annotations

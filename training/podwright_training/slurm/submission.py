@@ -1,4 +1,7 @@
-"""Write a job's files into the run's folder, and submit its batch script to Slurm."""
+"""Write a job's files into the run's folder, and submit its batch script to Slurm.
+
+For another trainer's job these are ``job.json``, ``train.sbatch`` and ``start.sh``.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ partners, which have other pairs, are not.
 
 The limit is relative to the median subject. It is ``TOLERANCE`` below, or twice the spread of one subject's own
 measurements where that is more, and never more than ``MOST_TOLERANCE``.
+
+The job on the nodes and ``podwright validate`` on the user's machine both use this module.
 """
 
 from __future__ import annotations
