@@ -272,7 +272,7 @@ def test_a_job_from_submit_to_fetch(known):
         (job["job_id"], "first", "ubuntu", 2)
     ]
     again = known.podwright("submit", script, "--name", "first", *known.key, status=1)
-    assert f"run first has job {job['job_id']} already" in again
+    assert f"run first already has job {job['job_id']}" in again
     (known.hosts.directory.parent / "fsx" / "runs" / "first" / "go").touch()
     output = known.podwright("logs", job["job_id"], "--follow", *known.key)
     hostnames = [worker(known, number).hostname for number in (1, 2)]
@@ -504,7 +504,7 @@ def test_a_chain_of_jobs_is_one_run(known, request):
     listed = json.loads(known.podwright("jobs", *known.key, "--json"))["jobs"]
     assert {job["job_id"] for job in listed if job["run"] == "chain"} == set(jobs.values())
     numbers = ", ".join(sorted(jobs.values(), key=int))
-    assert f"run chain has jobs {numbers} already" in known.podwright("submit", *words, status=1)
+    assert f"run chain already has jobs {numbers}" in known.podwright("submit", *words, status=1)
 
     folder = known.hosts.directory.parent / "fsx" / "runs" / "chain"
     (folder / "nxdt" / "environment.log").write_text("made\n")
