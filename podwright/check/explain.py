@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from textwrap import fill
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
+from podwright.json_document import JsonObject
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
 from podwright.terminal import columns
@@ -26,20 +27,23 @@ _KINDS = {  # By kind, as job.yaml's specification calls it.
     "float": _WORDS[float],
     "text": _WORDS[str],
 }
-CLUSTER_FILE, RUN_FILE, JOB_FILE = "cluster.yaml", "run.yaml", "job.yaml"
+CLUSTER_FILE: Final = "cluster.yaml"
+RUN_FILE: Final = "run.yaml"
+JOB_FILE: Final = "job.yaml"
 WIDTH = 100  # Descriptions are no wider, also on a wider terminal.
 
 
 @dataclass(frozen=True)
-class Key:
-    """One key: ``name`` is its path, ``cluster.instance_groups[].count``; ``source`` the variant that has it."""
+class Key(JsonObject):
+    """A key of cluster.yaml, run.yaml or job.yaml."""
 
-    name: str
+    name: str  # Its path, such as cluster.instance_groups[].count.
     source: str
+    """The variant that has it, such as `create`; empty where all have."""
     values: str
     default: str
     description: str
-    file: str = CLUSTER_FILE
+    file: Literal["cluster.yaml", "run.yaml", "job.yaml"]
 
     def __str__(self) -> str:
         variant = f"  (source: {self.source})" if self.source else ""
@@ -53,6 +57,21 @@ class Key:
             break_on_hyphens=False,  # a value such as file-system stays whole
         )
         return f"{self.name}{variant}{of}\n    {self.values}; {self.default}\n{text}\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explain(JsonObject):
+    """The document of `podwright explain --json`: keys, codes with their meanings, or a file's cluster."""
+
+    schema: Literal["podwright.explain/1"] = "podwright.explain/1"
+    keys: list[Key] = field(default_factory=list, metadata={"optional": True})
+    codes: dict[str, str] = field(default_factory=dict, metadata={"optional": True})
+    file: str = field(default="", metadata={"optional": True})
+    """The settings file that was drawn."""
+    written: str = field(default="", metadata={"optional": True})
+    """Where its picture is."""
+    cluster: str = field(default="", metadata={"optional": True})
+    """Its cluster in words, where no picture was asked for."""
 
 
 def matching(keys: Iterable[Key], word: str) -> list[Key]:
@@ -72,14 +91,14 @@ def matching(keys: Iterable[Key], word: str) -> list[Key]:
 
 def keys(section: type[Section] = Settings, prefix: str = "", source: str = "") -> Iterator[Key]:
     """Yield every key in the order of the types, a resource's variants one after the other."""
-    for word, field in section.model_fields.items():
+    for word, field_info in section.model_fields.items():
         name = prefix + word
-        inner = sections(field.annotation)
-        default, description = _default_and_description(field)
-        yield Key(name, source, _values(field.annotation), default, description)
+        inner = sections(field_info.annotation)
+        default, description = _default_and_description(field_info)
+        yield Key(name, source, _values(field_info.annotation), default, description, CLUSTER_FILE)
         for variant in inner:
             chosen = source_of(variant) if len(inner) > 1 else ""
-            item = "[]" if get_origin(field.annotation) is tuple else ""
+            item = "[]" if get_origin(field_info.annotation) is tuple else ""
             yield from keys(variant, f"{name}{item}.", chosen)
 
 

@@ -5,15 +5,15 @@ All findings of a file are printed at once, so that one run of the command shows
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from podwright import terminal
 from podwright.check.secrets import masked
+from podwright.json_document import JsonObject
 from podwright_constructs.problems import Problem, dotted
 
 if TYPE_CHECKING:
@@ -51,18 +51,35 @@ class Finding:
     problem: Problem | None = None
     at_key: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def document(self) -> FindingDocument:
         """Return the finding as ``--json`` prints it."""
-        return {
-            "level": self.level.value,
-            "code": self.code,
-            "problem": self.problem.code if self.problem else None,
-            "path": dotted(self.path),
-            "line": self.line,
-            "column": self.column,
-            "message": self.message,
-            "hint": self.hint,
-        }
+        problem = self.problem.code if self.problem else None
+        return FindingDocument.of(self, level=self.level.value, problem=problem, path=dotted(self.path))
+
+
+@dataclass(frozen=True)
+class FindingDocument(JsonObject):
+    """A problem, its place in the file, and a remedy."""
+
+    level: Literal["error", "warning", "info"]
+    code: str
+    """`podwright explain CODE` says what it means."""
+    problem: str | None
+    """The kind of mistake in one argument, such as `range` or `choice`; null for a finding about more than one."""
+    path: str
+    """Of the key, such as `cluster.instance_groups[1].count`; empty for the whole file."""
+    line: int | None
+    """From 1; null where no file gave the value."""
+    column: int | None
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Check(JsonObject):
+    """The document of `podwright check --json`."""
+
+    findings: list[FindingDocument]
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:
@@ -70,9 +87,9 @@ def has_errors(findings: Iterable[Finding]) -> bool:
     return any(finding.level is Level.ERROR for finding in findings)
 
 
-def to_json(findings: Iterable[Finding]) -> str:
-    """Return the findings as JSON."""
-    return json.dumps({"findings": [finding.to_dict() for finding in findings]}, indent=2)
+def json_document(findings: Iterable[Finding]) -> Check:
+    """Return the findings as `podwright check --json` prints them."""
+    return Check([finding.document() for finding in findings])
 
 
 def render(findings: Iterable[Finding], *, file: Path, text: str, columns: int | None = None) -> str:

@@ -5,14 +5,12 @@ Colours go to terminals only, and not with ``NO_COLOR`` (https://no-color.org).
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
+from podwright.json_document import JsonObject, to_json
 from podwright.operations.errors import ArgumentError
 from podwright.terminal import drawing_console
 
@@ -93,17 +91,9 @@ def state(word: str) -> Text:
     return Text(word, style="green" if word in _GOOD else "red" if word in _BAD else "")
 
 
-def print_json(kind: str, document: Mapping[str, Any]) -> None:
-    """Print one JSON document; ``kind`` is its schema's name and version, such as ``podwright.status/1``.
-
-    Keys of a version stay; a document may get more.
-    """
-    print(to_json({"schema": kind, **document}))
-
-
-def to_json(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON text."""
-    return json.dumps(document, indent=2, default=_plain)
+def print_document(document: JsonObject) -> None:
+    """Print one JSON document. Keys of a version stay; a document may get more."""
+    print(to_json(document))
 
 
 def confirm(question: str, *, yes: bool) -> bool:
@@ -129,17 +119,3 @@ def age(since: datetime | None, *, now: datetime | None = None) -> str:
     parts = [f"{value}{unit}" for unit, value in units.items()]
     start = next((n for n, value in enumerate(units.values()) if value), len(parts) - 1)
     return " ".join(parts[start : start + (1 if len(parts[start]) > len("9d") else 2)])
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.astimezone(timezone.utc).isoformat(timespec="seconds")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: getattr(value, field.name)
-            for field in dataclasses.fields(value)
-            if field.repr  # `repr=False` marks AWS's own description, which is not printed.
-        }
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from podwright.errors import PodwrightError
+from podwright.json_document import to_json
 from podwright.output_file import write_output
 from podwright.planning.accelerator import UnknownAcceleratorError
 from podwright.planning.hardware import Hardware, HardwareError, capacity_block_types
@@ -23,6 +24,7 @@ from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.nxdt_memory import NxdtRunError, predict_file
 from podwright.planning.on_demand import BASE_REGION, source_of
 from podwright.planning.plan import Plan, make_plan
+from podwright.planning.plan_document import plan_document
 from podwright.planning.report import candidates_table, how_to_run, offers_table, render, to_spare
 from podwright.planning.roofline import roofline, to_svg, to_text
 from podwright.planning.scaling import cheapest_with_serving, forecast, read_curve
@@ -182,7 +184,7 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     submit, reasons = command(plan, source), [*obstacles(plan, source), *beyond]
     status = OK if plan.fits and not beyond else DOES_NOT_FIT
     if args.json:
-        print(json.dumps({**plan.to_dict(), "command": None if reasons else submit, "obstacles": reasons}, indent=2))
+        print(to_json(plan_document(plan, submit, reasons)))
         return status
     candidates = list(_searched(args, plan, source)) if args.search else []
     trained = best(item for item in candidates if item.supported)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from podwright.json_document import JsonObject
 from podwright.planning.hardware import Hardware
 from podwright.planning.units import GB
 from podwright_training.config.memory_checkpoints import STATE_BYTES, MemoryCheckpoints
@@ -16,6 +16,22 @@ COPY_GB_S = 20.0  # One accelerator copies to pinned memory so fast: PCIe 4.0 x1
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-network-bandwidth.html
 FLOW_GB_S, CARD_GB_S = 5 / 8, 100 / 8
 SHARED_MEMORY_SHARE = 0.5  # Linux lets /dev/shm take half of the memory by default.
+
+
+@dataclass(frozen=True)
+class TierDocument(JsonObject):
+    """Checkpoints in the memory of the nodes."""
+
+    rank_gb: float
+    node_folder_gb: float
+    node_gb: float
+    node_memory_gb: float
+    fits: bool
+    node_sends_gb: float
+    send_s: float
+    pause_s: float
+    freq_steps: int
+    goodput: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +77,15 @@ class MemoryTier:
         room_gb = SHARED_MEMORY_SHARE * self.node_gb
         return self.need.folder_bytes / GB <= room_gb and self.need.host_bytes / GB <= self.node_gb
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON. Units are in the names."""
-        return {
-            "rank_gb": self.need.rank_bytes / GB,
-            "node_folder_gb": self.need.folder_bytes / GB,
-            "node_gb": self.need.host_bytes / GB,
-            "node_memory_gb": self.node_gb,
-            "fits": self.fits,
-            "node_sends_gb": self.need.sent_bytes / GB,
-            "send_s": self.send_s,
-            "pause_s": self.pause_s,
-            "freq_steps": self.interval_steps,
-            "goodput": self.failures.goodput,
-        }
+    def document(self) -> TierDocument:
+        """Return the checkpoints as `podwright plan --json` prints them."""
+        return TierDocument.of(
+            self,
+            rank_gb=self.need.rank_bytes / GB,
+            node_folder_gb=self.need.folder_bytes / GB,
+            node_gb=self.need.host_bytes / GB,
+            node_memory_gb=self.node_gb,
+            node_sends_gb=self.need.sent_bytes / GB,
+            freq_steps=self.interval_steps,
+            goodput=self.failures.goodput,
+        )

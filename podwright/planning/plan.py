@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from podwright.planning import trainer_options
@@ -111,37 +111,6 @@ class Plan:
     def memory_tier(self) -> MemoryTier:
         """Checkpoints in the memory of the nodes."""
         return MemoryTier.of(self.hardware, parameters=self.model.parameters, step_s=self.speed.step_s)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON. Units are in the names."""
-        return {
-            "model": {
-                "name": self.model.name,
-                "parameters": self.model.parameters,
-                "active_parameters": self.model.active_parameters,
-            },
-            "cluster": {
-                "instance_type": self.hardware.instance.name,
-                "nodes": self.hardware.nodes,
-                "gpus": self.hardware.gpus,
-            },
-            "layout": asdict(self.layout),
-            "memory_gb": {
-                **self.memory.items(),
-                "peak": self.memory.peak_gb,
-                "capacity": self.memory.capacity_gb,
-                "headroom": self.memory.headroom_gb,
-                "error": self.memory.error_gb,
-            },
-            "fits": self.fits,
-            "largest_micro_batch": self.largest_micro_batch,
-            "speed": {**asdict(self.speed), "bound_by": self.speed.bound_by},
-            "tokens": self.tokens,
-            "cost": {**asdict(self.cost), "total_usd": self.cost.total_usd} if self.cost else None,
-            "checkpoint_freq_steps": self.checkpoint_steps(),
-            "memory_checkpoints": self.memory_tier.to_dict(),
-            "predicted_loss_nats_per_token": self.loss,
-        }
 
 
 def make_plan(

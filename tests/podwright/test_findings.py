@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwright.check.document import MAX_DEPTH, Document
-from podwright.check.findings import Finding, Level, has_errors, render, summary, to_json, write
+from podwright.check.findings import Finding, Level, has_errors, json_document, render, summary, write
 from podwright.check.report import check_document, codes
+from podwright.operations.output import to_json
 from podwright_constructs.problems import dotted
 
 GOOD = (Path(__file__).parents[2] / "cluster.yaml").read_text(encoding="utf-8")
@@ -76,7 +77,7 @@ def test_summary_counts_levels():
 
 def test_json_has_the_agreed_keys():
     """The JSON form has the eight keys, with the path as a person writes it."""
-    assert json.loads(to_json([finding()])) == {
+    assert json.loads(to_json(json_document([finding()]))) == {
         "findings": [
             {
                 "level": "error",
@@ -116,7 +117,7 @@ def test_default_is_named_as_such():
     """A finding about a value that the file does not give says that it is the default, and what kind of mistake."""
     text = GOOD.replace("usw2-az1", "usw2-az1\n  cidr: 172.16.0.0/16")
     findings = check_document(Document.parse(text)).findings
-    assert [item.to_dict()["problem"] for item in findings] == ["range", "range"]
+    assert [item.document().problem for item in findings] == ["range", "range"]
     assert [item.message for item in findings] == [
         "public_subnet_cidr: got 10.0.0.0/24 (the default), need a block within cidr, 172.16.0.0/16",
         "private_subnet_cidr: got 10.0.16.0/20 (the default), need a block within cidr, 172.16.0.0/16",
@@ -161,8 +162,8 @@ def check_holds(text: str) -> None:
         assert item.column >= 1
         assert item.message
         assert codes()[item.code]
-        assert dotted(item.path) == item.to_dict()["path"]
-    assert len(json.loads(to_json(report.findings))["findings"]) == len(report.findings)
+        assert dotted(item.path) == item.document().path
+    assert len(json.loads(to_json(json_document(report.findings)))["findings"]) == len(report.findings)
     assert len(render(report.findings, file=FILE, text=text)) >= len(report.findings)
     assert report.settings is not None or has_errors(report.findings)
 

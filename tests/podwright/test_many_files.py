@@ -14,9 +14,10 @@ import yaml
 from golden import CASES
 
 from podwright.check.document import Document
-from podwright.check.findings import Finding, Level, render, to_json
+from podwright.check.findings import Finding, Level, json_document, render
 from podwright.check.report import check_document
 from podwright.checkout import ROOT
+from podwright.operations.output import to_json
 
 BASE = (CASES / "base.yaml").read_text(encoding="utf-8")
 ACCOUNT = "210987654321"
@@ -549,7 +550,7 @@ def test_a_secret_is_never_echoed(secret: str):
         found = check_document(source).findings
         assert "secret" in {item.code for item in found}, place
         assert hidden not in render(found, file=source.file, text=source.text)
-        assert hidden not in to_json(found)
+        assert hidden not in to_json(json_document(found))
 
 
 @pytest.mark.parametrize("spelt", ['"\\x68f_{}"', '"hf_\\\n    {}"'], ids=["escape", "two lines"])
@@ -573,7 +574,7 @@ def test_a_password_in_place_of_its_secrets_arn_is_not_shown(section: str):
     source = Document.parse(BASE + section)
     found = check_document(source).findings
     assert any("secret_arn: got" in item.message for item in found)
-    assert "hunter2" not in render(found, file=source.file, text=source.shown) + to_json(found)
+    assert "hunter2" not in render(found, file=source.file, text=source.shown) + to_json(json_document(found))
 
 
 def test_a_secret_in_a_hook_is_found(tmp_path: Path):

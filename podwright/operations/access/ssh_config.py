@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from podwright.json_document import JsonObject
 from podwright.operations.access import session_plugin, ssh
 from podwright.operations.access.remote import RUNNING, add_login_arguments, front, quoted, running
 from podwright.operations.account.cluster import Cluster, Node
 from podwright.operations.errors import ArgumentError, OperationError
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
 from podwright.output_file import place_of
 from podwright_bootstrap.host.regular_file import read_text
@@ -26,6 +29,23 @@ AUTHORIZE = (
     "{{ [ -f ~/.ssh/authorized_keys ] || {{ echo '~/.ssh/authorized_keys is not a regular file'; exit 1; }}; }} && "
     "{{ grep -qxF {key} ~/.ssh/authorized_keys || echo {key} >> ~/.ssh/authorized_keys; }} && echo {done}"
 )
+
+
+@dataclass(frozen=True)
+class Host(JsonObject):
+    """A block of ssh's configuration."""
+
+    aliases: list[str]
+    options: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshConfig(JsonObject):
+    """The document of `podwright ssh-config --json`."""
+
+    schema: Literal["podwright.ssh-config/1"] = "podwright.ssh-config/1"
+    cluster: str
+    hosts: list[Host]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,20 +79,16 @@ def run(options: argparse.Namespace) -> int:
     running_nodes = [node for node in nodes if node.status == RUNNING]
     front_node = front(cluster, nodes) if not options.nodes else None
     hosts = [
-        (aliases(cluster, node, is_front=node == front_node), _options(cluster_target, cluster, node, options))
+        Host(aliases(cluster, node, is_front=node == front_node), _options(cluster_target, cluster, node, options))
         for node in running_nodes
     ]
     if options.json:
-        document = {
-            "cluster": cluster.name,
-            "hosts": [{"aliases": names, "options": ssh_options} for names, ssh_options in hosts],
-        }
-        print_json("podwright.ssh-config/1", document)
+        print_document(SshConfig(cluster=cluster.name, hosts=hosts))
     if options.write:
         path = write(cluster, text(hosts))
         if not options.json:
             wrote = f"wrote ~/{path.relative_to(Path.home())}"
-            print(f"{wrote}: {len(hosts)} nodes; `ssh {hosts[0][0][0]}`" if hosts else f"{wrote}: no node")
+            print(f"{wrote}: {len(hosts)} nodes; `ssh {hosts[0].aliases[0]}`" if hosts else f"{wrote}: no node")
     elif not options.json:
         print(text(hosts), end="")
     return 0
@@ -87,11 +103,11 @@ def aliases(cluster: Cluster, node: Node, *, is_front: bool) -> list[str]:
     ]
 
 
-def text(hosts: list[tuple[list[str], dict[str, str]]]) -> str:
+def text(hosts: list[Host]) -> str:
     """Return the blocks as ssh_config has them."""
     blocks = (
-        "\n".join([f"Host {' '.join(names)}", *(f"    {keyword} {value}" for keyword, value in ssh_options.items())])
-        for names, ssh_options in hosts
+        "\n".join([f"Host {' '.join(host.aliases)}", *(f"    {key} {value}" for key, value in host.options.items())])
+        for host in hosts
     )
     return "".join(f"{block}\n\n" for block in blocks)
 

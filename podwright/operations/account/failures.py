@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from podwright.json_document import JsonObject
 from podwright.operations.account.cluster import Cluster
 
 
-class Cause(NamedTuple):
-    """A likely cause of a failure, and the command that shows the evidence."""
+@dataclass(frozen=True)
+class Cause(JsonObject):
+    """A likely cause of a failure."""
 
-    message: str  # AWS's
+    message: str
+    """AWS's."""
     cause: str
     command: str
+    """Shows the evidence."""
 
 
 class _Known(NamedTuple):

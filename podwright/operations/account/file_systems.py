@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Literal
 
 from podwright.diagram import prices
+from podwright.json_document import JsonObject
 from podwright.operations.account.cluster import Cluster
 from podwright.operations.account.session import Session
 
@@ -20,14 +21,15 @@ METRICS = {"LUSTRE": ("FreeDataStorageCapacity", "Sum"), "OPENZFS": ("UsedStorag
 
 
 @dataclass(frozen=True)
-class FileSystem:
-    """One file system. ``used_percent`` is None until CloudWatch has a value, the price None where it is unknown."""
+class FileSystem(JsonObject):
+    """A file system that the cluster's nodes mount."""
 
     id: str
-    kind: str  # LUSTRE or OPENZFS
+    kind: Literal["LUSTRE", "OPENZFS"]
     status: str
     capacity_gib: int
     used_percent: float | None
+    """null until CloudWatch has a value."""
     usd_per_hour: float | None
 
 

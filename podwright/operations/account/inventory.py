@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from podwright.diagram import prices
+from podwright.json_document import JsonObject
 from podwright.list_prices import (
     ADDRESS_USD_PER_HOUR,
     BACKUP_USD_PER_GIB_MONTH,
@@ -32,32 +33,16 @@ Description = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Leftover:
-    """A resource that costs money, or that keeps the network from being deleted.
-
-    Args:
-        kind: What it is.
-        id: AWS's id of it.
-        detail: Its size or state.
-        usd_per_hour: Its price; None if it is not known.
-        delete: The AWS CLI command that deletes it.
-    """
+class Leftover(JsonObject):
+    """A resource that still costs money, or keeps the network from being deleted."""
 
     kind: str
     id: str
     detail: str
-    usd_per_hour: float | None
+    usd_per_hour: float | None = field(metadata={"digits": 6})
+    """null where it is not known."""
     delete: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for ``--json``."""
-        return {
-            "kind": self.kind,
-            "id": self.id,
-            "detail": self.detail,
-            "usd_per_hour": None if self.usd_per_hour is None else round(self.usd_per_hour, 6),
-            "delete": self.delete,
-        }
+    """The command of the AWS CLI that deletes it."""
 
 
 @dataclass

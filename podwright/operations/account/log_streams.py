@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
+from podwright.json_document import JsonObject
 from podwright.operations.account.session import Session
 
 POLL_S = 2.0  # GetLogEvents takes 25 requests a second
@@ -27,11 +28,12 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Stream:
-    """One log stream. ``written_at`` is its last event's time, as far as CloudWatch knows it."""
+class Stream(JsonObject):
+    """A log stream."""
 
     name: str
     written_at: datetime | None
+    """Of its last event; null where CloudWatch does not know it."""
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.config_file import add_file
+from podwright.json_document import JsonObject
 from podwright.operations.deployment.align import identifier
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.orphans import Orphan, orphans
 from podwright.operations.deployment.terraform import TerraformError
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.parser import add_examples
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.adopt/1"
 # Of the state file, since Terraform 0.12; https://developer.hashicorp.com/terraform/internals/json-format omits it.
 STATE_VERSION = 4
 # Terraform prints this for deleted resources, which the Tagging API lists for a while.
@@ -33,25 +33,30 @@ NOT_FOUND = "Cannot import non-existent remote object"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """An orphan and the result of its adoption.
+class Outcome(JsonObject):
+    """A resource in AWS that no state knew."""
 
-    Args:
-        outcome: adopted, adoptable (without ``apply``), gone (deleted meanwhile), or left to the user.
-        arn: The orphan's ARN, or its id where it has no ARN.
-        address: The address in Terraform; None if no plan has it.
-        text: The line for the terminal; for an orphan left to the user, with the reason and the command to delete it.
-    """
-
+    # Without --apply it is adoptable; `gone` was deleted meanwhile, and `left` is left to the user.
     outcome: Literal["adopted", "adoptable", "gone", "left"]
     arn: str
     address: str | None
+    """In Terraform; null if no plan has it."""
     text: str
+    """What became of it, and what to do."""
 
     @property
     def is_unadopted(self) -> bool:
         """Return whether Terraform's state still lacks the resource."""
         return self.outcome in {"adoptable", "left"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopt(JsonObject):
+    """The document of `podwright adopt --json`."""
+
+    schema: Literal["podwright.adopt/1"] = "podwright.adopt/1"
+    applied: bool
+    orphans: list[Outcome]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
                 print(outcome.text, flush=True)
     remaining = sum(outcome.is_unadopted for outcome in outcomes)
     if options.json:
-        print_json(SCHEMA, {"applied": options.apply, "orphans": [vars(outcome) for outcome in outcomes]})
+        print_document(Adopt(applied=options.apply, orphans=outcomes))
     elif remaining and not options.apply:
         print(f"{remaining} in AWS that no state lists: adopt with --apply, which does not change AWS")
     return FAILED if remaining else OK

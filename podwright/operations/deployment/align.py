@@ -13,12 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.config_file import add_file
+from podwright.json_document import JsonObject
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.parser import add_examples
 from podwright.resource_types import CLUSTER
 
@@ -27,8 +29,16 @@ if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
 OK = 0
-SCHEMA = "podwright.align/1"
 IDENTIFIERS = ("InstanceGroupName", "Key")  # the members that identify an item of a list
+
+
+@dataclass(frozen=True, kw_only=True)
+class Align(JsonObject):
+    """The document of `podwright align --json`."""
+
+    schema: Literal["podwright.align/1"] = "podwright.align/1"
+    changed: bool
+    """Whether Terraform's state was another than AWS's cluster."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     with Kit(options.file, Path.cwd()).locked("align"):
         changed = align(settings, folder=Path.cwd())
     if options.json:
-        print_json(SCHEMA, {"changed": changed})
+        print_document(Align(changed=changed))
     else:
         print("the state lists the cluster as AWS does now" if changed else "the state lists the cluster as AWS does")
     return OK

@@ -8,11 +8,10 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
 from podwright.config_file import add_file
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.parser import add_examples
 
 OK = 0
-SCHEMA = "podwright.bundle/1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,5 +35,5 @@ def run(options: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr) if options.json else nullcontext():
         summary = offline_bundle.build(load(options.file), options.output, python=options.python, upload=options.upload)
     if options.json:
-        print_json(SCHEMA, summary)
+        print_document(summary)
     return OK

@@ -9,14 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.diagram.resources import read
+from podwright.json_document import JsonObject
 from podwright.list_prices import MONTH_H
 from podwright.operations.account.failures import cause_of_deployment
 from podwright.operations.account.session import Session
@@ -26,12 +27,12 @@ from podwright.operations.deployment.boots import followed
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.kit import OUTPUT, Kit, find_program
 from podwright.operations.deployment.loss_guard import refuse_losses
-from podwright.operations.deployment.outputs import outputs
+from podwright.operations.deployment.outputs import Outputs, outputs
 from podwright.operations.deployment.planned_changes import CREATE, REPLACE, UPDATE, Change
 from podwright.operations.deployment.recovery import forget, noted, recover
 from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import OperationError
-from podwright.operations.output import confirm, print_json
+from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.deploy/1"
 PARTS = ("foundation", "cluster")
 # Nodes refuse `submit` until they have the user's key.
 AUTHORIZE = "podwright ssh-config --write --authorize ~/.ssh/id_ed25519.pub"
@@ -58,6 +58,30 @@ _DENIED = re.compile(r"not authorized to perform: (?P<action>[\w-]+:\w+)")
 # AWS answers this for a resource that exists and that no state lists.
 _EXISTS = re.compile(r"EntityAlreadyExists|AlreadyExistsException|BucketAlreadyOwnedByYou")
 _WORDS = {"Creation": "created", "Modifications": "updated", "Destruction": "destroyed"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeployPreview(JsonObject):
+    """The document of `podwright deploy --dry-run --json`."""
+
+    schema: Literal["podwright.deploy/1"] = "podwright.deploy/1"
+    cluster: str
+    region: str
+    changes: list[Change]
+    usd_per_hour: float = field(metadata={"digits": 4})
+    nodes_usd_per_hour: float = field(metadata={"digits": 4})
+    kept_usd_per_month: float = field(metadata={"digits": 2})
+    """Cost of the resources that stay when the cluster is destroyed and the foundation kept."""
+    unpriced: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deploy(DeployPreview):
+    """The document of `podwright deploy --json`; with `--dry-run` the last three keys are missing."""
+
+    seconds: int = 0
+    outputs: Outputs = field(default_factory=dict)
+    next: list[str] = field(default_factory=list)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +136,7 @@ def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: 
         print(preview.text())
     if options.dry_run:
         if options.json:
-            print_json(SCHEMA, preview.to_dict())
+            print_document(preview.document())
         return OK
     if preview.changes_nothing:
         forget(settings, kit.folder)
@@ -275,15 +299,20 @@ class Preview:
             *(f"  {change.line()}" for change in stack_changes),
         ]
 
-    def to_dict(self) -> dict[str, object]:
+    def document(self) -> DeployPreview:
         """Return the preview for ``--json``."""
+        return DeployPreview.of(self, **self._document_values())
+
+    def deployed(self, *, seconds: float, stack_outputs: Outputs, following: list[str]) -> Deploy:
+        """Return the document of the finished deployment."""
+        values = self._document_values()
+        return Deploy.of(self, **values, seconds=round(seconds), outputs=stack_outputs, next=following)
+
+    def _document_values(self) -> dict[str, Any]:
         return {
             "cluster": self.settings.name,
             "region": self.settings.region,
-            "changes": [change.to_dict() for stack_changes in self.changes.values() for change in stack_changes or ()],
-            "usd_per_hour": round(self.usd_per_hour, 4),
-            "nodes_usd_per_hour": round(self.nodes_usd_per_hour, 4),
-            "kept_usd_per_month": round(self.kept_usd_per_month, 2),
+            "changes": [change for stack_changes in self.changes.values() for change in stack_changes or ()],
             "unpriced": list(self.cluster_diagram.unpriced),
         }
 
@@ -326,9 +355,7 @@ def _finish(preview: Preview, settings: Settings, kit: Kit, *, json: bool, secon
     stack_outputs = outputs(settings.name, folder=kit.folder) if preview.stacks.keys() == set(PARTS) else {}
     following = next_commands(settings)
     if json:
-        print_json(
-            SCHEMA, {**preview.to_dict(), "seconds": round(seconds), "outputs": stack_outputs, "next": following}
-        )
+        print_document(preview.deployed(seconds=seconds, stack_outputs=stack_outputs, following=following))
         return
     if seconds:
         print(f"deployed in {seconds / 60:.0f} min" if seconds > 90 else f"deployed in {seconds:.0f} s")  # noqa: PLR2004 -- below, minutes say little

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.check.load import load
 from podwright.operations.account.bucket import Contents, empty
@@ -26,10 +26,10 @@ from podwright.operations.deployment.deploy import (
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.recovery import forget, recover
-from podwright.operations.deployment.teardown import print_inventory, to_dict
+from podwright.operations.deployment.teardown import Teardown, print_inventory
 from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import ArgumentError
-from podwright.operations.output import confirm, print_json
+from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples
 from podwright.settings import names
 
@@ -37,10 +37,17 @@ if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.destroy/1"
 BUCKET_CONSTRUCTS = ("bucket/", "key/")  # A kept bucket keeps its key, which reading its objects needs.
 FILE_SYSTEMS = ("lustre", "openzfs")
 DATA = {"aws_fsx_lustre_file_system": "storage_capacity", "aws_fsx_openzfs_file_system": "storage_capacity"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destroy(Teardown):
+    """The document of `podwright destroy --json`: the remaining resources."""
+
+    schema: Literal["podwright.destroy/1"] = "podwright.destroy/1"  # type: ignore[assignment]
+    kept_bucket: bool | str | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +96,7 @@ def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session:
         forget(settings, kit.folder)
     remaining_resources = inventory(session, settings.name)
     if options.json:
-        print_json(SCHEMA, {**to_dict(remaining_resources), "kept_bucket": destruction.kept_bucket})
+        print_document(Destroy.of(remaining_resources, kept_bucket=destruction.kept_bucket))
     else:
         if destruction.kept_bucket:
             print("`podwright adopt --apply` takes the bucket into a new deployment: run it before `podwright deploy`")

@@ -10,8 +10,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import boto3
 from boto3.exceptions import Boto3Error
@@ -21,6 +22,7 @@ from packaging.markers import Marker
 from podwright import checkout
 from podwright.aws_errors import ABSENT
 from podwright.errors import PodwrightError
+from podwright.json_document import JsonObject
 from podwright.operations.deployment import outputs
 from podwright.settings import names
 from podwright.settings.operations import NoPrometheus
@@ -40,11 +42,38 @@ NEWEST_GLIBC_MINOR = 35  # HyperPod's Ubuntu 22.04 has glibc 2.35; https://peps.
 CHECKSUM = "sha256"  # The key of an object's metadata.
 
 
+@dataclass(frozen=True)
+class _BundledFile(JsonObject):
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Uploaded(JsonObject):
+    """Place of the bundle, and the number of its objects that were not there before."""
+
+    to: str
+    objects: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle(JsonObject):
+    """The document of `podwright bundle --json`."""
+
+    schema: Literal["podwright.bundle/1"] = "podwright.bundle/1"
+    index: str
+    """The file that lists the bundle."""
+    files: dict[str, _BundledFile]
+    uploaded: _Uploaded | None
+    nodes_look_there: bool
+    """False until cluster.yaml has `nodes.downloads` with the source `bundle`."""
+
+
 class BundleError(PodwrightError):
     """Building or uploading the bundle failed; the message has the solution."""
 
 
-def build(settings: Settings, folder: Path | None, *, python: str, upload: bool) -> dict[str, Any]:
+def build(settings: Settings, folder: Path | None, *, python: str, upload: bool) -> Bundle:
     """Build the bundle, print its content, upload it to the cluster's bucket on request, and return a summary.
 
     Args:
@@ -67,18 +96,23 @@ def build(settings: Settings, folder: Path | None, *, python: str, upload: bool)
         for machine in machines:
             paths += wheels(LOCK, folder / "wheels", python=python, machine=machine)
     index = write_index(folder, sorted(set(paths)))
-    done: dict[str, Any] = {"index": str(folder / INDEX), "files": index, "uploaded": None}
+    uploaded = None
     if bucket:
         client = boto3.Session(region_name=settings.region).client("s3")
         prefix = names.bundle_prefix(settings.name)
         sent = send(folder, index, client=client, bucket=bucket, prefix=prefix)
         print(f"uploaded {sent} of {len(index) + 1} objects to s3://{bucket}/{prefix}, the others were there")
-        done["uploaded"] = {"to": f"s3://{bucket}/{prefix}", "objects": sent}
+        uploaded = _Uploaded(f"s3://{bucket}/{prefix}", sent)
     node_downloads = settings.nodes.downloads
-    done["nodes_look_there"] = node_downloads is not None and node_downloads.source == "bundle"
-    if not done["nodes_look_there"]:
+    nodes_look_there = node_downloads is not None and node_downloads.source == "bundle"
+    if not nodes_look_there:
         print("nodes do not look there yet: set nodes.downloads to {source: bundle}, and deploy the cluster stack")
-    return done
+    return Bundle(
+        index=str(folder / INDEX),
+        files={name: _BundledFile(**file) for name, file in index.items()},
+        uploaded=uploaded,
+        nodes_look_there=nodes_look_there,
+    )
 
 
 def fetch(file: Download, folder: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from podwright.config_file import add_file
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
@@ -14,7 +14,10 @@ from podwright.parser import add_examples
 OK = 0
 OF_ANOTHER_STACK = "cross-stack-output-"  # cdktf passes values between stacks by outputs of this prefix.
 
-Outputs = dict[str, dict[str, Any]]
+Outputs = Annotated[
+    dict[Literal["foundation", "cluster"], dict[str, Any]],
+    "The document of `podwright outputs --json`: the outputs of each stack; empty where it is not deployed.",
+]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +50,8 @@ def outputs(name: str, *, folder: Path) -> Outputs:
         NotDeployedError: it was not deployed from there.
         TerraformError: there is no usable Terraform, or it cannot read its state.
     """
-    return {part: _of_stack(stack) for part, stack in stacks(name, folder=folder).items()}
+    deployed = stacks(name, folder=folder)
+    return {"foundation": _of_stack(deployed["foundation"]), "cluster": _of_stack(deployed["cluster"])}
 
 
 def in_lines(outputs_by_stack: Outputs) -> str:

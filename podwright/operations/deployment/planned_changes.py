@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+from podwright.json_document import JsonObject
 from podwright.operations.deployment.deployed_stacks import DeployedStack
 from podwright_constructs.cluster_properties import create_only
 
-CREATE, UPDATE, REPLACE, DESTROY = "create", "update", "replace", "destroy"
+Verb = Literal["create", "update", "replace", "destroy"]
+CREATE: Verb = "create"
+UPDATE: Verb = "update"
+REPLACE: Verb = "replace"
+DESTROY: Verb = "destroy"
 DESIRED_STATE = "desired_state"  # Cloud Control's argument with all properties of a cluster
 SIGNS = {CREATE: "+", UPDATE: "~", REPLACE: "!", DESTROY: "-"}
 _VERBS = {
@@ -24,22 +29,21 @@ _VERBS = {
 
 
 @dataclass(frozen=True)
-class Change:
-    """One resource that changes: ``keys`` are the arguments that differ, where it is updated or replaced."""
+class Change(JsonObject):
+    """A resource that changes."""
 
     stack: str
-    verb: str
+    verb: Verb
     path: str
-    kind: str
-    keys: tuple[str, ...] = ()
+    """Of the construct, in its stack."""
+    kind: str = field(metadata={"key": "type"})
+    """Terraform's."""
+    keys: tuple[str, ...]
+    """The arguments that differ, where it is updated or replaced."""
 
     def line(self) -> str:
         """Return the change for a terminal."""
         return f"{SIGNS[self.verb]} {self.path} ({self.kind})" + (f": {', '.join(self.keys)}" if self.keys else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the change for ``--json``."""
-        return {"stack": self.stack, "verb": self.verb, "path": self.path, "type": self.kind, "keys": list(self.keys)}
 
 
 def planned(stack: DeployedStack) -> list[Change]:
@@ -52,7 +56,9 @@ def planned(stack: DeployedStack) -> list[Change]:
     """
     paths = {address: path for path, address in stack.addresses().items()}
     if "values" not in json.loads(stack.terraform("show", "-json", "-no-color")):
-        return [Change(stack.name, CREATE, _short(path), address.partition(".")[0]) for address, path in paths.items()]
+        return [
+            Change(stack.name, CREATE, _short(path), address.partition(".")[0], ()) for address, path in paths.items()
+        ]
     return list(_changes(stack.name, stack.plan(), paths))
 
 

@@ -7,17 +7,19 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.diagram.resources import read
+from podwright.json_document import JsonObject
 from podwright.operations.account.session import Session
 from podwright.operations.deployment.deployer_actions import actions
 from podwright.operations.deployment.kit import OUTPUT, Kit
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
 
@@ -25,12 +27,22 @@ if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.policy/1"
 MAX_POLICY_LENGTH = 6144  # IAM counts the characters of a managed policy without white space.
 LIMITS_PAGE = "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"
 ACTIONS_A_CALL = 100  # The most that one call of simulate_principal_policy takes.
 CREATE = "aws iam create-policy --policy-name podwright-deployer --policy-document file://deployer.json"
 PASSED_TO = ("sagemaker.amazonaws.com", "scheduler.amazonaws.com", "vpc-flow-logs.amazonaws.com")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy(JsonObject):
+    """The document of `podwright policy --json`."""
+
+    schema: Literal["podwright.policy/1"] = "podwright.policy/1"
+    policy: dict[str, Any]
+    """For `aws iam create-policy --policy-document`."""
+    missing: list[str]
+    """Actions that the role of `--simulate` lacks."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     policy = deployer_policy(settings, types)
     missing = list(_missing(session, options.simulate, policy)) if options.simulate else []
     if options.json:
-        print_json(SCHEMA, {"policy": policy, "missing": missing})
+        print_document(Policy(policy=policy, missing=missing))
     elif options.simulate:
         action_count = sum(len(statement["Action"]) for statement in policy["Statement"])
         print("\n".join([*missing, f"{options.simulate}: {len(missing)} of {action_count} actions missing"]))

@@ -12,23 +12,33 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from podwright import checkout
+from podwright.json_document import JsonObject
 from podwright.operations.deployment import terraform_release
 from podwright.operations.deployment.kit import find_program, kit_name, search_path
 from podwright.operations.deployment.terraform import find_terraform
 from podwright.operations.errors import OperationError
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.operations.target import add_examples
 
 OK = 0
-SCHEMA = "podwright.setup/1"
 PACKAGES = ("package.json", "package-lock.json")
 LOCK_KEY = "podwright.lock"  # The file in node_modules with the hash of the lock that it was installed from.
 NODE_MAJORS = {"cdktf": (20, 22, 24), "cdktn": (22, 24)}
 LIMIT_S = 900
 NPM_OPTIONS = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup(JsonObject):
+    """The document of `podwright setup --json`: the path of each program."""
+
+    schema: Literal["podwright.setup/1"] = "podwright.setup/1"
+    path_by_program: dict[str, str] = field(metadata={"spread": True})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the path of each program."""
     path_by_program = programs()
     if options.json:
-        print_json(SCHEMA, {name: str(path) for name, path in path_by_program.items()})
+        print_document(Setup(path_by_program=path_by_program))
         return OK
     width = max(map(len, path_by_program))
     print("\n".join(f"{name:{width}}  {path}" for name, path in path_by_program.items()))

@@ -7,15 +7,16 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.check.load import load
 from podwright.config_file import add_file
+from podwright.json_document import JsonObject
 from podwright.operations.account.session import Session
 from podwright.operations.deployment.deployed_stacks import BACKEND_CACHE, DeployedStack, stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import ArgumentError, AwsError, OperationError
-from podwright.operations.output import confirm, print_json
+from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
 from podwright.state_owner import StateOwner, state_file
@@ -25,10 +26,20 @@ if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.state/1"
 LOCK = ".tflock"  # The suffix of a lock's key, after the key of the locked state.
 MOVED = ".moved"  # The suffix of a local state file whose state is in S3 now.
 NO_CONSTRAINT = "us-east-1"  # The region that S3 refuses as a LocationConstraint.
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateMoved(JsonObject):
+    """The document of `podwright state --json`."""
+
+    schema: Literal["podwright.state/1"] = "podwright.state/1"
+    bucket: str
+    created: bool
+    moved: list[str]
+    """Keys of the states in the bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,10 +95,8 @@ def _move(options: argparse.Namespace, settings: Settings, state: S3State, folde
         file.rename(file.with_name(file.name + MOVED))
         (stack.folder / BACKEND_CACHE).unlink(missing_ok=True)
     if options.json:
-        print_json(
-            SCHEMA,
-            {"bucket": state.bucket, "created": is_new, "moved": sorted(keys[stack] for stack in {*local, *former})},
-        )
+        moved = sorted(keys[stack] for stack in {*local, *former})
+        print_document(StateMoved(bucket=state.bucket, created=is_new, moved=moved))
     return OK
 
 

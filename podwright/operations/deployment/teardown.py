@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass, field
+from typing import Literal
 
 from podwright.diagram.prices import label
-from podwright.operations.account.inventory import Inventory, inventory
-from podwright.operations.output import Column, print_json, print_table
+from podwright.json_document import JsonObject
+from podwright.operations.account.inventory import Inventory, Leftover, inventory
+from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import add_examples, add_target_arguments, target
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.teardown/1"
 COLUMNS = (
     Column("what"),
     Column("id"),
@@ -18,6 +20,20 @@ COLUMNS = (
     Column("$/h", right=True),
     Column("delete with", rank=2),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teardown(JsonObject):
+    """The document of `podwright teardown --json`, in the order in which to delete."""
+
+    schema: Literal["podwright.teardown/1"] = "podwright.teardown/1"
+    cluster: str
+    leftovers: list[Leftover] = field(metadata={"key": "left"})
+    usd_per_hour: float = field(metadata={"digits": 6})
+    free: list[str]
+    """ARNs of resources that cost nothing alone."""
+    unanswered: list[str]
+    """What AWS did not list, and why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,21 +52,10 @@ def run(options: argparse.Namespace) -> int:
     cluster_target = target(options)
     remaining_resources = inventory(cluster_target.session, cluster_target.name)
     if options.json:
-        print_json(SCHEMA, to_dict(remaining_resources))
+        print_document(Teardown.of(remaining_resources))
     else:
         print_inventory(remaining_resources)
     return FAILED if options.check and (remaining_resources.leftovers or remaining_resources.unanswered) else OK
-
-
-def to_dict(remaining_resources: Inventory) -> dict[str, object]:
-    """Return an inventory for ``--json``."""
-    return {
-        "cluster": remaining_resources.cluster,
-        "left": [item.to_dict() for item in remaining_resources.leftovers],
-        "usd_per_hour": round(remaining_resources.usd_per_hour, 6),
-        "free": remaining_resources.free,
-        "unanswered": remaining_resources.unanswered,
-    }
 
 
 def print_inventory(remaining_resources: Inventory) -> None:

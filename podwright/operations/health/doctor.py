@@ -6,11 +6,14 @@ import argparse
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
-from podwright.check.findings import Finding, KeyPath, Level, summary, write
+from podwright.check.findings import Finding, FindingDocument, KeyPath, Level, summary, write
+from podwright.json_document import JsonObject
 from podwright.operations.account.cluster import Cluster
 from podwright.operations.account.session import Session
 from podwright.operations.deployment.deployed_stacks import stacks
@@ -20,16 +23,26 @@ from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.health.node_role import missing_actions
 from podwright.operations.health.overview import FAULTY_NODE, overview
 from podwright.operations.health.scripts import changed_scripts, changed_uploads
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.doctor/1"
 TOOLS = {
     "terraform": "deploys: run `podwright setup`",
     "ssh": "opens shells on nodes: install your system's OpenSSH client",
     "session-manager-plugin": "opens shells on nodes: install AWS's Session Manager plugin",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor(JsonObject):
+    """The document of `podwright doctor --json`."""
+
+    schema: Literal["podwright.doctor/1"] = "podwright.doctor/1"
+    cluster: str
+    account: str
+    region: str
+    findings: list[FindingDocument]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +69,13 @@ def run(options: argparse.Namespace) -> int:
         raise
     findings += _in_aws(cluster_target, account)
     if options.json:
-        account_fields = {"cluster": cluster_target.name, "account": account, "region": cluster_target.session.region}
-        print_json(SCHEMA, {**account_fields, "findings": [finding.to_dict() for finding in findings]})
+        document = Doctor(
+            cluster=cluster_target.name,
+            account=account,
+            region=cluster_target.session.region,
+            findings=[finding.document() for finding in findings],
+        )
+        print_document(document)
     else:
         _print(cluster_target, findings)
         place = f"{cluster_target.name} in {cluster_target.session.region}, account {account}"

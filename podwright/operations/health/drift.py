@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from podwright.check.document import Document
-from podwright.check.findings import Finding, Level, summary, write
+from podwright.check.findings import Finding, FindingDocument, Level, summary, write
 from podwright.check.load import load
 from podwright.config_file import add_file
+from podwright.json_document import JsonObject
 from podwright.operations.account.session import Session
 from podwright.operations.deployment.deploy import use_profile
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.health.differences import Plans, findings_of_cluster, findings_of_stack
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_profile
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.drift/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(JsonObject):
+    """The document of `podwright drift --json`."""
+
+    schema: Literal["podwright.drift/1"] = "podwright.drift/1"
+    cluster: str
+    findings: list[FindingDocument]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     document = Document.read(options.file)
     findings = [_located(finding, document) for finding in findings]
     if options.json:
-        print_json(SCHEMA, {"cluster": settings.name, "findings": [finding.to_dict() for finding in findings]})
+        print_document(Drift(cluster=settings.name, findings=[finding.document() for finding in findings]))
     else:
         write(findings, file=options.file, text=document.shown, stream=sys.stdout)
         print(f"{settings.name}: {summary(findings) or 'AWS, the state and the settings agree'}")

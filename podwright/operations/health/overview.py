@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podwright.diagram import prices
+from podwright.json_document import JsonObject
 from podwright.operations.account import cluster as clusters
 from podwright.operations.account.cluster import Cluster, InstanceGroup, Node
 from podwright.operations.account.failures import Cause, causes
@@ -30,12 +31,13 @@ EVENTS_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Event:
-    """One event of a cluster with continuous provisioning."""
+class Event(JsonObject):
+    """An event of a cluster with continuous provisioning."""
 
     time: datetime
     level: str
-    resource: str  # Instance id, group or cluster.
+    resource: str
+    """Instance id, group or cluster."""
     description: str
 
 

@@ -6,15 +6,21 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
 
 from podwright.diagram import prices
+from podwright.json_document import JsonObject
+from podwright.operations.account.failures import Cause
+from podwright.operations.account.file_systems import FileSystem
 from podwright.operations.errors import ArgumentError, AwsError
 from podwright.operations.health.keys import quit_key
-from podwright.operations.health.overview import GroupState, Overview, overview
+from podwright.operations.health.overview import Event, GroupState, Overview, overview
 from podwright.operations.jobs import jobs as job_table
-from podwright.operations.nodes.nodes import to_dict
-from podwright.operations.output import Column, age, console, print_json, state, table
+from podwright.operations.jobs.slurm_jobs import Job
+from podwright.operations.nodes.nodes import NodeDocument
+from podwright.operations.output import Column, age, console, print_document, state, table
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 
 if TYPE_CHECKING:
@@ -55,6 +61,72 @@ OTHERS = (Column("OTHER"), Column("KIND"), Column("DETAIL", rank=2), Column("$/H
 EVENTS = (Column("EVENT", rank=2), Column("LEVEL"), Column("RESOURCE", rank=1), Column("DESCRIPTION"))
 
 
+@dataclass(frozen=True)
+class _Group(JsonObject):
+    """An instance group."""
+
+    name: str
+    role: str
+    partition: str | None
+    instance_type: str
+    current_count: int
+    target_count: int
+    status: str
+    node_statuses: dict[str, int]
+    operations: dict[str, int]
+    """Operations in progress, with the number of their nodes."""
+    usd_per_hour: float | None
+    training_plan_arn: str | None
+    image_version: str
+    image_status: str
+    software_update_status: str
+
+
+@dataclass(frozen=True)
+class _NodeWithZone(NodeDocument):
+    zone: str
+
+
+@dataclass(frozen=True)
+class _OtherResource(JsonObject):
+    """A part beside nodes and file systems: a NAT gateway, an endpoint, the accounting database."""
+
+    kind: str
+    id: str
+    detail: str
+    usd_per_hour: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status(JsonObject):
+    """The document of `podwright status --json`."""
+
+    schema: Literal["podwright.status/1"] = "podwright.status/1"
+    cluster: str
+    arn: str
+    region: str
+    status: str
+    """SageMaker's."""
+    healthy: bool
+    failure_message: str | None
+    created_at: datetime | None
+    usd_per_hour: float = field(metadata={"digits": 4})
+    """Without what `unpriced` lists."""
+    unpriced: tuple[str, ...]
+    groups: list[_Group]
+    nodes: list[_NodeWithZone]
+    file_systems: tuple[FileSystem, ...]
+    other_resources: list[_OtherResource] = field(metadata={"key": "others"})
+    events: tuple[Event, ...]
+    jobs: tuple[Job, ...] | None
+    """null without `--jobs`."""
+    drift: tuple[str, ...]
+    """What the settings file has otherwise."""
+    causes: tuple[Cause, ...]
+    missing: tuple[str, ...]
+    """What was not read, and why."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the cluster, --watch, --jobs and --wait."""
     add_target_arguments(parser)
@@ -82,7 +154,7 @@ def run(options: argparse.Namespace) -> int:
         return _watch(cluster_target, options.watch, jobs=options.jobs)
     snapshot = (_read_settled if options.wait else _read)(cluster_target, jobs=options.jobs)
     if options.json:
-        print_json("podwright.status/1", to_document(snapshot))
+        print_document(document(snapshot))
     else:
         to = console()
         with to.capture() as capture:
@@ -148,31 +220,26 @@ def _tables(snapshot: Overview, *, width: int) -> list[RenderableType]:
     return parts
 
 
-def to_document(snapshot: Overview) -> dict[str, object]:
+def document(snapshot: Overview) -> Status:
     """Return the state as ``--json`` prints it."""
-    return {
-        "cluster": snapshot.cluster.name,
-        "arn": snapshot.cluster.arn,
-        "region": snapshot.cluster.region,
-        "status": snapshot.cluster.status,
-        "healthy": snapshot.is_healthy,
-        "failure_message": snapshot.cluster.failure_message,
-        "created_at": snapshot.cluster.created_at,
-        "usd_per_hour": round(snapshot.usd_per_hour, 4),
-        "unpriced": snapshot.unpriced,
-        "groups": [_group_document(item) for item in snapshot.groups],
-        "nodes": [{**to_dict(node), "zone": snapshot.zones.get(node.instance_id, "")} for node in snapshot.nodes],
-        "file_systems": snapshot.file_systems,
-        "others": [
-            {"kind": item.kind, "id": item.id, "detail": item.detail, "usd_per_hour": item.usd_per_hour}
-            for item in snapshot.other_resources
-        ],
-        "events": snapshot.events,
-        "jobs": None if snapshot.jobs is None else [job.to_dict() for job in snapshot.jobs],
-        "drift": snapshot.drift,
-        "causes": [cause._asdict() for cause in snapshot.causes],
-        "missing": snapshot.missing,
-    }
+    cluster = snapshot.cluster
+    groups = [
+        _Group.of(item.group, node_statuses=item.statuses, operations=item.operations, usd_per_hour=item.usd_per_hour)
+        for item in snapshot.groups
+    ]
+    return Status.of(
+        snapshot,
+        cluster=cluster.name,
+        arn=cluster.arn,
+        region=cluster.region,
+        status=cluster.status,
+        healthy=snapshot.is_healthy,
+        failure_message=cluster.failure_message,
+        created_at=cluster.created_at,
+        groups=groups,
+        nodes=[_NodeWithZone.of(node, zone=snapshot.zones.get(node.instance_id, "")) for node in snapshot.nodes],
+        other_resources=[_OtherResource.of(item) for item in snapshot.other_resources],
+    )
 
 
 def _read(cluster_target: Target, *, jobs: bool) -> Overview:
@@ -249,26 +316,6 @@ def _group_row(item: GroupState) -> tuple[str, ...]:
         group.image_version,
         " ".join(filter(None, [group.image_status, group.software_update_status])),
     )
-
-
-def _group_document(item: GroupState) -> dict[str, object]:
-    group = item.group
-    return {
-        "name": group.name,
-        "role": group.role,
-        "partition": group.partition,
-        "instance_type": group.instance_type,
-        "current_count": group.current_count,
-        "target_count": group.target_count,
-        "status": group.status,
-        "node_statuses": item.statuses,
-        "operations": item.operations,
-        "usd_per_hour": item.usd_per_hour,
-        "training_plan_arn": group.training_plan_arn,
-        "image_version": group.image_version,
-        "image_status": group.image_status,
-        "software_update_status": group.software_update_status,
-    }
 
 
 def _nodes_shown(snapshot: Overview) -> list[tuple[str, ...]]:

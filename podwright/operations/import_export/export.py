@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from podwright.check.load import load
 from podwright.config_file import add_file
+from podwright.json_document import JsonObject
 from podwright.operations.account.session import Session
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import OperationError
 from podwright.operations.import_export.create_cluster import problems
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.operations.target import add_examples
 from podwright.output_file import write_output
 from podwright.resource_types import CLUSTER
 
 OK = 0
-SCHEMA = "podwright.export/1"
 FOUNDATION_FIRST = "deploy what it names first: `podwright deploy --only foundation`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(JsonObject):
+    """The document of `podwright export --json`."""
+
+    schema: Literal["podwright.export/1"] = "podwright.export/1"
+    output: str
+    request: dict[str, Any]
+    """Of sagemaker:CreateCluster."""
+    not_uploaded: list[str]
+    """Terraform's addresses of objects that the bucket lacks."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     objects = (item for item in changes if item["type"] == "aws_s3_object")
     missing = [item["address"] for item in objects if "create" in item["change"]["actions"]]
     if options.json:
-        print_json(SCHEMA, {"output": options.output, "request": request, "not_uploaded": missing})
+        print_document(Export(output=str(options.output), request=request, not_uploaded=missing))
         return OK
     print(f"{options.output}: {len(request['InstanceGroups'])} instance groups, valid for sagemaker:CreateCluster")
     if missing:

@@ -12,15 +12,17 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from podwright.check.errors import InvalidSettingsError
 from podwright.check.load import load
 from podwright.config_file import DEFAULT_CONFIG, config_path
+from podwright.json_document import JsonObject
 from podwright.operations.account import cluster as clusters
 from podwright.operations.account.cluster import Cluster
 from podwright.operations.account.session import Session
@@ -30,18 +32,32 @@ from podwright.operations.deployment.kit import PROJECT_FILE, Kit
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.health.differences import unequal
 from podwright.operations.import_export.imported import ClusterDescription, Description, describe, normalised
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME
 
 OK = 0
-SCHEMA = "podwright.import/1"
 SETTLED = {"InService", "Failed"}
 DEFAULT_MOUNTS = {"LUSTRE": "/fsx", "OPENZFS": "/home"}
 STORAGE = {"LUSTRE": ("FsxLustreConfig", "fsx_dns_name"), "OPENZFS": ("FsxOpenZfsConfig", "fsx_openzfs_dns_name")}
 FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import(JsonObject):
+    """The document of `podwright import --json`."""
+
+    schema: Literal["podwright.import/1"] = "podwright.import/1"
+    cluster: str
+    region: str
+    arn: str
+    file: str
+    choices: list[str]
+    not_managed: list[str]
+    """What every update keeps as it is."""
+    next: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -272,16 +288,16 @@ def _publish(temporary: Path, output: Path) -> None:
 def _report(source: ClusterDescription, described: Description, output: Path, *, as_json: bool) -> None:
     following = ["podwright deploy --dry-run", "podwright status"]
     if as_json:
-        document = {
-            "cluster": source.cluster.name,
-            "region": source.cluster.region,
-            "arn": source.cluster.arn,
-            "file": output,
-            "choices": described.choices,
-            "not_managed": list(described.not_managed),
-            "next": following,
-        }
-        print_json(SCHEMA, document)
+        document = Import(
+            cluster=source.cluster.name,
+            region=source.cluster.region,
+            arn=source.cluster.arn,
+            file=str(output),
+            choices=described.choices,
+            not_managed=list(described.not_managed),
+            next=following,
+        )
+        print_document(document)
         return
     print(f"{output}: {source.cluster.name} in {source.cluster.region}, and Terraform's state has it")
     for choice in described.choices:

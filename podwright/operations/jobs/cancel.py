@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
+from typing import Literal
 
+from podwright.json_document import JsonObject
 from podwright.operations.access.remote import add_remote_arguments, remote
 from podwright.operations.errors import ArgumentError
 from podwright.operations.jobs import slurm_jobs
-from podwright.operations.output import confirm, print_json
+from podwright.operations.jobs.slurm_jobs import Job
+from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_target_arguments, target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancel(JsonObject):
+    """The document of `podwright cancel --json`."""
+
+    schema: Literal["podwright.cancel/1"] = "podwright.cancel/1"
+    cluster: str
+    canceled: list[Job]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,15 +44,13 @@ def run(options: argparse.Namespace) -> int:
         return 1
     slurm_jobs.cancel(node, [job.job_id for job in jobs])
     if options.json:
-        print_json("podwright.cancel/1", {"cluster": node.cluster.name, "canceled": [job.to_dict() for job in jobs]})
+        print_document(Cancel(cluster=node.cluster.name, canceled=jobs))
     else:
         print(f"canceled {listed}")
     return 0
 
 
-def _named_jobs(
-    existing: list[slurm_jobs.Job], words: list[str], cluster: str, *, user_id: int
-) -> list[slurm_jobs.Job]:
+def _named_jobs(existing: list[Job], words: list[str], cluster: str, *, user_id: int) -> list[Job]:
     """Return the jobs that the arguments name, each once: any job by its number, the user's by name or run.
 
     Raises:
@@ -56,5 +67,5 @@ def _named_jobs(
     return list({job.job_id: job for jobs in named.values() for job in jobs}.values())
 
 
-def _is_named(job: slurm_jobs.Job, word: str, user_id: int) -> bool:
+def _is_named(job: Job, word: str, user_id: int) -> bool:
     return job.has_number(word) or (job.user_id == user_id and job.has_name(word))

@@ -13,13 +13,14 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Literal
 
+from podwright.json_document import JsonObject
 from podwright.operations.access.remote import Remote, add_remote_arguments, quoted, remote
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.jobs import runs
 from podwright.operations.jobs.runs import Runs
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_target_arguments, target
 from podwright.output_file import place_of
 from podwright.planning.on_demand import on_demand
@@ -48,12 +49,13 @@ class Price:
 
 
 @dataclass(frozen=True)
-class RemoteFile:
-    """One file of a run's folder."""
+class RemoteFile(JsonObject):
+    """A file of a run's folder."""
 
     path: str
     size_bytes: int
     modified_s: float
+    """Since 1970."""
 
     @property
     def is_inside(self) -> bool:
@@ -68,6 +70,22 @@ class RemoteFile:
         except OSError:
             return False
         return status.st_size == self.size_bytes and int(status.st_mtime) == int(self.modified_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetch(JsonObject):
+    """The document of `podwright fetch --json`."""
+
+    schema: Literal["podwright.fetch/1"] = "podwright.fetch/1"
+    cluster: str
+    run: str
+    folder: str
+    """Here."""
+    fetched: list[RemoteFile]
+    usd_per_hour: float | None
+    """The price in the report that `--export` wrote; null without one."""
+    unchanged: int
+    """Files that were here already."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,9 +135,16 @@ def run(options: argparse.Namespace) -> int:
             "run the command again, it continues where it stopped",
         )
     if options.json:
-        document = {"cluster": node.cluster.name, "run": name, "folder": to.absolute(), "fetched": outdated}
-        document["usd_per_hour"] = price.usd_per_hour if price else None
-        print_json("podwright.fetch/1", {**document, "unchanged": len(existing) - len(outdated)})
+        print_document(
+            Fetch(
+                cluster=node.cluster.name,
+                run=name,
+                folder=str(to.absolute()),
+                fetched=outdated,
+                usd_per_hour=price.usd_per_hour if price else None,
+                unchanged=len(existing) - len(outdated),
+            )
+        )
         return 0
     print(summary(outdated, to, unchanged=len(existing) - len(outdated)))
     _name_report(to / REPORT, price)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
+from typing import Literal
 
+from podwright.json_document import JsonObject
 from podwright.operations.access.remote import add_remote_arguments, remote, user_name
 from podwright.operations.jobs import slurm_jobs
-from podwright.operations.output import Column, print_json, print_table
+from podwright.operations.jobs.slurm_jobs import Job
+from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import add_examples, add_target_arguments, target
 
 OK, FAILED = 0, 1
@@ -22,6 +26,15 @@ COLUMNS = (
     Column("NODES", right=True),
     Column("WHERE", rank=4),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jobs(JsonObject):
+    """The document of `podwright jobs --json`."""
+
+    schema: Literal["podwright.jobs/1"] = "podwright.jobs/1"
+    cluster: str
+    jobs: list[Job]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         jobs = slurm_jobs.queue(node, user=options.of)
     if options.json:
-        print_json("podwright.jobs/1", {"cluster": node.cluster.name, "jobs": [job.to_dict() for job in jobs]})
+        print_document(Jobs(cluster=node.cluster.name, jobs=jobs))
     elif jobs:
         print_table(COLUMNS, [row(job) for job in jobs])
     else:
@@ -55,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     return FAILED if options.check and jobs else OK
 
 
-def row(job: slurm_jobs.Job) -> tuple[str, ...]:
+def row(job: Job) -> tuple[str, ...]:
     """Return a job as a row of ``COLUMNS``."""
     return (
         job.job_id,

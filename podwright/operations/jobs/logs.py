@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Annotated, Literal
 
+from podwright.json_document import JsonObject
 from podwright.operations.access.remote import Remote, add_remote_arguments, connection, pick, quoted, remote
 from podwright.operations.account.cluster import Node
 from podwright.operations.account.log_streams import Line, LogGroup, Stream
 from podwright.operations.errors import ArgumentError, AwsError, OperationError
 from podwright.operations.jobs import runs, slurm_jobs
-from podwright.operations.output import Column, print_json, print_table
+from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_training.run_folder import NXDT_STEPS, RunFolder
@@ -45,6 +49,34 @@ while kill -0 $tail 2>/dev/null; do
   sleep 1; kill $tail $watch
 done 2>/dev/null
 true"""
+
+
+@dataclass(frozen=True)
+class _Line(JsonObject):
+    time: datetime | None
+    """null for lines of a file."""
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LogLines(JsonObject):
+    schema: Literal["podwright.logs/1"] = "podwright.logs/1"
+    cluster: str
+    source: str
+    """A file on the cluster, or a log stream."""
+    lines: list[_Line]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LogStreams(JsonObject):
+    schema: Literal["podwright.log-streams/1"] = "podwright.log-streams/1"
+    cluster: str
+    streams: list[Stream]
+
+
+Logs = Annotated[
+    _LogLines | _LogStreams, "The documents of `podwright logs --json`: lines, or the streams to choose from."
+]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -183,8 +215,8 @@ def _show_file(node: Remote, path: str, options: argparse.Namespace, *, sudo: st
     )
     text = output.decode(errors="replace")
     if options.json:
-        lines = [{"time": None, "message": line} for line in text.splitlines()]
-        print_json("podwright.logs/1", {"cluster": node.cluster.name, "source": path, "lines": lines})
+        lines = [_Line(None, line) for line in text.splitlines()]
+        print_document(_LogLines(cluster=node.cluster.name, source=path, lines=lines))
     elif sys.stdout.isatty():
         sys.stdout.write(text)
     else:
@@ -210,7 +242,8 @@ def _show_stream(cluster_target: Target, options: argparse.Namespace) -> None:
         return
     lines = group.newest_lines(stream.name, options.lines)
     if options.json:
-        print_json("podwright.logs/1", {"cluster": cluster.name, "source": stream.name, "lines": lines})
+        printed_lines = [_Line.of(line) for line in lines]
+        print_document(_LogLines(cluster=cluster.name, source=stream.name, lines=printed_lines))
     else:
         print("\n".join(map(_text, lines)))
 
@@ -231,7 +264,7 @@ def _streams(group: LogGroup, prefix: str) -> list[Stream]:
 def _list(streams: list[Stream], cluster: str, options: argparse.Namespace) -> None:
     streams = sorted(streams, key=lambda stream: stream.written_at.timestamp() if stream.written_at else 0)
     if options.json:
-        print_json("podwright.log-streams/1", {"cluster": cluster, "streams": streams})
+        print_document(_LogStreams(cluster=cluster, streams=streams))
         return
     rows = [(*stream.name.rsplit("/", 2)[1:], _clock(stream)) for stream in streams]
     print_table((Column("GROUP"), Column("INSTANCE ID"), Column("LAST LINE")), rows)

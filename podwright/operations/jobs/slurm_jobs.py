@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from podwright.json_document import JsonObject
 from podwright.operations.access.remote import Remote, RemoteError, quoted
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright_bootstrap.slurm import listing
@@ -46,13 +47,8 @@ class Shell(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job in Slurm's queue or history.
-
-    Args:
-        run: the podwright-train run in its comment; empty if there is none.
-        nodes_or_reason: its nodes, or the reason why it waits.
-    """
+class Job(JsonObject):
+    """A job of Slurm."""
 
     job_id: str
     name: str
@@ -63,7 +59,9 @@ class Job:
     time_limit: str
     node_count: int
     run: str
-    nodes_or_reason: str
+    """Of podwright-train, empty for other jobs."""
+    nodes_or_reason: str = field(metadata={"key": "where"})
+    """Its nodes, or why it waits."""
     user_id: int
 
     def has_number(self, word: str) -> bool:
@@ -73,11 +71,6 @@ class Job:
     def has_name(self, word: str) -> bool:
         """Return whether a word is the name of the job or its run; other users' jobs may have the same name."""
         return word in {self.name, self.run}
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the job as ``--json`` prints it."""
-        values = asdict(self)
-        return {"where" if name == "nodes_or_reason" else name: value for name, value in values.items()}
 
 
 def queue(node: Shell, *, user: str | None = None, job_ids: Sequence[str] = ()) -> list[Job]:

@@ -5,15 +5,33 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from podwright.json_document import JsonObject
 from podwright.operations.access.remote import add_remote_arguments, remote
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.jobs import runs, slurm_jobs, upload
 from podwright.operations.jobs.submission_record import FILE_NAME, record
 from podwright.operations.jobs.submissions import Submission, submission_of
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_target_arguments, target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submit(JsonObject):
+    """The document of `podwright submit --json`."""
+
+    schema: Literal["podwright.submit/1"] = "podwright.submit/1"
+    cluster: str
+    run: str
+    folder: str
+    """On the cluster."""
+    job_id: str
+    """The last of the jobs."""
+    jobs: dict[str, str]
+    """Numbers by step: `train` for podwright-train, `batch` for a batch script."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,8 +101,8 @@ def run(options: argparse.Namespace) -> int:
     output = upload.send(node, folder, {**files, FILE_NAME: record(files, command)}, command, trainer=trainer)
     jobs = submission.job_ids(node, output)
     if options.json:
-        document = {"cluster": node.cluster.name, "run": name, "folder": folder, "job_id": [*jobs.values()][-1]}
-        print_json("podwright.submit/1", {**document, "jobs": jobs})
+        last_id = [*jobs.values()][-1]
+        print_document(Submit(cluster=node.cluster.name, run=name, folder=folder, job_id=last_id, jobs=jobs))
     else:
         _print(name, folder, jobs)
     return 0

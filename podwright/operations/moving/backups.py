@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from podwright.operations.account.session import Session
 from podwright.operations.errors import AwsError, OperationError
@@ -18,7 +18,9 @@ from podwright.settings import names
 
 FIRST_POLL_S, LAST_POLL_S = 1.0, 15.0
 MOVE_TAG = f"{names.TAG_PREFIX}move"  # Its value is the journal's id, which names the move that made a backup.
-SECTIONS = {"LUSTRE": "lustre", "OPENZFS": "openzfs"}  # Section of the settings file by FSx's type.
+Section = Literal["lustre", "openzfs"]
+# Section of the settings file by FSx's type.
+SECTIONS: dict[str, Section] = {"LUSTRE": "lustre", "OPENZFS": "openzfs"}
 NO_SUCH = {"BackupNotFound"}
 
 Say = Callable[[str], None]
@@ -29,7 +31,7 @@ class MovedFileSystem:
     """A file system of the old cluster's foundation."""
 
     id: str
-    section: str  # Its section of the settings file: lustre or openzfs.
+    section: Section  # Its section of the settings file.
     description: Mapping[str, Any]
 
     @property
@@ -91,7 +93,7 @@ class Carrier:
             OperationError: a backup failed, or AWS refuses.
         """
         moved = file_systems(self.old, self.journal.old.name)
-        backup_ids = {item.section: self._backup(item, pass_) for item in moved}
+        backup_ids: dict[str, str] = {item.section: self._backup(item, pass_) for item in moved}
         for section, backup_id in backup_ids.items():
             self._wait(self.old, backup_id, f"{pass_} backup of {section}")
         if self.new.region == self.old.region:

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from podwright.json_document import JsonObject, to_json
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.output_file import place_of
 from podwright_bootstrap.host.files import write_file
@@ -23,12 +24,24 @@ SCHEMA = "podwright.move-journal/1"
 
 
 @dataclass(frozen=True)
-class Place:
+class Place(JsonObject):
     """One end of a move: a cluster, its region, and its settings file."""
 
     name: str
     region: str
     file: Path
+
+
+@dataclass(frozen=True)
+class JournalDocument(JsonObject):
+    """Progress of a move; `done` has the time of each step."""
+
+    schema: str
+    id: str
+    old: Place
+    new: Place
+    done: dict[str, str]
+    facts: dict[str, Any]
 
 
 @dataclass
@@ -88,15 +101,11 @@ class Journal:
 
     def write(self) -> None:
         """Write the file atomically."""
-        write_file(place_of(self.path), json.dumps(self.to_dict(), indent=2) + "\n")
+        write_file(place_of(self.path), to_json(self.document()) + "\n")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the journal as it is written."""
-        ends = {
-            end: {"name": place.name, "region": place.region, "file": str(place.file)}
-            for end, place in (("old", self.old), ("new", self.new))
-        }
-        return {"schema": SCHEMA, "id": self.id, **ends, "done": self.done, "facts": self.facts}
+    def document(self) -> JournalDocument:
+        """Return the journal as it is written and printed."""
+        return JournalDocument.of(self, schema=SCHEMA)
 
 
 def journal_path(file: Path) -> Path:

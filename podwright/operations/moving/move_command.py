@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from podwright.check.document import Document
 from podwright.check.load import load
+from podwright.json_document import JsonObject
 from podwright.operations.account.inventory import inventory
 from podwright.operations.account.session import Session
 from podwright.operations.deployment import destroy
@@ -18,16 +21,26 @@ from podwright.operations.errors import ArgumentError
 from podwright.operations.moving import backups, settings_text
 from podwright.operations.moving import journal as journals
 from podwright.operations.moving.destination import Destination, default_name, new_file
-from podwright.operations.moving.journal import Journal, Place
-from podwright.operations.moving.preview import MovePreview
+from podwright.operations.moving.journal import Journal, JournalDocument, Place
+from podwright.operations.moving.preview import MovePreview, MovePreviewDocument
 from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, ClusterMove
-from podwright.operations.output import confirm, print_json
+from podwright.operations.output import confirm, print_document
 from podwright.output_file import place_of
 from podwright_bootstrap.host.files import write_file
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.move/1"
 DESTINATION = ("zone", "region", "training_plan", "name", "set")  # options of a new move
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move(JsonObject):
+    """The document of `podwright move --json`."""
+
+    schema: Literal["podwright.move/1"] = "podwright.move/1"
+    preview: MovePreviewDocument | None
+    """null where the move had begun."""
+    journal: JournalDocument | None
+    """null where no move has begun."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -99,7 +112,7 @@ def _begin(options: argparse.Namespace, path: Path) -> int:
         move.say(line)
     if options.dry_run:
         if options.json:
-            print_json(SCHEMA, {"preview": preview.to_dict(), "journal": None})
+            print_document(Move(preview=preview.document(), journal=None))
         return OK
     if not confirm(f"Move {settings.name} to {name}?", yes=options.yes):
         return FAILED
@@ -122,7 +135,7 @@ def _continue(move: ClusterMove, options: argparse.Namespace, preview: MovePrevi
         if name == options.until:
             break
     if options.json:
-        print_json(SCHEMA, {"preview": preview.to_dict() if preview else None, "journal": journal.to_dict()})
+        print_document(Move(preview=preview.document() if preview else None, journal=journal.document()))
         return OK
     remaining_steps = [name for name in STEPS if name not in journal.done]
     if remaining_steps:
@@ -159,7 +172,7 @@ def _back(move: ClusterMove, options: argparse.Namespace) -> int:
     journal.finish(BACK)
     journal.new.file.unlink(missing_ok=True)  # last: a killed --back that is repeated needs it
     if options.json:
-        print_json(SCHEMA, {"preview": None, "journal": journal.to_dict()})
+        print_document(Move(preview=None, journal=journal.document()))
     return OK
 
 
@@ -177,7 +190,7 @@ def _destroy_old(move: ClusterMove, options: argparse.Namespace) -> int:
     move.say(f"deleted {move.carrier.delete()} backups of the move")
     journal.finish(DESTROYED)
     if options.json:
-        print_json(SCHEMA, {"preview": None, "journal": journal.to_dict()})
+        print_document(Move(preview=None, journal=journal.document()))
         return OK
     print_inventory(inventory(move.session(journal.old), journal.old.name))
     print(f"{journal.new.file} has the settings now: mv {journal.new.file} {journal.old.file}")
@@ -194,7 +207,7 @@ def _destroy(file: Path, options: argparse.Namespace) -> None:
 
 def _status(journal: Journal | None, options: argparse.Namespace) -> int:
     if options.json:
-        print_json(SCHEMA, {"preview": None, "journal": journal.to_dict() if journal else None})
+        print_document(Move(preview=None, journal=journal.document() if journal else None))
         return OK
     if journal is None:
         print(f"no move of {options.file}")

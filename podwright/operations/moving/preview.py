@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from podwright import list_prices
 from podwright.diagram import prices
+from podwright.json_document import JsonObject
 from podwright.operations.account.file_systems import file_system_price
 from podwright.operations.errors import ArgumentError
 from podwright.operations.moving.backups import MovedFileSystem
@@ -19,6 +20,33 @@ TIME = (
     "the first backup takes minutes to hours (terabytes) while jobs run; the last one stores only what changed "
     "since, while jobs wait"
 )
+
+
+@dataclass(frozen=True)
+class _Tie(JsonObject):
+    """A key that is another in the new place."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class _MovedData(JsonObject):
+    id: str
+    section: Literal["lustre", "openzfs"]
+    gib: int
+
+
+@dataclass(frozen=True)
+class MovePreviewDocument(JsonObject):
+    """Changes and costs of a move."""
+
+    changes: list[_Tie]
+    file_systems: list[_MovedData]
+    file_systems_usd_per_hour: float | None
+    nodes_usd_per_hour: float | None
+    transfer_usd_at_most: float
 
 
 @dataclass(frozen=True)
@@ -89,18 +117,15 @@ class MovePreview:
         label = f"{_usd(self.nodes_usd_per_hour)} $/h ({based}) without training plans"
         yield f"  nodes, from the step `cluster` on: {label}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def document(self) -> MovePreviewDocument:
         """Return the preview for ``--json``."""
-        return {
-            "changes": [
-                {"key": bound_value.line().partition(":")[0], "before": bound_value.before, "after": bound_value.after}
-                for bound_value in self.new.bound_values
-            ],
-            "file_systems": [{"id": item.id, "section": item.section, "gib": item.capacity_gib} for item in self.data],
-            "file_systems_usd_per_hour": self.file_systems_usd_per_hour,
-            "nodes_usd_per_hour": self.nodes_usd_per_hour,
-            "transfer_usd_at_most": self.transfer_usd,
-        }
+        changes = [_Tie(value.line().partition(":")[0], value.before, value.after) for value in self.new.bound_values]
+        return MovePreviewDocument.of(
+            self,
+            changes=changes,
+            file_systems=[_MovedData(item.id, item.section, item.capacity_gib) for item in self.data],
+            transfer_usd_at_most=self.transfer_usd,
+        )
 
 
 def _problems(old: Settings, new: NewFile, data: Sequence[MovedFileSystem]) -> Iterator[str]:

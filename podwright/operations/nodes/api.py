@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from podwright.json_document import JsonObject
 from podwright.operations.account.cluster import Cluster, Node
 from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError, AwsError
@@ -106,14 +107,16 @@ def _results(batch: Sequence[Node], answer: Mapping[str, Any]) -> Iterator[Resul
 
 
 @dataclass(frozen=True)
-class Added:
-    """AWS's answer for new nodes of a group: ``nodes`` are their logical ids, ``refused`` counts those it refused."""
+class Added(JsonObject):
+    """AWS's answer for new nodes."""
 
     group: str
     nodes: tuple[str, ...]
+    """Their logical ids."""
     refused: int
-    code: str = ""
-    message: str = ""
+    code: str
+    """AWS's; empty where it accepted."""
+    message: str
 
 
 def add(session: Session, cluster: Cluster, group: str, count: int) -> Iterator[Added]:
@@ -141,6 +144,6 @@ def add(session: Session, cluster: Cluster, group: str, count: int) -> Iterator[
             return
         node_ids = tuple(item["NodeLogicalId"] for item in answer["Successful"])
         if node_ids:
-            yield Added(group, node_ids, 0)
+            yield Added(group, node_ids, 0, "", "")
         for item in answer["Failed"]:
             yield Added(group, (), item["FailedCount"], item["ErrorCode"], " ".join(item.get("Message", "").split()))

@@ -6,13 +6,17 @@ import argparse
 import getpass
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
+from podwright.json_document import JsonObject
 from podwright.operations.account.cluster import Cluster, Node, select
 from podwright.operations.errors import ArgumentError
 from podwright.operations.nodes import api, slurm_states
-from podwright.operations.nodes.api import NodeChange, Result
+from podwright.operations.nodes.api import Added, NodeChange, Result
 from podwright.operations.nodes.slurm_states import ACTIONS, SlurmState
-from podwright.operations.output import Column, age, confirm, print_json, print_table
+from podwright.operations.output import Column, age, confirm, print_document, print_table
 from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_constructs import facts
@@ -36,6 +40,66 @@ UNKNOWN = SlurmState("", "")
 ADDED = (Column("GROUP"), Column("NODES", right=True), Column("RESULT"))
 CONTINUOUS = "Continuous"
 RESULTS = (Column("NODE"), Column("GROUP", rank=1), Column("INSTANCE ID", rank=2), Column("RESULT"))
+
+
+@dataclass(frozen=True)
+class NodeDocument(JsonObject):
+    """A node, as SageMaker and Slurm know it."""
+
+    slurm_name: str
+    group: str
+    index: int
+    """Within its group, from 1."""
+    role: str
+    instance_id: str
+    instance_type: str
+    private_ip: str
+    status: str
+    """SageMaker's."""
+    message: str
+    launched_at: datetime | None
+    image_version: str
+    image_status: str
+
+
+@dataclass(frozen=True)
+class _NodeInSlurm(NodeDocument):
+    slurm_state: str | None = field(default=None, metadata={"optional": True})
+    """Missing without `--slurm`."""
+    slurm_reason: str | None = field(default=None, metadata={"optional": True})
+
+
+@dataclass(frozen=True)
+class _RefusedNode(NodeDocument):
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class _NodesListed(JsonObject):
+    schema: Literal["podwright.nodes/1", "podwright.nodes.drain/1", "podwright.nodes.undrain/1"]
+    cluster: str
+    nodes: list[_NodeInSlurm]
+
+
+@dataclass(frozen=True)
+class _NodesChanged(JsonObject):
+    schema: Literal["podwright.nodes.replace/1", "podwright.nodes.reboot/1", "podwright.nodes.delete/1"]
+    cluster: str
+    accepted: list[NodeDocument]
+    refused: list[_RefusedNode]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NodesAdded(JsonObject):
+    schema: Literal["podwright.nodes.add/1"] = "podwright.nodes.add/1"
+    cluster: str
+    count: int
+    """Of the group, with the new ones."""
+    results: list[Added]
+
+
+Nodes = Annotated[_NodesListed | _NodesChanged | _NodesAdded, "The documents of `podwright nodes VERB --json`."]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,24 +156,6 @@ def row(node: Node, slurm: SlurmState) -> tuple[str, ...]:
     )
 
 
-def to_dict(node: Node) -> dict[str, object]:
-    """Return a node as ``--json`` prints it."""
-    return {
-        "slurm_name": node.slurm_name,
-        "group": node.group,
-        "index": node.index,
-        "role": node.role,
-        "instance_id": node.instance_id,
-        "instance_type": node.instance_type,
-        "private_ip": node.private_ip,
-        "status": node.status,
-        "message": node.message,
-        "launched_at": node.launched_at,
-        "image_version": node.image_version,
-        "image_status": node.image_status,
-    }
-
-
 def _list(options: argparse.Namespace) -> int:
     cluster_target = target(options)
     cluster = cluster_target.cluster()
@@ -121,17 +167,20 @@ def _list(options: argparse.Namespace) -> int:
     if options.slurm:
         states = slurm_states.states(slurm_states.controller_shell(cluster_target.session, cluster, existing))
     if options.json:
-        documents = [_with_slurm_state(node, states) if options.slurm else to_dict(node) for node in nodes]
-        print_json("podwright.nodes/1", {"cluster": cluster.name, "nodes": documents})
+        without_slurm = {"slurm_state": None, "slurm_reason": None}
+        documents = [
+            _with_slurm_state(node, states) if options.slurm else _NodeInSlurm.of(node, **without_slurm)
+            for node in nodes
+        ]
+        print_document(_NodesListed(schema="podwright.nodes/1", cluster=cluster.name, nodes=documents))
     else:
         print_table(COLUMNS, [row(node, states.get(node.slurm_name, UNKNOWN)) for node in nodes])
     return 0
 
 
-def _with_slurm_state(node: Node, states: Mapping[str, SlurmState]) -> dict[str, object]:
-    """Return a node as ``--json`` prints it, with its state in Slurm."""
+def _with_slurm_state(node: Node, states: Mapping[str, SlurmState]) -> _NodeInSlurm:
     slurm_state = states.get(node.slurm_name, UNKNOWN)
-    return {**to_dict(node), "slurm_state": slurm_state.state, "slurm_reason": slurm_state.reason}
+    return _NodeInSlurm.of(node, slurm_state=slurm_state.state, slurm_reason=slurm_state.reason)
 
 
 def _add_slurm(
@@ -158,7 +207,8 @@ def _slurm(options: argparse.Namespace, verb: str) -> int:
     states = slurm_states.states(shell)
     if options.json:
         documents = [_with_slurm_state(node, states) for node in nodes]
-        print_json(f"podwright.nodes.{verb}/1", {"cluster": cluster.name, "nodes": documents})
+        schema: Any = f"podwright.nodes.{verb}/1"
+        print_document(_NodesListed(schema=schema, cluster=cluster.name, nodes=documents))
         return 0
     rows = [(node, states.get(node.slurm_name, UNKNOWN)) for node in nodes]
     print_table(SLURM, [(node.name, f"{node.group}/{node.index}", state.state, state.reason) for node, state in rows])
@@ -222,7 +272,7 @@ def _add(options: argparse.Namespace) -> int:
     refused = sum(result.refused for result in results)
     count = group.target_count + options.count - refused
     if options.json:
-        print_json("podwright.nodes.add/1", {"cluster": cluster.name, "count": count, "results": results})
+        print_document(_NodesAdded(cluster=cluster.name, count=count, results=results))
         return 1 if refused else 0
     rows = [
         (item.group, str(len(item.nodes) or item.refused), f"{item.code}: {item.message}" if item.code else "accepted")
@@ -249,16 +299,18 @@ def _names(nodes: tuple[Node, ...]) -> str:
 
 def _print(options: argparse.Namespace, cluster: Cluster, change: NodeChange, results: list[Result]) -> None:
     if options.json:
-        document = {
-            "cluster": cluster.name,
-            "accepted": [to_dict(result.node) for result in results if result.accepted],
-            "refused": [
-                {**to_dict(result.node), "code": result.code, "reason": result.message}
+        schema: Any = f"podwright.nodes.{change.verb}/1"
+        document = _NodesChanged(
+            schema=schema,
+            cluster=cluster.name,
+            accepted=[NodeDocument.of(result.node) for result in results if result.accepted],
+            refused=[
+                _RefusedNode.of(result.node, code=result.code, reason=result.message)
                 for result in results
                 if not result.accepted
             ],
-        }
-        print_json(f"podwright.nodes.{change.verb}/1", document)
+        )
+        print_document(document)
         return
     rows = [
         (

@@ -6,19 +6,20 @@ import argparse
 import codecs
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.check.document import Document
 from podwright.check.errors import InvalidSettingsError
 from podwright.check.findings import has_errors
 from podwright.diagram import prices
+from podwright.json_document import JsonObject
 from podwright.operations.account.cluster import suggestion
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.planned_changes import Change, planned, summary
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.nodes.group_request import group_request
-from podwright.operations.output import confirm, print_json
+from podwright.operations.output import confirm, print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 from podwright.output_file import place_of
 from podwright_bootstrap.contract import CONTROLLER
@@ -29,21 +30,27 @@ if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.scale/1"
 GROUPS = ("cluster", "instance_groups")  # The path of the groups in cluster.yaml.
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """A group's number of nodes before and after, and their price; None where EC2 publishes none."""
+@dataclass(frozen=True, kw_only=True)
+class Scaling(JsonObject):
+    """The document of `podwright scale --json`."""
 
+    schema: Literal["podwright.scale/1"] = "podwright.scale/1"
     cluster: str
     group: str
     before: int
     after: int
     usd_per_hour_before: float | None
     usd_per_hour_after: float | None
-    prices: str  # Source and date of the prices.
+    prices: str
+    """Whose prices they are."""
+    file: str | None
+    """The settings file that was changed; null where AWS was."""
+    line: int | None
+    changes: list[dict[str, Any]] | None
+    """Terraform's planned changes; null where nothing was deployed from this folder."""
 
     def text(self) -> str:
         """Return the change in one line."""
@@ -100,6 +107,7 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
     edited = Document.parse(text, file=file)
     settings = _checked(edited)
     after = settings.cluster.instance_groups[_index(edited, options.group)]
+    changes = _write(settings, source, text)
     scaling = Scaling(
         cluster=settings.name,
         group=after.name,
@@ -108,14 +116,14 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
         usd_per_hour_before=prices.nodes(before.instance_type, before.count, before.volume_gib, region=settings.region),
         usd_per_hour_after=prices.nodes(after.instance_type, after.count, after.volume_gib, region=settings.region),
         prices=prices.label(settings.region, [after.instance_type]),
+        file=str(file),
+        line=edited.position((*GROUPS, _index(edited, options.group), "count")).line,
+        changes=None if changes is None else [change.to_dict() for change in changes],
     )
-    line = edited.position((*GROUPS, _index(edited, options.group), "count")).line
-    changes = _write(settings, source, text)
     if options.json:
-        document = {"changes": None if changes is None else [change.to_dict() for change in changes]}
-        print_json(SCHEMA, {**vars(scaling), "file": file, "line": line, **document})
+        print_document(scaling)
         return OK
-    print(f"{file}:{line}: {scaling.text()}")
+    print(f"{file}:{scaling.line}: {scaling.text()}")
     if changes is not None:
         print("\n".join([f"cluster: {summary(changes)}", *(f"  {change.line()}" for change in changes)]))
     if scaling.after < scaling.before:
@@ -186,6 +194,9 @@ def _in_aws(options: argparse.Namespace, cluster_target: Target) -> int:
         usd_per_hour_before=prices.nodes(group.instance_type, group.target_count, volume_gib, region=cluster.region),
         usd_per_hour_after=prices.nodes(group.instance_type, options.count, volume_gib, region=cluster.region),
         prices=prices.label(cluster.region, [group.instance_type]),
+        file=None,
+        line=None,
+        changes=None,
     )
     if scaling.before != scaling.after:
         if not confirm(f"Scale {cluster.name}? {scaling.text()}.", yes=options.yes):
@@ -193,7 +204,7 @@ def _in_aws(options: argparse.Namespace, cluster_target: Target) -> int:
         request = group_request(cluster_target.session, group, count=options.count)
         cluster_target.session.call("sagemaker", "update_cluster", ClusterName=cluster.arn, InstanceGroups=[request])
     if options.json:
-        print_json(SCHEMA, {**vars(scaling), "file": None, "line": None, "changes": None})
+        print_document(scaling)
     else:
         print(f"{cluster.name}: {scaling.text()}")
         print("next: `podwright status --wait` waits until they run")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from podwright.json_document import JsonObject
 from podwright.operations.account.cluster import Cluster, InstanceGroup
 from podwright.operations.errors import ArgumentError
-from podwright.operations.output import Column, confirm, print_json, print_table
+from podwright.operations.output import Column, confirm, print_document, print_table
 from podwright.operations.target import add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_constructs import facts
 
-SCHEMA = "podwright.update-software/1"
 UP_TO_DATE = "UpToDate"
 CONSEQUENCES = "Root volumes are replaced, lifecycle scripts run again, and jobs on the nodes are requeued."
 COLUMNS = (
@@ -27,6 +28,28 @@ COLUMNS = (
     Column("UPDATE", rank=1),
 )
 _BATCH = re.compile(r"(?P<value>[1-9]\d*)(?P<percent>%?)")
+
+
+@dataclass(frozen=True)
+class _UpdatedGroup(JsonObject):
+    name: str
+    nodes: int
+    image_id: str
+    image_version: str
+    desired_image_version: str
+    image_status: str
+    software_update_status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSoftware(JsonObject):
+    """The document of `podwright update-software --json`."""
+
+    schema: Literal["podwright.update-software/1"] = "podwright.update-software/1"
+    cluster: str
+    started: bool
+    """False with `--check`."""
+    groups: list[_UpdatedGroup]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         print_table(COLUMNS, [_row(group) for group in groups])
     if options.check:
         if options.json:
-            print_json(SCHEMA, _document(cluster, groups, started=False))
+            print_document(_document(cluster, groups, started=False))
         return 1 if behind else 0
     if not confirm(_question(cluster, groups, options), yes=options.yes):
         return 1
@@ -87,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
         "sagemaker", "update_cluster_software", **_request(cluster, groups, options, deployment)
     )
     if options.json:
-        print_json(SCHEMA, _document(cluster, groups, started=True))
+        print_document(_document(cluster, groups, started=True))
     else:
         print("started: `podwright status --watch` follows it, `podwright status --wait` waits for its end")
     return 0
@@ -147,23 +170,17 @@ def _row(group: InstanceGroup) -> tuple[str, ...]:
     )
 
 
-def _document(cluster: Cluster, groups: Sequence[InstanceGroup], *, started: bool) -> dict[str, object]:
-    return {
-        "cluster": cluster.name,
-        "started": started,
-        "groups": [
-            {
-                "name": group.name,
-                "nodes": group.current_count,
-                "image_id": group.description.get("CurrentImageId", ""),
-                "image_version": group.image_version,
-                "desired_image_version": group.description.get("DesiredImageReleaseVersion", ""),
-                "image_status": group.image_status,
-                "software_update_status": group.software_update_status,
-            }
-            for group in groups
-        ],
-    }
+def _document(cluster: Cluster, groups: Sequence[InstanceGroup], *, started: bool) -> UpdateSoftware:
+    updated_groups = [
+        _UpdatedGroup.of(
+            group,
+            nodes=group.current_count,
+            image_id=group.description.get("CurrentImageId", ""),
+            desired_image_version=group.description.get("DesiredImageReleaseVersion", ""),
+        )
+        for group in groups
+    ]
+    return UpdateSoftware(cluster=cluster.name, started=started, groups=updated_groups)
 
 
 def _batch(text: str) -> dict[str, object]:

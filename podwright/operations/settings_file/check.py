@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from podwright.config_file import add_file
+from podwright.operations.output import print_document
 from podwright.parser import add_examples
 
 OK, FAILED, OUT_OF_REACH = 0, 1, 3
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if one fails the check, 3 if AWS did not answer."""
     from podwright.check.errors import InputError
-    from podwright.check.findings import Level, summary, to_json, write
+    from podwright.check.findings import Level, json_document, summary, write
     from podwright.check.load import load_run_or_job
     from podwright.check.report import check, check_live
     from podwright.check.rules import UNANSWERED
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     except InputError as error:
         if not options.json:
             raise
-        print(to_json([error.finding()]))
+        print_document(json_document([error.finding()]))
         return error.exit_status
     if options.live:
         report = check_live(report)
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     failing_codes = {finding.code for finding in report.findings if finding.level in failing_levels}
     status = FAILED if failing_codes - {UNANSWERED} else OUT_OF_REACH if failing_codes else OK
     if options.json:
-        print(to_json(report.findings))
+        print_document(json_document(report.findings))
         return status
     write(report.findings, file=options.file, text=report.document.shown, stream=sys.stdout)
     print(f"{options.file}: {summary(report.findings) or 'no problems'}")

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING
 
 from podwright.config_file import config_path
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.parser import add_examples
 
 if TYPE_CHECKING:
     from podwright.check.explain import Key
 
 OK, UNEXPLAINED = 0, 2
-SCHEMA = "podwright.explain/1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,17 +82,21 @@ def _keys_named(word: str, files: Iterable[Callable[[], Iterator[Key]]]) -> list
 
 
 def _print_keys(keys: Iterable[Key], *, as_json: bool) -> int:
+    from podwright.check.explain import Explain
+
     if as_json:
-        print_json(SCHEMA, {"keys": [vars(key) for key in keys]})
+        print_document(Explain(keys=list(keys)))
     else:
         print(*keys, sep="\n")
     return OK
 
 
-def _print_codes(meaning_by_code: Mapping[str, str], *, as_json: bool) -> int:
+def _print_codes(meaning_by_code: dict[str, str], *, as_json: bool) -> int:
     """Print each code with the first line of its meaning; in JSON with all of it."""
+    from podwright.check.explain import Explain
+
     if as_json:
-        print_json(SCHEMA, {"codes": meaning_by_code})
+        print_document(Explain(codes=meaning_by_code))
         return OK
     width = max(map(len, meaning_by_code))
     for code, meaning in sorted(meaning_by_code.items()):
@@ -102,8 +105,10 @@ def _print_codes(meaning_by_code: Mapping[str, str], *, as_json: bool) -> int:
 
 
 def _print_code(code: str, meaning: str, *, as_json: bool) -> int:
+    from podwright.check.explain import Explain
+
     if as_json:
-        print_json(SCHEMA, {"codes": {code: meaning}})
+        print_document(Explain(codes={code: meaning}))
     else:
         print(f"{code}\n{indent(meaning, '    ')}")
     return OK
@@ -120,13 +125,15 @@ def _suggest(word: str, names: Iterable[str]) -> int:
 
 def _draw(file: Path, output: Path | None, *, as_json: bool) -> int:
     """Write the picture of a file's cluster, or print the cluster as text."""
+    from podwright.check.explain import Explain
     from podwright.check.load import load
     from podwright.diagram.forms import draw
     from podwright.operations.settings_file.synthesis import synthesize
 
     text = draw(load(file), output, lambda folder: synthesize(file, folder))
     if as_json:
-        print_json(SCHEMA, {"file": str(file), "written" if output else "cluster": text})
+        document = Explain(file=str(file), written=text) if output else Explain(file=str(file), cluster=text)
+        print_document(document)
     else:
         print(text)
     return OK

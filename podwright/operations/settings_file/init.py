@@ -9,13 +9,16 @@ import argparse
 import json
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from podwright import checkout
 from podwright.config_file import DEFAULT_CONFIG, add_file, config_path
+from podwright.json_document import JsonObject
 from podwright.operations.deployment.kit import PROJECT_FILE
 from podwright.operations.errors import ArgumentError, OperationError
-from podwright.operations.output import print_json
+from podwright.operations.output import print_document
 from podwright.operations.settings_file import schema
 from podwright.operations.settings_file.asker import Asker
 from podwright.operations.settings_file.questions import QUESTIONS, zone_note
@@ -24,7 +27,6 @@ from podwright.operations.target import add_examples
 from podwright_bootstrap.host.files import write_file
 
 OK = 0
-SCHEMA = "podwright.init/1"
 KIT = checkout.ROOT / PROJECT_FILE
 OWN_APP = EXAMPLES / "own_app" / "main.py"
 RUN_FILE = "run.yaml"
@@ -34,6 +36,22 @@ WHAT = {
     schema.CLUSTER_SCHEMA.name: "lets editors complete and explain the keys",
     schema.RUN_SCHEMA.name: "the same for the run",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init(JsonObject):
+    """The document of `podwright init --json`."""
+
+    schema: Literal["podwright.init/1"] = "podwright.init/1"
+    written: list[str]
+    """Files."""
+    example: str | None
+    """The example that was copied."""
+    answers: dict[str, str]
+    usd_per_hour: float | None
+    """Of the nodes; null where EC2 publishes no price."""
+    next: list[str]
+    """Commands."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -191,8 +209,14 @@ def _report(options: argparse.Namespace, asker: Asker, written: dict[Path, str])
     if asker.model:
         following += [AUTHORIZE, f"podwright submit {options.file.with_name(RUN_FILE)} --nodes {asker['nodes']}"]
     if options.json:
-        document = {"written": list(written), "example": options.example, "answers": asker.value_by_key}
-        print_json(SCHEMA, {**document, "usd_per_hour": usd_per_hour, "next": following})
+        document = Init(
+            written=[str(file) for file in written],
+            example=options.example,
+            answers=asker.value_by_key,
+            usd_per_hour=usd_per_hour,
+            next=following,
+        )
+        print_document(document)
         return
     nodes = ", ".join(f"{group.count} x {group.instance_type}" for group in groups)
     cost = "a price that EC2 does not publish" if usd_per_hour is None else f"{usd_per_hour:.2f} $/h"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from importlib import import_module
 from pathlib import Path
 
 from podwright import checkout
@@ -12,39 +13,40 @@ from podwright.output_file import write_output
 
 OK = 0
 CLUSTER = "cluster.yaml"
-COMMANDS = (  # that have --json
-    "adopt",
-    "align",
-    "bundle",
-    "cancel",
-    "check",
-    "deploy",
-    "destroy",
-    "doctor",
-    "drift",
-    "explain",
-    "export",
-    "fetch",
-    "import",
-    "init",
-    "jobs",
-    "logs",
-    "move",
-    "nodes",
-    "outputs",
-    "plan",
-    "policy",
-    "rehearse",
-    "scale",
-    "setup",
-    "ssh-config",
-    "state",
-    "status",
-    "submit",
-    "teardown",
-    "update-software",
-    "validate",
-)
+# Module and name of the document, by the command that prints it with --json.
+DOCUMENTS = {
+    "adopt": "podwright.operations.deployment.adopt:Adopt",
+    "align": "podwright.operations.deployment.align:Align",
+    "bundle": "podwright.operations.deployment.offline_bundle:Bundle",
+    "cancel": "podwright.operations.jobs.cancel:Cancel",
+    "check": "podwright.check.findings:Check",
+    "deploy": "podwright.operations.deployment.deploy:Deploy",
+    "destroy": "podwright.operations.deployment.destroy:Destroy",
+    "doctor": "podwright.operations.health.doctor:Doctor",
+    "drift": "podwright.operations.health.drift:Drift",
+    "explain": "podwright.check.explain:Explain",
+    "export": "podwright.operations.import_export.export:Export",
+    "fetch": "podwright.operations.jobs.fetch:Fetch",
+    "import": "podwright.operations.import_export.import_cluster:Import",
+    "init": "podwright.operations.settings_file.init:Init",
+    "jobs": "podwright.operations.jobs.jobs:Jobs",
+    "logs": "podwright.operations.jobs.logs:Logs",
+    "move": "podwright.operations.moving.move_command:Move",
+    "nodes": "podwright.operations.nodes.nodes:Nodes",
+    "outputs": "podwright.operations.deployment.outputs:Outputs",
+    "plan": "podwright.planning.plan_document:PlanDocument",
+    "policy": "podwright.operations.deployment.policy:Policy",
+    "rehearse": "podwright_rehearsal.run.progress:Rehearse",
+    "scale": "podwright.operations.nodes.scale:Scaling",
+    "setup": "podwright.operations.deployment.setup:Setup",
+    "ssh-config": "podwright.operations.access.ssh_config:SshConfig",
+    "state": "podwright.operations.deployment.state:StateMoved",
+    "status": "podwright.operations.health.status:Status",
+    "submit": "podwright.operations.jobs.submit:Submit",
+    "teardown": "podwright.operations.deployment.teardown:Teardown",
+    "update-software": "podwright.operations.nodes.update_software:UpdateSoftware",
+    "validate": "podwright.operations.validation.validate:Validate",
+}
 EXAMPLES = checkout.ROOT / "examples"
 CLUSTER_SCHEMA, RUN_SCHEMA = Path(".podwright/cluster.schema.json"), Path(".podwright/run.schema.json")
 _MODELINE = "# yaml-language-server: $schema="  # https://github.com/redhat-developer/yaml-language-server
@@ -55,10 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=[CLUSTER, *COMMANDS],
+        choices=[CLUSTER, *DOCUMENTS],
         default=CLUSTER,
         metavar="WHAT",
-        help=f"{CLUSTER}, for editors, or the command whose --json it describes: {', '.join(COMMANDS)}. "
+        help=f"{CLUSTER}, for editors, or the command whose --json it describes: {', '.join(DOCUMENTS)}. "
         f"Default: {CLUSTER}",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write. Default: print the schema")
@@ -75,8 +77,6 @@ def run(options: argparse.Namespace) -> int:
     if options.what == CLUSTER:
         text, described = cluster_text(), CLUSTER
     else:
-        from podwright.operations.json_documents.documents import document_text
-
         text, described = document_text(options.what), f"`podwright {options.what} --json`"
     if options.output:
         write_output(options.output, text)
@@ -84,6 +84,14 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(text, end="")
     return OK
+
+
+def document_text(command: str) -> str:
+    """Return the JSON Schema of a command's document as text."""
+    from podwright.operations.settings_file.document_schema import document_schema
+
+    module, _, name = DOCUMENTS[command].partition(":")
+    return json.dumps(document_schema(getattr(import_module(module), name)), indent=1) + "\n"
 
 
 def cluster_text() -> str:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Literal
 
-from podwright.check.findings import Finding, summary, write
-from podwright.operations.access.remote import Remote, add_remote_arguments, remote
+from podwright.check.findings import Finding, FindingDocument, summary, write
+from podwright.json_document import JsonObject, to_json
+from podwright.operations.access.remote import add_remote_arguments, remote
 from podwright.operations.account.cluster import Cluster, Node
 from podwright.operations.errors import ArgumentError
 from podwright.operations.jobs import runs
-from podwright.operations.output import Column, print_json, print_table
+from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 from podwright.operations.validation import validation_job
 from podwright.operations.validation.validation_findings import findings, node_bus_gb_s, pair_bus_gb_s
@@ -28,7 +28,6 @@ from podwright_training.validation.measurements import Measurements, NodeReport
 from podwright_training.validation.slow import fastest_of_nodes
 
 OK, FAILED = 0, 1
-SCHEMA = "podwright.validate/1"
 FILE_MIB = 1024
 COLUMNS = (
     Column("NODE"),
@@ -41,6 +40,23 @@ COLUMNS = (
     Column("CLOCK s", rank=5, right=True),
     Column("FINDINGS", rank=1),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validate(JsonObject):
+    """The document of `podwright validate --json`."""
+
+    schema: Literal["podwright.validate/1"] = "podwright.validate/1"
+    cluster: str
+    folder: str
+    instance_type: str
+    pair_bus_gb_s: float | None
+    """1e9 bytes/s of all-reduces between two nodes, the median; null without one."""
+    node_bus_gb_s: float | None
+    """The same within nodes."""
+    transports: list[str]
+    findings: list[FindingDocument]
+    measurements: Measurements
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,11 +118,20 @@ def run(options: argparse.Namespace) -> int:
     measured = validation_job.measurements(node, run_folders.path(name), job_id)
     instance_type = _type_of(measured, nodes)
     problems = findings(measured, instance_type, excluded_nodes)
-    document = _document(node, run_folders.path(name), instance_type, measured, problems)
+    document = Validate(
+        cluster=node.cluster.name,
+        folder=run_folders.path(name),
+        instance_type=instance_type,
+        pair_bus_gb_s=pair_bus_gb_s(measured),
+        node_bus_gb_s=node_bus_gb_s(measured),
+        transports=sorted({pair.transport for pair in measured.pairs if pair.transport}),
+        findings=[finding.document() for finding in problems],
+        measurements=measured,
+    )
     if options.output:
         _write(options.output, document)
     if options.json:
-        print_json(SCHEMA, document)
+        print_document(document)
     else:
         _print(node.cluster.name, instance_type, measured, problems)
     return FAILED if problems else OK
@@ -133,28 +158,13 @@ def _type_of(measured: Measurements, nodes: list[Node]) -> str:
     return next((node.instance_type for node in nodes if node.slurm_name in names), "")
 
 
-def _document(
-    node: Remote, folder: str, instance_type: str, measured: Measurements, problems: list[Finding]
-) -> dict[str, Any]:
-    return {
-        "cluster": node.cluster.name,
-        "folder": folder,
-        "instance_type": instance_type,
-        "pair_bus_gb_s": pair_bus_gb_s(measured),
-        "node_bus_gb_s": node_bus_gb_s(measured),
-        "transports": sorted({pair.transport for pair in measured.pairs if pair.transport}),
-        "findings": [finding.to_dict() for finding in problems],
-        "measurements": asdict(measured),
-    }
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
+def _write(path: Path, document: Validate) -> None:
     """Write the document under its name when it is whole."""
     path = place_of(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.write(json.dumps({"schema": SCHEMA, **document}, indent=2) + "\n")
+            file.write(to_json(document) + "\n")
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

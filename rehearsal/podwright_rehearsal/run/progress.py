@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, Literal, TextIO
 
 from rich.console import Group
 from rich.live import Live
@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podwright.errors import PodwrightError
+from podwright.json_document import JsonObject
 from podwright.terminal import drawing_console
 from podwright_rehearsal.run import story
 
@@ -128,29 +129,61 @@ class Progress:
         self.out.flush()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Began(JsonObject):
+    event: Literal["began"] = "began"
+    step: str
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Note(JsonObject):
+    event: Literal["note"] = "note"
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ended(JsonObject):
+    event: Literal["ended"] = "ended"
+    name: str
+    sentence: str
+    state: Literal["done", "stopped", "failed"]
+    seconds: float
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Summary(JsonObject):
+    """Figures of the whole rehearsal, by their name."""
+
+    event: Literal["summary"] = "summary"
+    figures: dict[str, str] = field(metadata={"spread": True})
+
+
+Rehearse = Annotated[_Began | _Note | _Ended | _Summary, "A line of `podwright rehearse --json`."]
+
+
 class JsonProgress(Progress):
     """Print one JSON object a line."""
 
     def began(self, record: StepRecord) -> None:
         """Report the begin of a step."""
-        self._line({"event": "began", "step": record.name, "sentence": record.sentence})
+        self._line(_Began(step=record.name, sentence=record.sentence))
 
     def show(self, line: str) -> None:
         """Show a line."""
-        self._line({"event": "note", "line": line})
+        self._line(_Note(line=line))
 
     def ended(self, record: StepRecord) -> None:
         """Report the end of a step."""
-        content = asdict(record)
-        del content["started_at_s"]
-        self._line({"event": "ended", **content})
+        self._line(_Ended.of(record))
 
     def summary(self, rows: list[tuple[str, str]]) -> None:
         """Report the summary as one object."""
-        self._line({"event": "summary", **dict(rows)})
+        self._line(_Summary(figures=dict(rows)))
 
-    def _line(self, content: dict[str, object]) -> None:
-        self._write(json.dumps(content))
+    def _line(self, event: JsonObject) -> None:
+        self._write(json.dumps(event.to_dict()))
 
 
 class LiveProgress(Progress):

@@ -57,13 +57,13 @@ def test_the_property_of_a_replaced_cluster_is_named():
 def test_data_is_not_lost_by_an_edit(kind, verb):
     """A resource that holds data is refused if a deployment would replace or destroy it."""
     with pytest.raises(ArgumentError, match="loses"):
-        refuse_losses({"foundation": [Change("s", verb, "x/y", kind)], "cluster": []}, allowed=[])
+        refuse_losses({"foundation": [Change("s", verb, "x/y", kind, ())], "cluster": []}, allowed=[])
 
 
 def test_a_network_is_guarded_while_nodes_are_in_it():
     """A subnet may be replaced before there is a cluster, and not below one."""
     subnet = Change("s", "replace", "network/private_subnet", "aws_subnet", ("cidr_block",))
-    refuse_losses({"foundation": [subnet], "cluster": [Change("s", "create", CLUSTER_PATH, CLUSTER)]}, allowed=[])
+    refuse_losses({"foundation": [subnet], "cluster": [Change("s", "create", CLUSTER_PATH, CLUSTER, ())]}, allowed=[])
     for there in ([], None):
         with pytest.raises(ArgumentError, match="because of cidr_block, which has the cluster's nodes in it"):
             refuse_losses({"foundation": [subnet], "cluster": there}, allowed=[])
@@ -71,7 +71,7 @@ def test_a_network_is_guarded_while_nodes_are_in_it():
 
 def test_everything_else_is_deployed():
     """Creations, updates, and replaced resources without data need no word."""
-    changes = [Change("s", "update", CLUSTER_PATH, CLUSTER), Change("s", "replace", "x", "aws_s3_object")]
+    changes = [Change("s", "update", CLUSTER_PATH, CLUSTER, ()), Change("s", "replace", "x", "aws_s3_object", ())]
     refuse_losses({"cluster": changes}, allowed=[])
 
 

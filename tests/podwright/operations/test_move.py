@@ -19,6 +19,7 @@ from podwright.check.errors import InvalidSettingsError
 from podwright.check.load import load
 from podwright.cli import main
 from podwright.errors import PodwrightError
+from podwright.json_document import to_json
 from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError
 from podwright.operations.moving import on_node
@@ -134,7 +135,7 @@ def test_the_journal_is_whole_or_not_there(tmp_path: Path) -> None:
     journal.finish("hold", jobs=["1"])
     again = Journal.read(path)
     assert again is not None
-    assert (again.to_dict(), list(again.done), again.facts) == (journal.to_dict(), ["hold"], {"jobs": ["1"]})
+    assert (again.document(), list(again.done), again.facts) == (journal.document(), ["hold"], {"jobs": ["1"]})
     with alone(file), pytest.raises(ArgumentError, match="another process"), alone(file):
         pass
     path.write_text("{}")
@@ -343,7 +344,7 @@ def test_a_dry_run_of_a_move_under_way_changes_nothing(
     journal = under_way(folder)
     assert main(["move", "--dry-run", *option]) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["-", "first-backup"]
-    assert json.loads(journal.path.read_text()) == journal.to_dict()
+    assert journal.path.read_text() == to_json(journal.document()) + "\n"
     assert (folder / "next.yaml").exists()
 
 

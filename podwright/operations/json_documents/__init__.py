@@ -1,1 +1,0 @@
-"""The JSON documents that commands print with ``--json``, as types."""
