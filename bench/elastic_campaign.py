@@ -39,6 +39,7 @@ from podwright_rehearsal.hosts.debian_root import RELEASES
 from podwright_rehearsal.hosts.permission import why_not
 from podwright_rehearsal.run import supplies
 from podwright_testing.elastic_cluster import ElasticCluster, ElasticRun, difference
+from podwright_training.events import EndEvent, StartEvent
 from podwright_training.report.history import History
 from podwright_training.report.time_table import as_markdown
 
@@ -91,12 +92,12 @@ class Campaign:
             if not self._elastic:
                 self._resume(kind)
             took_s = self._run.next_step_after(began)
-        resumed = list(self._run.folder.events("start"))[-1]["step"]
+        resumed = list(self._run.folder.events_of(StartEvent))[-1].step
         return Outcome(kind, host, step, round(took_s, 2), max(0, step - resumed))
 
     @property
     def _ended(self) -> bool:
-        return any(True for _ in self._run.folder.events("end"))
+        return any(True for _ in self._run.folder.events_of(EndEvent))
 
     @property
     def _whole(self) -> bool:

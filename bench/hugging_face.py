@@ -37,6 +37,7 @@ from podwright_training.commands.evaluate import evaluate
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.families import FAMILIES
 from podwright_training.config.sources import load_file
+from podwright_training.events import TrainEvent
 from podwright_training.model import LlamaForCausalLM
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import as_flag
@@ -96,7 +97,7 @@ def _there_and_back(folder: Path, family: str, variant: dict[str, Any], steps: i
         _difference(trained(tokens), back(input_ids=tokens).logits),
         abs(found["loss"] - found["trainer_loss"]),
     ]
-    return differences, [event["loss"] for event in run.events("train")][:: max(1, steps - 1)]
+    return differences, [event.loss for event in run.events_of(TrainEvent)][:: max(1, steps - 1)]
 
 
 def _difference(ours: Tensor, theirs: Tensor) -> float:

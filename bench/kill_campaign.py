@@ -44,6 +44,7 @@ import transformers.models.auto.tokenization_auto  # noqa: F401 -- before ranks 
 from podwright_training.__main__ import main as podwright_train
 from podwright_training.checkpoint import checkpoint_writer, saver, step_folder
 from podwright_training.data.stream import PackedStream
+from podwright_training.events import StartEvent, TrainEvent, ValidationEvent
 from podwright_training.loop import trainer
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import as_flag
@@ -162,9 +163,9 @@ class Run:
             sys.exit(f"{self.folder.root}: the newest checkpoint was {before.name}, is {after} after a kill")
         return finished
 
-    def history(self) -> dict[int, dict[str, Any]]:
+    def history(self) -> dict[int, TrainEvent]:
         """Each step's last event."""
-        return {event["step"]: event for event in self.folder.events("train")}
+        return {event.step: event for event in self.folder.events_of(TrainEvent)}
 
     def _run(self, ranks: int, aim: Aim | None) -> bool:
         self.marks.clear()
@@ -239,11 +240,11 @@ class Run:
 
     def _check_resumed(self, expected: Path | None) -> None:
         """The start that was just killed or done must have resumed from ``expected``, if it wrote its event."""
-        events = list(self.folder.events("start"))
+        events = list(self.folder.events_of(StartEvent))
         if len(events) == self.started:
             return
         self.started = len(events)
-        resumed = events[-1].get("resumed_from")
+        resumed = events[-1].resumed_from
         if resumed != (str(expected) if expected else None):
             sys.exit(f"{self.folder.root}: resumed from {resumed}, but {expected} is the newest checkpoint")
 
@@ -315,9 +316,10 @@ def _compare(run: Run, undisturbed: Run, *, exact: bool) -> float:
         sys.exit(f"{run.folder.root}: {len(ours)} steps, not {len(theirs)}")
     for step, event in theirs.items():
         for name in same:
-            if ours[step][name] != event[name]:
-                sys.exit(f"{run.folder.root}: {name} of step {step} is {ours[step][name]}, not {event[name]}")
-    steps = [abs(ours[step]["loss"] - event["loss"]) for step, event in theirs.items()]
+            value, undisturbed_value = getattr(ours[step], name), getattr(event, name)
+            if value != undisturbed_value:
+                sys.exit(f"{run.folder.root}: {name} of step {step} is {value}, not {undisturbed_value}")
+    steps = [abs(ours[step].loss - event.loss) for step, event in theirs.items()]
     largest: float = max(*steps, abs(_last_loss(run) - _last_loss(undisturbed)))
     if largest > (0 if exact else TOLERANCE):
         sys.exit(f"{run.folder.root}: the loss differs by {largest}")
@@ -394,7 +396,7 @@ def _new_run(root: Path, dataset: Path, marks: Marks, steps: int) -> Run:
 
 
 def _last_loss(run: Run) -> float:
-    return float(list(run.folder.events("validation"))[-1]["loss"])
+    return list(run.folder.events_of(ValidationEvent))[-1].loss
 
 
 def _free_port() -> int:

@@ -27,6 +27,7 @@ from podwright_rehearsal.clusters.flat import FlatCluster
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.hosts.slurm_packages import fetch_slurm
 from podwright_rehearsal.hosts.waiting import wait_for
+from podwright_training.events import TrainEvent
 from podwright_training.report.history import History
 from podwright_training.run_folder import RunFolder
 
@@ -107,8 +108,8 @@ def _run(cluster: FlatCluster, trainer: str, root: Path, environment: Path) -> s
         return state not in ("RUNNING", "PENDING", "CONFIGURING")
 
     def is_far() -> bool:
-        steps = list(run.events("train"))
-        return bool(steps and steps[-1]["step"] >= KILLED_AFTER)
+        steps = list(run.events_of(TrainEvent))
+        return bool(steps and steps[-1].step >= KILLED_AFTER)
 
     wait_for(lambda: is_far() or ended(), timeout_s=900, description=lambda: f"step {KILLED_AFTER} in {_end_of(run)}")
     if not is_far():
@@ -127,7 +128,7 @@ def _run(cluster: FlatCluster, trainer: str, root: Path, environment: Path) -> s
     first, last = history.train[0], history.train[-1]
     figures = sorted(path.stem for path in run.report.glob("*.svg"))
     return (
-        f"loss {first['loss']:.3f} at step {first['step']} to {last['loss']:.3f} at step {last['step']}; killed after "
+        f"loss {first.loss:.3f} at step {first.step} to {last.loss:.3f} at step {last.step}; killed after "
         f"{restart.stopped_after}, resumed after {restart.resumed_after}; figures {', '.join(figures)}"
     )
 

@@ -28,6 +28,7 @@ from podwright.parser import Parser
 from podwright_training import __main__ as trainer
 from podwright_training.config.run_schema import run_schema
 from podwright_training.config.train_config import SECTIONS
+from podwright_training.events import EVENTS, written_fields
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/**/*.md", "docs/**/*.svg", "docs/grafana/*", "schemas/*.json", "LICENSE", "NOTICE")
@@ -150,6 +151,7 @@ def reference() -> dict[str, str]:
         "podwright_train": "\n".join(_help("podwright-train", _podwright_train())),
         "codes": "\n".join(_codes()),
         "metrics": "\n".join(_metrics()),
+        "events": "\n".join(_events()),
         "python_api": "\n".join(_python_api()),
     }
 
@@ -274,6 +276,28 @@ def _metrics() -> Iterator[str]:
             if found:
                 yield f"\n## {path.stem.replace('_', ' ')}\n\n| metric | meaning |\n|---|---|"
                 yield from (f"| `{name}` | {meaning} |" for name, meaning in found)
+
+
+def _events() -> Iterator[str]:
+    yield "# metrics.jsonl\n\nThe events of a run, one JSON object per line, in `metrics.jsonl` in its folder. Besides"
+    yield "the fields below, each has `event`, its kind, and `time`, in seconds since 1970. Events of another trainer"
+    yield "have `log_byte`, the byte of its log at which reading continues. NaN and infinity are null. After a resume,"
+    yield "steps that were done before occur twice: the last event of a step counts."
+    for event in EVENTS:
+        yield f"\n## {event.kind}\n\n{inspect.getdoc(event)}\n\n| field | type | meaning |\n|---|---|---|"
+        for declared in written_fields(event):
+            if declared.name not in ("time", "log_byte"):
+                yield f"| `{declared.name}` | {_json_type(str(declared.type))} | {declared.metadata['doc']} |"
+
+
+def _json_type(hint: str) -> str:
+    """Return a field's type in words of JSON."""
+    names = {
+        "int": "whole number", "float": "number", "str": "text", "float | str": "text or number",
+        "Sequence[str]": "list of texts", "Mapping[str, int]": "object of whole numbers",
+        "Mapping[str, float]": "object of numbers",
+    }  # fmt: skip
+    return names[hint.removesuffix(" | None")]
 
 
 def _families(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -165,14 +164,12 @@ def read_curve(lines: Iterable[str], *, sequence: int) -> list[tuple[float, floa
 
 def _step(line: str, sequence: int) -> tuple[int, tuple[float, float]] | None:
     """Return the step in a line of metrics, with its tokens so far and its loss; ``None`` if it has none."""
-    try:
-        event = json.loads(line)
-        if event["event"] != "train":
-            return None
-        step, tokens, loss = int(event["step"]), float(event["sequences"] * sequence), float(event["loss"])
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+    from podwright_training.events import TrainEvent, event_of  # noqa: PLC0415 — it takes 13 ms, only for --curve
+
+    event = event_of(line)
+    if not isinstance(event, TrainEvent) or event.sequences is None or not math.isfinite(event.loss):
         return None
-    return (step, (tokens, loss)) if math.isfinite(tokens) and math.isfinite(loss) else None
+    return event.step, (float(event.sequences * sequence), event.loss)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -10,6 +10,7 @@ import pytest
 from podwright_rehearsal.aws.stand_in import AwsStandIn
 from podwright_rehearsal.hosts.errors import HostError
 from podwright_testing.elastic_cluster import ElasticCluster, ElasticRun, difference, lost
+from podwright_testing.metrics import logged
 
 pytestmark = [pytest.mark.hosts, pytest.mark.slow]
 STEPS, MEMORY_FREQ, MBIT_S = 400, 1, 20  # more steps than the test needs, at that speed
@@ -49,7 +50,7 @@ def loses(run: ElasticRun, cluster: ElasticCluster, host: str, how: str) -> None
 
 
 def last_start(run: ElasticRun) -> dict:
-    return list(run.folder.events("start"))[-1]
+    return list(logged(run.folder, "start"))[-1]
 
 
 def output(run: ElasticRun) -> str:
@@ -105,7 +106,7 @@ def loses_everything(run: ElasticRun, cluster: ElasticCluster) -> dict:
     cluster.lose_everything(run)
     again = cluster.launch("again", "2-4", **ELASTIC)
     again.wait_for_nodes(4)
-    step = next(again.folder.events("start"))["step"]  # on a busy machine, of three nodes: the fourth joins later
+    step = next(logged(again.folder, "start"))["step"]  # on a busy machine, of three nodes: the fourth joins later
     again.wait_for_step(step + 2)
     assert f"step-{step:08} in {ELASTIC['checkpoint_dir']}: fetching that" in output(again)
     return again.steps()

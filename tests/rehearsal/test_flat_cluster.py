@@ -21,6 +21,7 @@ from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.hosts.slurm_packages import PACKAGES, SlurmPackages, fetch_slurm
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.processes import marked
+from podwright_testing.metrics import logged
 from podwright_testing.programs import started
 from podwright_training.jobs.spec import load
 from podwright_training.report.history import History
@@ -168,7 +169,7 @@ def test_another_trainer_survives_a_host(cluster: FlatCluster, tmp_path: Path) -
     more = [f"--environment={sys.prefix}", "--accelerator=cpu", "--partition=gpu", "--auto-resume"]
     job_id = json.loads(cluster.run(["env", PYTHONPATH, *words, *more]).stdout)["job"]
     wait_for(
-        lambda: any(event["step"] > 5 for event in run.events("train")),
+        lambda: any(event["step"] > 5 for event in logged(run, "train")),
         timeout_s=600,
         description=lambda: f"step 6 in {run.log.read_text() if run.log.exists() else 'a log'}",
     )
@@ -177,8 +178,8 @@ def test_another_trainer_survives_a_host(cluster: FlatCluster, tmp_path: Path) -
     assert cluster.wait_for_job(job_id, timeout_s=600, restarts=1)["JobState"] == "COMPLETED"
     history = History.of(run)
     assert [restart.resumed_after % 5 for restart in history.restarts] == [0]  # it saves each fifth step
-    assert [event["step"] for event in history.train] == list(range(1, 41))
-    assert history.train[-1]["loss"] < history.train[0]["loss"] / 10
+    assert [event.step for event in history.train] == list(range(1, 41))
+    assert history.train[-1].loss < history.train[0].loss / 10
 
 
 def test_slurm_accepts_every_ready_job(cluster: FlatCluster, tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_nxd_training_runs_as_a_chain_of_jobs(cluster: FlatCluster, neuron: Call
     printed, jobs = neuron(cluster)
     assert "memory: 9.6 of 34.3 GB" in printed
     assert cluster.wait_for_job(jobs["train"], timeout_s=600)["JobState"] == "COMPLETED"
-    (event,) = RunFolder(folder.parent).events("train")
+    (event,) = logged(RunFolder(folder.parent), "train")
     figures = {"step": 2, "loss": 6.93, "grad_norm": 8.6, "samples_per_s": 0.108, "tokens": 2 * 1 * 2 * 8192}
     assert {name: event[name] for name in figures} == figures
     for step in jobs:

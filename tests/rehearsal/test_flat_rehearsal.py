@@ -14,6 +14,7 @@ from podwright.config_file import CONFIG_VARIABLE
 from podwright_rehearsal.command import EXAMPLE
 from podwright_rehearsal.run.hosting import Debian13Hosts, FlatHosts
 from podwright_rehearsal.run.rehearsal import MAX_STEPS, last_per_step, steps
+from podwright_testing.metrics import logged
 from podwright_training.run_folder import RunFolder
 
 
@@ -49,7 +50,7 @@ def test_a_flat_rehearsal_goes_all_the_way(summary: dict[str, Any]) -> None:
     assert summary["nodes idle"] == "2 of 2"
     assert summary["resources left"] == "0"
     run = RunFolder(FlatHosts.folder / "fsx" / "runs" / "rehearsal")
-    first, second = run.events("start")
+    first, second = logged(run, "start")
     assert (first["step"], first["world_size"], second["world_size"]) == (0, 4, 4)
     assert second["step"] > 0
-    assert [event["step"] for event in last_per_step(run.events("train"))] == list(range(1, MAX_STEPS + 1))
+    assert [event.step for event in last_per_step(run)] == list(range(1, MAX_STEPS + 1))

@@ -18,6 +18,7 @@ from podwright_rehearsal.hosts.errors import tail
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import SHARDS, dataset
 from podwright_testing.faults import NEVER, Faults
+from podwright_testing.metrics import logged
 from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.hosts
@@ -87,10 +88,10 @@ def computed(run: RunFolder) -> dict[str, Any]:
 
     `pytest -rP` shows the last ones.
     """
-    steps = {event["step"]: [event[name] for name in WHAT_COUNTS] for event in run.events("train")}
+    steps = {event["step"]: [event[name] for name in WHAT_COUNTS] for event in logged(run, "train")}
     assert sorted(steps) == list(range(1, MAX_STEPS + 1))
-    validation = list(run.events("validation"))[-1]["loss"]
-    begun = [event["step"] for event in run.events("start")]
+    validation = list(logged(run, "validation"))[-1]["loss"]
+    begun = [event["step"] for event in logged(run, "start")]
     print(f"{run.root.name}: began at steps {begun}, last loss {steps[MAX_STEPS][0]!r}, validation {validation!r}")
     return {"steps": steps, "validation": validation}
 
@@ -99,7 +100,7 @@ def wait_for_step(cluster: NamespacedCluster, run: RunFolder, step: int, *, star
     """Wait until the job has taken a step since it started for the last of so many times."""
 
     def reached() -> bool:
-        events = list(run.events())
+        events = list(logged(run))
         begun = [number for number, event in enumerate(events) if event["event"] == "start"]
         return len(begun) == starts and any(event.get("step", 0) >= step for event in events[begun[-1] + 1 :])
 
@@ -126,7 +127,7 @@ def test_a_job_survives_lost_hosts_and_a_requeue(
         done = cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-new", timeout_s=WAITS_S)
         assert (how, done.replaced) == (how, (victim,))
     assert completed(cluster, job_id, run)["Restarts"] == str(1 + len(LOST))
-    resumed = [event["step"] for event in run.events("start")]
+    resumed = [event["step"] for event in logged(run, "start")]
     assert resumed[:2] == [0, CHECKPOINT_FREQ]
     assert all(step > 0 for step in resumed[1:])
     assert computed(run) == undisturbed

@@ -30,6 +30,7 @@ from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.hosting import HOST_VARIABLES
 from podwright_rehearsal.run.supplies import SHARDS, dataset
 from podwright_testing.boots import require_booted
+from podwright_testing.metrics import logged
 from podwright_testing.programs import started
 from podwright_training.run_folder import RunFolder
 
@@ -263,7 +264,7 @@ def trained(world: World, *, steps: int = 3) -> None:
     """Wait until the job has taken steps since its last start."""
 
     def reached() -> bool:
-        events = list(world.run_folder().events())
+        events = list(logged(world.run_folder()))
         begun = [number for number, event in enumerate(events) if event["event"] == "start"]
         return len(begun) == world.starts and sum(event["event"] == "train" for event in events[begun[-1] :]) >= steps
 
@@ -275,7 +276,7 @@ def trained(world: World, *, steps: int = 3) -> None:
 
 def continued(world: World) -> None:
     """Check that every start went on at the step after the last one, with batches that no step had before."""
-    events = list(world.run_folder().events())
+    events = list(logged(world.run_folder()))
     steps = [event["step"] for event in events if event["event"] == "train"]
     assert steps == list(range(1, len(steps) + 1))
     digests = [event["batch_digest"] for event in events if event["event"] == "train"]

@@ -17,6 +17,7 @@ from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import SHARDS
 from podwright_testing import trainer
 from podwright_testing.boots import require_booted
+from podwright_testing.metrics import logged
 from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.hosts
@@ -234,7 +235,7 @@ def train(cluster: NamespacedCluster) -> tuple[int, RunFolder]:
 
 def steps(run: RunFolder, event: str) -> list[int]:
     """Return the steps of a run's events of this name."""
-    return [found["step"] for found in run.events(event)]
+    return [found["step"] for found in logged(run, event)]
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from podwright_rehearsal.hosts.errors import tail
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import SHARDS
 from podwright_testing import trainer
+from podwright_testing.metrics import logged
 from podwright_training.run_folder import RunFolder
 
 pytestmark = [pytest.mark.hosts, pytest.mark.slow]
@@ -201,7 +202,7 @@ def test_what_is_planted_in_the_rendezvous_is_run_in_no_job(cluster: NamespacedC
         flags = f"--nodes=2 --nproc-per-node=1 -- {OPTIONS}"
         ours, run = launch(cluster, "ours", f"{flags} --max-steps=30")
         assert ours == first
-        wait_for(lambda: list(run.events("checkpoint")) != [], timeout_s=600, description=lambda: tail(run.log))
+        wait_for(lambda: list(logged(run, "checkpoint")) != [], timeout_s=600, description=lambda: tail(run.log))
         cluster.run(["scontrol", "requeue", str(ours)], user="root")
         assert completed(cluster, ours, run.log)["Restarts"] == "1"
         for launcher in ("torchrun", "srun"):
@@ -233,12 +234,12 @@ def test_a_sweep_over_all_ports_runs_nothing(cluster: NamespacedCluster) -> None
         wait_for(lambda: "REACHED store" in output.read_text(), timeout_s=600, description=lambda: tail(run.log))
         cluster.run(f"scancel {job}", user="root")
         cluster.wait_for_job(job)
-        assert [event for event in run.events("train") if event["loss"] > 100] == []
+        assert [event for event in logged(run, "train") if event["loss"] > 100] == []
 
         job, run = launch(cluster, "elastic", f"--nodes=1-2 {flags} --memory-checkpoint-freq=1 --global-batch-size=8")
         wait_for(lambda: "REACHED agent" in output.read_text(), timeout_s=600, description=output.read_text)
         wait_for(
-            lambda: len(list(run.events("train"))) >= 20,
+            lambda: len(list(logged(run, "train"))) >= 20,
             timeout_s=600,
             description=lambda: "\n".join(tail(log) for log in run.elastic.glob("host-*.log")),
         )

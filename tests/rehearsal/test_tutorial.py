@@ -31,6 +31,7 @@ from podwright_rehearsal.run.progress import Progress
 from podwright_rehearsal.run.rehearsal import MAX_STEPS, Rehearsal, steps
 from podwright_rehearsal.run.supplies import supplies
 from podwright_testing import transcript
+from podwright_testing.metrics import logged
 from podwright_testing.pages import to_run, without_comment
 from podwright_testing.provider import running_provider
 from podwright_testing.terminal import Terminal
@@ -166,7 +167,7 @@ class Newcomer:
         tokens_BT = torch.randint(0, theirs.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             assert (theirs(tokens_BT).logits - ours(tokens_BT)).abs().max() < 1e-5
-        first, second = self.rehearsal.run.events("start")
+        first, second = logged(self.rehearsal.run, "start")
         assert (first["step"], first["world_size"], second["world_size"]) == (0, 4, 4)
         assert 0 < second["step"] < MAX_STEPS
         assert {"report/index.html", "metrics.jsonl", "submission.json"} <= {

@@ -156,9 +156,9 @@ def kill_after(event, step):
     """Kill all ranks at once, as Slurm and a power cut do, when the first has written an event of a step."""
     write = Metrics.write
 
-    def write_and_die(self, name, **values):
-        write(self, name, **values)
-        if (name, values.get("step")) == (event, step):
+    def write_and_die(self, written):
+        write(self, written)
+        if (written.kind, written.step) == (event, step):
             os.killpg(0, signal.SIGKILL)
 
     Metrics.write = write_and_die

@@ -16,6 +16,7 @@ import torch
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, BytesStorageMetadata, MetadataIndex
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import checkpoint_reader, step_folder, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
@@ -69,9 +70,9 @@ def test_changed_content_is_found_when_it_is_loaded(copied, tiny_flags, caplog):
     """A flipped bit: training resumes from the checkpoint before, and arrives at the same weights."""
     flip_a_bit(copied / "checkpoints" / "step-00000012" / "__0_0.distcp")
     assert main(["train", *tiny_flags(copied, ranks=1)]) == 0
-    assert list(RunFolder(copied).events("start"))[-1]["step"] == 8
+    assert list(logged(RunFolder(copied), "start"))[-1]["step"] == 8
     assert "the content of __0_0.distcp has changed; skipped" in caplog.text
-    first, second = (event["loss"] for event in RunFolder(copied).events("validation"))
+    first, second = (event["loss"] for event in logged(RunFolder(copied), "validation"))
     assert second == pytest.approx(first, abs=1e-5)
 
 
@@ -130,7 +131,7 @@ def test_a_run_goes_on_from_a_checkpoint_that_was_put_aside(copied, tiny_flags):
     (folder / "step-00000012").rename(folder / ".step-00000012.replaced")
     (folder / ".step-00000012.partial").mkdir()
     assert main(["train", *tiny_flags(copied, ranks=1, max_steps=13)]) == 0
-    assert list(RunFolder(copied).events("start"))[-1]["step"] == 12
+    assert list(logged(RunFolder(copied), "start"))[-1]["step"] == 12
     assert sorted(path.name for path in folder.iterdir()) == ["step-00000012", "step-00000013"]
 
 
@@ -215,7 +216,7 @@ def test_changed_trainer_state_is_found_before_it_is_read(copied, tiny_flags, ca
     """A flipped bit in ``trainer.json``: preflight and resume use the checkpoint before."""
     flip_a_bit(copied / "checkpoints" / "step-00000012" / "trainer.json")
     assert main(["train", *tiny_flags(copied, ranks=1, max_steps=9)]) == 0
-    assert list(RunFolder(copied).events("start"))[-1]["step"] == 8
+    assert list(logged(RunFolder(copied), "start"))[-1]["step"] == 8
     assert "the content of trainer.json has changed; skipped" in caplog.text
 
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.manifest import MANIFEST, TRAINER, check_hashes
+from podwright_training.events import EndEvent, ValidationEvent
 from podwright_training.loop.metrics import Metrics
 from podwright_training.run_folder import RunFolder
 
@@ -51,7 +53,7 @@ def fill(disk):
 
 
 def last_step(folder):
-    return max(event["step"] for event in RunFolder(folder).events("train"))
+    return max(event["step"] for event in logged(RunFolder(folder), "train"))
 
 
 @pytest.mark.slow
@@ -68,7 +70,7 @@ def test_a_full_disk_ends_the_run_only_when_it_stays_full(run, small_disk, tmp_p
     check_hashes(small_disk / "kept" / "step-00000002")
     (small_disk / "filler").unlink()
     assert run(max_steps=4) == 0
-    assert list(RunFolder(tmp_path / "run").events("start"))[-1]["step"] == 2
+    assert list(logged(RunFolder(tmp_path / "run"), "start"))[-1]["step"] == 2
 
 
 def test_a_disk_that_is_emptied_in_time_costs_one_checkpoint(run, small_disk, tmp_path):
@@ -87,7 +89,7 @@ def test_a_disk_that_is_emptied_in_time_costs_one_checkpoint(run, small_disk, tm
         assert run(max_steps=6, keep_checkpoints=3) == 0
     finally:
         logging.getLogger("podwright_training").removeHandler(emptier)
-    assert [event["step"] for event in RunFolder(tmp_path / "run").events("checkpoint")] == [4, 6]
+    assert [event["step"] for event in logged(RunFolder(tmp_path / "run"), "checkpoint")] == [4, 6]
 
 
 def test_a_checkpoint_of_a_newer_version_is_not_passed_over(undisturbed, tmp_path, tiny_flags, capsys):
@@ -110,14 +112,14 @@ def test_a_full_disk_costs_metrics_not_the_run(small_disk, caplog):
     """A line without room is dropped whole, with a warning; the next one that fits is written."""
     metrics = Metrics(small_disk / "metrics.jsonl", active=True)
     values = {"loss": 1.0, "perplexity": 2.7, "tokens": 8}
-    metrics.write("validation", step=1, **values)
+    metrics.write(ValidationEvent(step=1, **values))
     free = os.statvfs(small_disk)
     (small_disk / "filler").write_bytes(b"0" * free.f_bavail * free.f_frsize)
     for step in range(2, 60):
-        metrics.write("validation", step=step, **values)
+        metrics.write(ValidationEvent(step=step, **values))
     (small_disk / "filler").unlink()
-    metrics.write("end", step=60, reason="max_steps")
-    steps = [event["step"] for event in RunFolder(small_disk).events()]
+    metrics.write(EndEvent(step=60, reason="max_steps"))
+    steps = [event["step"] for event in logged(RunFolder(small_disk))]
     assert "No space left on device; training continues" in caplog.text
     assert steps[:2] == [1, 2]
     assert steps[-1] == 60
@@ -162,4 +164,4 @@ def test_an_odd_file_in_the_newest_checkpoint_is_passed_over(undisturbed, tmp_pa
     (newest / name).unlink()
     damage(newest / name)
     assert main(["train", *tiny_flags(tmp_path / "run", ranks=1)]) == 0
-    assert list(RunFolder(tmp_path / "run").events("start"))[-1]["resumed_from"].endswith(older.name)
+    assert list(logged(RunFolder(tmp_path / "run"), "start"))[-1]["resumed_from"].endswith(older.name)

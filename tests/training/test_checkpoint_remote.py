@@ -6,6 +6,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.run_folder import RunFolder
@@ -59,9 +60,9 @@ def test_a_run_goes_on_where_its_folder_is_gone(bucket, run, undisturbed, tmp_pa
     bucket.Object("runs/tiny/step-00000012/manifest.json").delete()  # as a kill during the copy leaves it
     assert run(tmp_path / "elsewhere", max_steps=12, memory_checkpoint_freq=1) == 0
     elsewhere = RunFolder(tmp_path / "elsewhere")
-    assert next(elsewhere.events("start"))["step"] == 8
-    digests = {event["step"]: event["batch_digest"] for event in RunFolder(undisturbed).events("train")}
-    assert all(event["batch_digest"] == digests[event["step"]] for event in elsewhere.events("train"))
+    assert next(logged(elsewhere, "start"))["step"] == 8
+    digests = {event["step"]: event["batch_digest"] for event in logged(RunFolder(undisturbed), "train")}
+    assert all(event["batch_digest"] == digests[event["step"]] for event in logged(elsewhere, "train"))
 
 
 @pytest.mark.usefixtures("bucket")
@@ -75,7 +76,7 @@ def test_the_newest_of_both_places_wins(run, tmp_path):
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     (tmp_path / "old").rename(tmp_path / "run" / "checkpoints")
     assert run(tmp_path / "run", max_steps=12, resume_from_checkpoint=URL) == 0
-    assert [event["step"] for event in RunFolder(tmp_path / "run").events("start")] == [0, 4, 8]
+    assert [event["step"] for event in logged(RunFolder(tmp_path / "run"), "start")] == [0, 4, 8]
 
 
 @pytest.mark.usefixtures("bucket")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from podwright_testing.metrics import logged
 from podwright_training.checkpoint import trainer_state
 from podwright_training.run_folder import RunFolder
 
@@ -41,9 +42,9 @@ def test_a_checkpoint_goes_on_in_every_layout(train, tmp_path):
         train(tmp_path / "changing", steps, *layout)
     train(tmp_path / "same", 12, 4, 4, {})
     changing, same = (
-        {event["step"]: event for event in RunFolder(tmp_path / name).events("train")} for name in ("changing", "same")
+        {event["step"]: event for event in logged(RunFolder(tmp_path / name), "train")} for name in ("changing", "same")
     )
-    assert [event["step"] for event in RunFolder(tmp_path / "changing").events("start")] == [0, *list(LAYOUTS)[:-1]]
+    assert [event["step"] for event in logged(RunFolder(tmp_path / "changing"), "start")] == [0, *list(LAYOUTS)[:-1]]
     for step, event in same.items():
         assert changing[step]["batch_digest"] == event["batch_digest"]
         assert changing[step]["loss"] == pytest.approx(event["loss"], abs=1e-6)
@@ -56,7 +57,7 @@ def test_a_checkpoint_goes_on_in_every_layout(train, tmp_path):
 def assert_validations_agree(folder):
     """Every layout validates on the same sequences."""
     changing, same = (
-        {event["step"]: event for event in RunFolder(folder / name).events("validation")}
+        {event["step"]: event for event in logged(RunFolder(folder / name), "validation")}
         for name in ("changing", "same")
     )
     assert list(changing) == list(same) == list(LAYOUTS)

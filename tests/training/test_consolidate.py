@@ -24,6 +24,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import checkpoint_reader, step_folder
 from podwright_training.checkpoint.export import export, weights_of
@@ -79,7 +80,7 @@ def test_the_perplexity_is_the_trainers_own(exported):
     found = evaluate(exported)
     assert found["step"] == 12
     assert found["relative_difference"] < 1e-6
-    assert found["trainer_perplexity"] == list(exported.events("validation"))[-1]["perplexity"]
+    assert found["trainer_perplexity"] == list(logged(exported, "validation"))[-1]["perplexity"]
     assert evaluate(exported, dtype="bfloat16")["relative_difference"] < 0.01
 
 
@@ -90,10 +91,10 @@ def test_a_card_describes_it(exported, text_dataset):
     rows = dict(
         line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("| ") and "| |" not in line
     )
-    (validation,) = exported.events("validation")
+    (validation,) = logged(exported, "validation")
     assert (rows["steps"], rows["tokens"], rows["data"]) == ("12", f"{12 * 8 * 32:,}", str(text_dataset))
     assert rows["validation loss, nats per token"] == f"{validation['loss']:.4f}"
-    assert rows["code"] == next(exported.events("start"))["code"] == code_version()
+    assert rows["code"] == next(logged(exported, "start"))["code"] == code_version()
 
 
 def test_the_code_is_named_by_its_commit(tmp_path):
@@ -306,7 +307,7 @@ def test_the_datasets_of_a_mixture_are_found_from_any_folder(text_dataset, tiny_
     assert set(evaluate(run)["sources"]) == {"ds/a", "ds/b"}
     assert replay(run, 2, losses=False).step == 2
     assert main(["train", "--config=../run/config.yaml", "--max-steps=3"]) == 0
-    *_, validated = run.events("validation")
+    *_, validated = logged(run, "validation")
     assert (validated["step"], set(validated["losses"])) == (3, {"held"})
 
 
@@ -623,7 +624,7 @@ def test_every_family_goes_to_transformers_and_back(tiny_flags, tmp_path, model_
     new = {"init_from": folder.hf, "max_steps": 1, **STILL, **options, **layout}
     status, output = call_ranks(2, "train", *tiny_flags(tmp_path / "new", **new))
     assert status == 0, output
-    before, after = (list(item.events("validation"))[-1]["loss"] for item in (folder, RunFolder(tmp_path / "new")))
+    before, after = (list(logged(item, "validation"))[-1]["loss"] for item in (folder, RunFolder(tmp_path / "new")))
     assert after == pytest.approx(before, abs=1e-5)
     assert_read_by_parts(step_folder.newest(tmp_path / "new" / "checkpoints"))
 
@@ -644,14 +645,14 @@ def test_a_run_starts_from_weights_or_from_everything(tiny_flags, tmp_path, undi
 
     A replay of the first step has the losses of those weights.
     """
-    last = list(RunFolder(undisturbed).events("validation"))[-1]["loss"]
+    last = list(logged(RunFolder(undisturbed), "validation"))[-1]["loss"]
     for state, first in (("weights", 1), ("all", 13)):
         run = RunFolder(tmp_path / state)
         source = {"init_from": undisturbed / "checkpoints", "init_state": state, "max_steps": first, **STILL}
         assert main(["train", *tiny_flags(run.root, ranks=1, **source, validation_freq=1)]) == 0
-        (event,) = run.events("train")
+        (event,) = logged(run, "train")
         assert (event["step"], event["sequences"]) == (first, 8)
-        assert list(run.events("validation"))[-1]["loss"] == pytest.approx(last, abs=1e-5)
+        assert list(logged(run, "validation"))[-1]["loss"] == pytest.approx(last, abs=1e-5)
         capsys.readouterr()
         assert main(["replay", f"--run-dir={run.root}", f"--step={first}", "--losses", "--json"]) == 0
         again = json.loads(capsys.readouterr().out)
@@ -723,13 +724,13 @@ def test_a_run_starts_from_a_model_of_the_hub(tiny_flags, tmp_path, exported, hu
     command = [sys.executable, "-m", "podwright_training", "train", *flags]
     done = subprocess.run(command, env=here, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    last = list(exported.events("validation"))[-1]["loss"]
-    assert list(RunFolder(tmp_path / "run").events("validation"))[-1]["loss"] == pytest.approx(last, abs=1e-5)
-    assert next(RunFolder(tmp_path / "run").events("start"))["init_from"] == "someone/model"
+    last = list(logged(exported, "validation"))[-1]["loss"]
+    assert list(logged(RunFolder(tmp_path / "run"), "validation"))[-1]["loss"] == pytest.approx(last, abs=1e-5)
+    assert next(logged(RunFolder(tmp_path / "run"), "start"))["init_from"] == "someone/model"
     replay = ["replay", f"--run-dir={tmp_path / 'run'}", "--step=1", "--losses", "--json"]
     done = subprocess.run([*command[:3], *replay], env=here, capture_output=True, text=True, check=False)
     losses = [sequence["loss"] for sequence in json.loads(done.stdout)["sequences"]]
-    (event,) = RunFolder(tmp_path / "run").events("train")
+    (event,) = logged(RunFolder(tmp_path / "run"), "train")
     assert sum(losses) / len(losses) == pytest.approx(event["loss"], abs=1e-4)
 
 

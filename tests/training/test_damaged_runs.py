@@ -24,6 +24,7 @@ from podwright_testing.mutations import mutated_bytes
 from podwright_training.__main__ import main
 from podwright_training.commands import report
 from podwright_training.errors import UserError
+from podwright_training.events import StartEvent
 from podwright_training.jobs.log_reader import LogReader
 from podwright_training.jobs.spec import JobSpec, Log, Resume, read_written
 from podwright_training.report import screen
@@ -265,7 +266,7 @@ def test_a_pipe_in_place_of_the_metrics_holds_no_training(
     os.mkfifo(run.metrics)
     assert main(["train", *tiny_flags(run.root, ranks=1, max_steps=1)]) == 2
     assert f"{run.metrics}: is a pipe, not a regular file" in capsys.readouterr().err
-    run.add_event("start", step=0)  # as by an elastic run's agent: a warning
+    run.add_event(StartEvent(step=0, world_size=1))  # as by an elastic run's agent: a warning
 
 
 def test_a_name_that_is_no_text_is_printed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
 from podwright_training.device_rules import DeviceRuleError, NeuronRules
 from podwright_training.run_folder import RunFolder
@@ -22,7 +23,7 @@ WAYS = {
 
 def curve(folder):
     """Losses and norms of all steps, and the validation's loss."""
-    events = RunFolder(folder).events()
+    events = logged(RunFolder(folder))
     return [
         [event["event"], event["step"], event["loss"], event.get("grad_norm")]
         for event in events

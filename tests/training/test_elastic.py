@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
 from podwright_training.elastic.terms import Terms
 from podwright_training.run_folder import RunFolder
@@ -55,7 +56,7 @@ class ElasticRun:
         """Wait until a generation has taken a step; its event."""
         end_s = time.monotonic() + LIMIT_S
         while time.monotonic() < end_s:
-            for event in self.folder.events("membership"):
+            for event in logged(self.folder, "membership"):
                 if event["generation"] == generation and event["stepping_s"] is not None:
                     return event
             time.sleep(0.05)
@@ -73,7 +74,7 @@ class ElasticRun:
 
     def steps(self):
         """Loss, batch and number of sequences of each step as it counts in the end."""
-        return {event["step"]: event for event in self.folder.events("train")}
+        return {event["step"]: event for event in logged(self.folder, "train")}
 
 
 def stranger(run, sends):
@@ -95,7 +96,7 @@ def alone(tmp_path_factory, tiny_flags, call_ranks):
     folder = tmp_path_factory.mktemp("alone")
     status, output = call_ranks(1, "train", *tiny_flags(folder, **SAME))
     assert status == 0, output
-    return {event["step"]: event for event in RunFolder(folder).events("train")}
+    return {event["step"]: event for event in logged(RunFolder(folder), "train")}
 
 
 @pytest.fixture

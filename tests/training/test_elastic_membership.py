@@ -198,7 +198,7 @@ class Run(RuleBasedStateMachine):
                     if self._hears(host, leader) and host.training == command.generation:
                         host.training = None
             else:
-                assert isinstance(command, Dismiss) or command.values["nodes"] in POLICY.sizes
+                assert isinstance(command, Dismiss) or command.event.nodes in POLICY.sizes
 
     def _hears(self, host, leader):
         followed = host.follows and host.follows[0].number == leader.leads.number
@@ -263,8 +263,8 @@ def test_a_step_that_one_host_reports_is_all_hosts():
     for name, rank in (("a", steps), ("b", HostRankReport(activity=Activity.LOADING))):
         members.report(name, HostReport(ready=True, generation=start.generation, ranks=(rank,)), now=FIRST_WAIT_S + 1)
     (record,) = members.decide(FIRST_WAIT_S + 1)
-    assert record.values["step"] == 6
-    assert record.values["stepping_s"] == 0
+    assert record.event.step == 6
+    assert record.event.stepping_s == 0
 
 
 def test_a_host_that_connects_again_ends_its_generation():

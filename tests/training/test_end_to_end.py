@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
 from podwright_training.commands.generate import generate
 from podwright_training.config.sources import load_run
@@ -120,7 +121,7 @@ def test_from_prose_to_a_model_that_writes(dataset, small, tmp_path):
     (written,) = generator("The cluster", max_new_tokens=8, do_sample=False)
     assert written["generated_text"].startswith("The cluster")
     assert len(written["generated_text"]) > len("The cluster")
-    early, late = folder.events("sample")
+    early, late = logged(folder, "sample")
     assert (early["step"], late["step"]) == (4, 8)
     assert late["texts"] == generate(
         folder.hf, ["The cluster", "If you want to train a model"], max_new_tokens=8, temperature=0, seed=0

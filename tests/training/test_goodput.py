@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
+from podwright_training.events import CheckpointEvent, EndEvent, MembershipEvent, StartEvent, TrainEvent
 from podwright_training.report import summary
 from podwright_training.report.goodput import KINDS, account
 from podwright_training.report.history import History
@@ -14,11 +16,11 @@ from podwright_training.run_folder import RunFolder
 
 
 def start(at, step, **values):
-    return {"event": "start", "elapsed_s": at, "step": step, "world_size": 8, "parameters": 8e9, **values}
+    return StartEvent(elapsed_s=at, step=step, world_size=8, parameters=8 * 10**9, **values)
 
 
 def train(at, step, *, step_s=1.0, **values):
-    return {"event": "train", "elapsed_s": at, "step": step, "step_s": step_s, **values}
+    return TrainEvent(elapsed_s=at, step=step, loss=3.0, step_s=step_s, **values)
 
 
 def kinds(*events):
@@ -42,7 +44,7 @@ def test_an_elastic_run_says_what_led_to_a_start():
     """The event after the first step divides the gap; what is left of it were a step that no line has, and waiting."""
     cause = {"cause": "rank 3 on node-7 was killed by SIGKILL", "detecting_s": 2, "stopping_s": 1, "waiting_s": 3}
     seconds = {"restarting_s": 1, "loading_s": 1.5, "stepping_s": 1}
-    said = {"event": "membership", "elapsed_s": 21.5, "step": 9, "lost_steps": 1, **cause, **seconds}
+    said = MembershipEvent(elapsed_s=21.5, step=9, lost_steps=1, **cause, **seconds)
     events = [start(0, 0), train(10, 10), start(20, 9), train(21, 10), said]
     found = account(events)
     assert kinds(*events) == {
@@ -53,7 +55,7 @@ def test_an_elastic_run_says_what_led_to_a_start():
 
 def membership(at, step, **values):
     """The event of a generation."""
-    return {"event": "membership", "elapsed_s": at, "step": step, "lost_steps": 0, **values}
+    return MembershipEvent(elapsed_s=at, step=step, lost_steps=0, **values)
 
 
 def test_a_queue_is_a_wait():
@@ -75,7 +77,7 @@ def test_generations_in_vain_count():
 
 def test_a_signal_is_a_cause():
     """A run that saved and ended because Slurm asked it to says so."""
-    ended = {"event": "end", "elapsed_s": 12, "step": 10, "reason": "signal", "saving_s": 1.5}
+    ended = EndEvent(elapsed_s=12, step=10, reason="signal", saving_s=1.5)
     events = [start(0, 0), train(10, 10), ended, start(30, 10)]
     assert [each.cause for each in account(events).interruptions] == ["a signal, as at Slurm's time limit"]
     assert kinds(*events) == {"productive": 10, "saving": 1.5, "other": 0.5, "waiting": 18}
@@ -84,12 +86,12 @@ def test_a_signal_is_a_cause():
 seconds = st.floats(0, 1e4)
 EVENTS = st.lists(
     st.one_of(
-        st.builds(dict, event=st.just("start"), step=st.integers(0, 50), world_size=st.just(8), parameters=st.just(1e9),
+        st.builds(StartEvent, step=st.integers(0, 50), world_size=st.just(8), parameters=st.just(10**9),
                   process_s=seconds),
-        st.builds(dict, event=st.just("train"), step=st.integers(0, 60), step_s=seconds, saving_s=seconds,
+        st.builds(TrainEvent, step=st.integers(0, 60), loss=st.just(3.0), step_s=seconds, saving_s=seconds,
                   validating_s=seconds, first_step_s=seconds),
-        st.builds(dict, event=st.sampled_from(["end", "validation", "checkpoint"]), step=st.integers(0, 60),
-                  saving_s=seconds),
+        st.builds(EndEvent, step=st.integers(0, 60), reason=st.just("max_steps"), saving_s=seconds),
+        st.builds(CheckpointEvent, step=st.integers(0, 60), paused_s=seconds),
     ),
     max_size=20,
 )  # fmt: skip
@@ -102,12 +104,12 @@ def test_kinds_sum_to_the_time_and_only_grow(events, pauses):
     at, before = 0.0, dict.fromkeys(KINDS, 0.0)
     timed = []
     for event, pause in zip(events, pauses, strict=False):
-        timed.append({**event, "elapsed_s": at})
+        timed.append(event.with_values(elapsed_s=at))
         at += pause
         found = account(timed).seconds
         assert all(found[name] >= seconds - 1e-6 for name, seconds in before.items())
         before = found
-    last = max((event["elapsed_s"] for event in timed if event["event"] in ("start", "train", "end")), default=0.0)
+    last = max((event.elapsed_s for event in timed if event.kind in ("start", "train", "end")), default=0.0)
     assert sum(before.values()) == pytest.approx(last, abs=1e-6)
 
 
@@ -115,7 +117,7 @@ def test_kinds_sum_to_the_time_and_only_grow(events, pauses):
 def test_a_real_run_accounts_for_its_time(undisturbed, tmp_path, capsys):
     """Page, Markdown, JSON and terminal have the same figures; their sum is the time of the run."""
     goodput = History.of(RunFolder(undisturbed)).goodput
-    times = [event["time"] for event in RunFolder(undisturbed).events() if event["event"] in ("start", "train", "end")]
+    times = [event["time"] for event in logged(RunFolder(undisturbed)) if event["event"] in ("start", "train", "end")]
     assert goodput.total_s == pytest.approx(times[-1] - times[0], abs=0.01)
     assert all(goodput.seconds[name] > 0 for name in ("productive", "saving", "validating", "restarting"))
     assert goodput.predicted > 0.99

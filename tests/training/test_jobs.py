@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from podwright.checkout import ROOT
+from podwright_testing.metrics import logged
 from podwright_testing.workspace import wait_until
 from podwright_training.__main__ import main
 from podwright_training.commands import follow, launch
 from podwright_training.errors import ConfigError, LaunchError
-from podwright_training.jobs.log_reader import ENDED, STARTED, LogReader
+from podwright_training.jobs.log_reader import ENDED, STARTED, LogProgress, LogReader
 from podwright_training.jobs.patterns import READY
 from podwright_training.jobs.script import start_script
 from podwright_training.jobs.spec import JobSpec, Log, Model, is_job, load
@@ -99,9 +100,9 @@ LINES = {
 }  # fmt: skip
 
 
-def read(spec, *lines, before=(), world_size=2):
+def read(spec, *lines, before=None, world_size=2):
     """The events of lines, a second each."""
-    reader = LogReader(spec, world_size=world_size, before=dict(before))
+    reader = LogReader(spec, world_size=world_size, before=before)
     return [event for at, line in enumerate([*lines, f"{ENDED} 1"]) for event in reader.feed(line, 100.0 + at)]
 
 
@@ -110,7 +111,7 @@ def test_each_trainers_line_is_read(parser):
     """A ready parser finds the values of a line of its trainer."""
     lines, expected = LINES[parser]
     (_, event) = read(JobSpec(log=Log(parser=parser)), STARTED, *lines)
-    assert {name: event[name] for name in expected} == pytest.approx(expected)
+    assert {name: getattr(event, name) for name in expected} == pytest.approx(expected)
 
 
 def test_a_restart_goes_back_to_its_checkpoint():
@@ -120,12 +121,12 @@ def test_a_restart_goes_back_to_its_checkpoint():
     spec = JobSpec(log=Log(patterns=patterns), model=model)
     lines = ["step 2 loss 3", "step 2 loss 3", "step 4 loss nan", STARTED, "step 4 loss 2.5", "step 6 loss 2"]
     events = read(spec, STARTED, *lines)
-    found = [(event["event"], event["step"]) for event in events]
+    found = [(event.kind, event.step) for event in events]
     assert found == [("start", 0), ("train", 2), ("train", 4), ("start", 2), ("train", 4), ("train", 6)]
-    assert events[-1]["step_s"] == 0.5
-    assert events[-1]["mfu"] == pytest.approx(6e9 * 2000 / 2 / 989e12, abs=1e-6)
-    later = read(spec, STARTED, "step 8 loss 1", before={"step": 7, "tokens": 7000, "stride": 2})
-    assert [(event["event"], event["step"]) for event in later] == [("start", 6), ("train", 8)]
+    assert events[-1].step_s == 0.5
+    assert events[-1].mfu == pytest.approx(6e9 * 2000 / 2 / 989e12, abs=1e-6)
+    later = read(spec, STARTED, "step 8 loss 1", before=LogProgress(step=7, tokens=7000, stride=2))
+    assert [(event.kind, event.step) for event in later] == [("start", 6), ("train", 8)]
 
 
 @pytest.mark.parametrize(("name", "step"), [("step-5", 5), ("epoch-1", 4), ("last", 4)])
@@ -133,7 +134,7 @@ def test_a_start_is_at_its_checkpoint(name, step):
     """The number of a checkpoint is its step, unless the first line after it contradicts that."""
     spec = JobSpec(log=Log(patterns={"step": r"step (\d+)", "loss": r"loss (\S+)"}))
     lines = ["step 2 loss 3", "step 4 loss 3", f"{STARTED}, checkpoint /fsx/a/{name}", "step 6 loss 2"]
-    assert [event["step"] for event in read(spec, STARTED, *lines) if event["event"] == "start"] == [0, step]
+    assert [event.step for event in read(spec, STARTED, *lines) if event.kind == "start"] == [0, step]
 
 
 def test_output_is_one_stream_in_the_order_of_writing(tmp_path):
@@ -156,7 +157,7 @@ def test_the_report_reads_such_a_run(tmp_path):
     for event in read(spec, STARTED, *(line.format(step) for step in (1, 2, 3)), STARTED, line.format(3)):
         run.append(event)
     history = History.of(run)
-    assert [event["loss"] for event in history.train] == [1.5, 2.5, 3.5]
+    assert [event.loss for event in history.train] == [1.5, 2.5, 3.5]
     assert (history.config["max_steps"], history.tokens(history.train[-1])) == (9, 30)
     assert [restart.resumed_after for restart in history.restarts] == [2]
 
@@ -379,7 +380,7 @@ def test_an_impossible_number_is_left_out(value):
     patterns = {"step": r"step (\S+)", "loss": r"loss (\S+)", "tokens": r"tokens (\S+)"}
     lines = [f"step 1 loss 2 tokens {value}", f"step {value} loss 2", "step 2 loss 1 tokens 9"]
     events = read(JobSpec(log=Log(patterns=patterns)), STARTED, *lines)[1:]
-    assert [(event["step"], event.get("tokens")) for event in events] == [(1, None), (2, 9)]
+    assert [(event.step, event.tokens) for event in events] == [(1, None), (2, 9)]
 
 
 def test_an_expression_without_end_does_not_hold_the_nodes(tmp_path, monkeypatch, capsys):
@@ -438,14 +439,14 @@ def test_what_a_killed_follower_left_is_read_by_the_next(tmp_path, order):
     words = [sys.executable, "-m", "podwright_training", "follow", f"--run-dir={tmp_path}", "--ranks=1"]
     with subprocess.Popen(words) as killed:
         try:
-            wait_until(lambda: [event["step"] for event in run.events("train")] == [1, 2])
+            wait_until(lambda: [event["step"] for event in logged(run, "train")] == [1, 2])
         finally:
             killed.kill()
     run.log.write_text("".join(text[:2]))
     begin = run.log.stat().st_size
     run.log.write_text("".join(text))
     assert main(["follow", f"--run-dir={tmp_path}", "--ranks=1", f"--from-byte={begin}"]) == 0
-    found = [(event["event"], event["step"], event.get("loss")) for event in run.events()]
+    found = [(event["event"], event["step"], event.get("loss")) for event in logged(run)]
     first = [("start", 0, None), ("train", 1, 4), ("train", 2, 3), ("train", 3, 2)]
     assert found == [*first, ("start", 2, None), ("train", 3, 1.5), ("end", 3, None)]
 
@@ -499,7 +500,7 @@ def test_mfu_is_of_the_nodes_accelerator_unless_the_job_names_one(tmp_path):
     for name, kind in kinds.items():
         spec = job_plan.plan(words, node_facts.NodeFacts(accelerator=kind, accelerator_name=name)).spec
         line = "Epoch 1 | iter {0} step {0} | loss train: 3.5, val: n/a | iter time: 3.1 ms"
-        speed[name] = read(spec, STARTED, *(line.format(step) for step in (1, 2)))[-1].get("mfu")
+        speed[name] = read(spec, STARTED, *(line.format(step) for step in (1, 2)))[-1].mfu
     flops_per_s = 6e9 * 1000 / 2
     peaks = {"H100": 989e12, "A10G": 70e12, "Trainium": 95e12}
     expected = {name: pytest.approx(flops_per_s / peak, abs=1e-6) for name, peak in peaks.items()}
@@ -569,7 +570,7 @@ def parsed(*words):
 def test_events_are_whole_numbers_where_the_report_needs_them():
     """Tokens and sequences are written as JSON's whole numbers."""
     events = read(JobSpec(log=Log(parser="megatron"), model=Model(tokens_per_step=1e6)), STARTED, *LINES["megatron"][0])
-    assert json.loads(json.dumps(events[-1]))["tokens"] == 100_000_000
+    assert json.loads(json.dumps(events[-1].to_dict()))["tokens"] == 100_000_000
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from podwright.operations.jobs.slurm_jobs import RUN_COMMENT_PREFIX
 from podwright.planning import command as plan_command
 from podwright.planning.arguments import add_arguments as add_plan_arguments
 from podwright_bootstrap import contract
+from podwright_testing.metrics import logged
 from podwright_testing.mutations import mutated_bytes
 from podwright_training import shell_templates
 from podwright_training.__main__ import main
@@ -633,4 +634,4 @@ def test_a_plans_command_runs(tiny_flags, tmp_path, capsys):
     assert main([*words[:split], "--print", "--nproc-per-node=1", *words[split:]]) == 0
     words = command_of(capsys.readouterr().out)
     assert main([*words[words.index("podwright_training") + 1 :], "--device=cpu"]) == 0
-    assert [event["batch_sequences"] for event in RunFolder(tmp_path / "run").events("train")] == [4] * 4
+    assert [event["batch_sequences"] for event in logged(RunFolder(tmp_path / "run"), "train")] == [4] * 4

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.loop import loss_scale
@@ -30,7 +31,7 @@ def impatient(monkeypatch):
 def history(folder):
     """Return each step's metrics but times; the last event of a step counts."""
     names = ("event", "loss", "grad_norm", "loss_scale", "batch_digest", "lr")
-    events = [event for event in RunFolder(folder).events() if event["event"] in {"train", "overflow"}]
+    events = [event for event in logged(RunFolder(folder)) if event["event"] in {"train", "overflow"}]
     return {event["step"]: [event.get(name) for name in names] for event in events}
 
 
@@ -125,7 +126,7 @@ def test_overflowing_steps_are_left_out_and_a_resume_is_exact(tiny_flags, tmp_pa
         if path.name > "step-00000016":
             shutil.rmtree(path)
     assert main(["train", f"--config={tmp_path / 'run' / 'config.yaml'}", f"--run-dir={tmp_path / 'again'}"]) == 0
-    assert list(RunFolder(tmp_path / "again").events("start"))[-1]["step"] == 16
+    assert list(logged(RunFolder(tmp_path / "again"), "start"))[-1]["step"] == 16
     assert history(tmp_path / "again") == steps
 
 

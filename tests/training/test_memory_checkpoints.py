@@ -11,6 +11,7 @@ from threading import Thread
 
 import pytest
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.memory_folder import MemoryFolder
@@ -85,11 +86,11 @@ def resume(memory, tmp_path, killed, tiny_flags, call_ranks):
 
 
 def losses(folder):
-    return {event["step"]: event["loss"] for event in RunFolder(folder).events("train")}
+    return {event["step"]: event["loss"] for event in logged(RunFolder(folder), "train")}
 
 
 def last_start(folder):
-    return list(RunFolder(folder).events("start"))[-1]
+    return list(logged(RunFolder(folder), "start"))[-1]
 
 
 def host_folder(memory, host):
@@ -151,7 +152,7 @@ def test_auto_saves_and_goes_on(memory, tmp_path, tiny_flags, call_ranks):
     options = {"memory_checkpoint_freq": "auto", "memory_checkpoint_dir": memory, "max_steps": 12}
     status, output = call_ranks(2, "train", *tiny_flags(tmp_path, **options), ranks_per_host=1, hosts=["a", "b"])
     assert status == 0, output
-    saved = [event.get("memory_step") for event in RunFolder(tmp_path).events("train")]
+    saved = [event.get("memory_step") for event in logged(RunFolder(tmp_path), "train")]
     assert saved[-1] in (None, *range(1, 12))
     assert list(memory.iterdir()) == []
     assert best_interval_steps(0.1, 20_000.0, step_s=2.0) == 32  # sqrt(2 x 0.1 x 20,000) s

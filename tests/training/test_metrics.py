@@ -1,16 +1,21 @@
 """Time, late ranks and noise scale are measured, and sinks get the metrics."""
 
 import json
+import math
+import re
 import sys
 import time
 from itertools import count
+from typing import get_type_hints
 
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from podwright_bootstrap.collectors import training as collector
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.events import EVENTS, StepEvent, TrainEvent, ValidationEvent, event_of, written_fields
 from podwright_training.loop import step_timer
 from podwright_training.loop.metrics import Metrics, batch_hash
 from podwright_training.loop.noise_scale import NoiseScale
@@ -107,7 +112,7 @@ class Broken:
     def __init__(self) -> None:
         self.events = []
 
-    def write(self, event, _):
+    def write(self, event):
         self.events.append(event)
         if len(self.events) > 1:
             raise RuntimeError("run is finished\nmore")
@@ -116,13 +121,76 @@ class Broken:
 def test_a_sink_that_fails_is_left_out_and_the_run_goes_on(tmp_path, caplog):
     """It is one warning, whatever its package raises; the file and other sinks have every event."""
     first, second = Broken(), Broken()
-    second.write = lambda event, _: second.events.append(event)
+    second.write = second.events.append
     metrics = Metrics(tmp_path / "metrics.jsonl", active=True, sinks=[first, second])
     for step in range(4):
-        metrics.write("membership", step=step)
+        metrics.write(StepEvent(step=step))
     assert len(first.events) == 2
     assert len(second.events) == len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
     assert caplog.messages == ["metrics: Broken failed (RuntimeError: run is finished) and is off; training continues"]
+
+
+def test_a_line_has_the_fields_that_were_passed_in_their_order(tmp_path, capsys):
+    """A field without a value is null, one that was not passed is absent, and what diverged is null."""
+    metrics = Metrics(tmp_path / "metrics.jsonl", active=True)
+    metrics.write(TrainEvent(lr=0.5, step=3, loss=float("nan"), mfu=None).with_values(memory_step=None))
+    line = (tmp_path / "metrics.jsonl").read_text()
+    assert re.fullmatch(
+        r'{"event": "train", "time": [\d.]+, "lr": 0.5, "step": 3, "loss": null, "mfu": null, "memory_step": null}\n',
+        line,
+    )
+    assert capsys.readouterr().out.startswith("step 3 | loss nan | ")
+    event = event_of(line)
+    assert (event.kind, event.step, event.lr, event.mfu) == ("train", 3, 0.5, None)
+    assert math.isnan(event.loss)
+
+
+@pytest.mark.parametrize("event_class", EVENTS, ids=lambda event_class: event_class.kind)
+def test_each_event_is_read_as_it_was_written(event_class):
+    """Every field of every kind survives a line, and each has a description."""
+    hints = get_type_hints(event_class)
+    values = {
+        each.name: EXAMPLES[str(hints[each.name]).removesuffix(" | None")] for each in written_fields(event_class)
+    }
+    event = event_class(**values)
+    assert event_of(json.dumps(event.to_dict())) == event
+    assert all(each.metadata["doc"] for each in written_fields(event_class))
+
+
+EXAMPLES = {
+    "<class 'int'>": 3, "int": 3, "<class 'float'>": 2.5, "float": 2.5, "<class 'str'>": "a", "str": "a",
+    "float | str": "2.5", "collections.abc.Sequence[str]": ["a"], "collections.abc.Mapping[str, int]": {"a": 3},
+    "collections.abc.Mapping[str, float]": {"a": 0.5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "[1]", "{}", '{"event": 3}', '{"event": "train", "step": 1}', '{"event": "train", "step": "1", "loss": 2}',
+        '{"event": "train", "step": 1, "loss": 2, "mfu": NaN}', '{"event": "train", "step": 1.5, "loss": 2}',
+        '{"event": "validation", "step": 1, "loss": 2, "perplexity": 0, "tokens": 9}',
+        '{"event": "sample", "step": 1, "texts": [3]}', '{"event": "train", "step": 1, "loss": 2, "sequences": -1}',
+    ],
+)  # fmt: skip
+def test_a_damaged_line_is_no_event(line):
+    """A line without a required field, or with a value of another type, is left out."""
+    assert event_of(line) is None
+
+
+def test_fields_and_kinds_of_newer_versions_are_tolerated():
+    """An unknown field is left out, and an unknown kind is an event with a time."""
+    newer = {"event": "validation", "step": 1, "loss": 2.0, "perplexity": None, "tokens": 9, "losses": {"a": None}}
+    event = event_of(json.dumps({**newer, "new": {"a": [1]}}))
+    assert isinstance(event, ValidationEvent)
+    assert math.isnan(event.perplexity)
+    assert math.isnan(event.losses["a"])
+    assert event_of('{"event": "new", "time": 3.5, "step": "x"}').time == 3.5
+
+
+def test_nodes_report_fields_that_exist():
+    """The collector of training runs, which nodes run without this package, reads fields of a step."""
+    assert {name for name, *_ in collector.FIELDS} <= {each.name for each in written_fields(TrainEvent)}
 
 
 @pytest.fixture

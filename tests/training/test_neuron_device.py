@@ -14,6 +14,7 @@ import torch
 
 from podwright.checkout import CACHE, ROOT
 from podwright_rehearsal.hosts.kept_folder import build_once
+from podwright_testing.metrics import logged
 from podwright_training.run_folder import RunFolder
 
 STAND_IN = Path(__file__).parent / "torchneuron"
@@ -113,7 +114,7 @@ def train(environment, flags):
 
 def curve(folder):
     """Losses and norms of all steps, and the validation's loss, by step."""
-    events = RunFolder(folder).events()
+    events = logged(RunFolder(folder))
     return {
         (event["event"], event["step"]): [event["loss"], event.get("grad_norm", 0.0)]
         for event in events
@@ -130,7 +131,7 @@ def test_a_run_on_the_device_has_the_losses_of_a_cpu(environment, tiny_flags, tm
     there, here = curve(tmp_path / "neuron"), curve(tmp_path / "cpu")
     assert len(there) == 6
     assert there == {step: pytest.approx(values, rel=1e-4) for step, values in here.items()}
-    (first, *_) = RunFolder(tmp_path / "neuron").events("train")
+    (first, *_) = logged(RunFolder(tmp_path / "neuron"), "train")
     assert first["memory_reserved_bytes"] > 0
     states = [torch.load(path, weights_only=True) for path in (tmp_path / "neuron").glob("**/rng-*.pt")]
     assert states

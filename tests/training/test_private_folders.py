@@ -18,6 +18,7 @@ from podwright_training.checkpoint.collective_io import CheckpointError, Damaged
 from podwright_training.checkpoint.memory_folder import MemoryFolder
 from podwright_training.code_caches import SHARED_BY_DEFAULT, TEMPORARY, private_caches
 from podwright_training.errors import UserError
+from podwright_training.events import StartEvent, TrainEvent
 from podwright_training.memory_place import host_folder
 from podwright_training.private_folder import make_private
 from podwright_training.run_folder import RunFolder, alone, place_of, writable
@@ -236,9 +237,8 @@ def run_of_attacker(shared: Path, files: Path) -> RunFolder:
 
     def attack() -> None:
         folder.root.mkdir()
-        train = {"event": "train", "time": 2.0, "step": 1, "loss": 1.0, "tokens": 1}
-        folder.append({"event": "start", "time": 1.0, "step": 0, "world_size": 1})
-        folder.append(train)
+        folder.append(StartEvent(time=1.0, step=0, world_size=1))
+        folder.append(TrainEvent(time=2.0, step=1, loss=1.0, tokens=1))
         folder.report.symlink_to(files)
         folder.hf.symlink_to(files)
         folder.samples.symlink_to(files / "profile")

@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwright_training.__main__ import main
+from podwright_training.events import event_of
 from podwright_training.report import summary
 from podwright_training.report.curve import forecast, judge, smooth
 from podwright_training.report.figures import tables
@@ -100,9 +101,9 @@ def make_run(root):
 def test_the_last_word_on_a_step_counts(folder):
     """Steps that were done twice are shown as the run that went on did them."""
     history = History.of(folder)
-    assert [event["step"] for event in history.train] == list(range(1, 301))
-    assert max(event["loss"] for event in history.train) < 10
-    assert [event["step"] for event in history.validation] == [50, 100, 150, 200, 250, 300]
+    assert [event.step for event in history.train] == list(range(1, 301))
+    assert max(event.loss for event in history.train) < 10
+    assert [event.step for event in history.validation] == [50, 100, 150, 200, 250, 300]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_what_training_went_back_behind_does_not_count(tmp_path, back):
     again = [{**train(step), "time": 1.7e9 + 3600} for step in range(101, 111)]
     history = history_of(tmp_path, *events, back, *again, config={"max_steps": 210})
     assert (history.last_step, history.hours, summary.hours_left(history)) == (110, 1.0, 100 * 0.4 / 3600)
-    assert [event["step"] for event in history.validation] == [50, 100]
+    assert [event.step for event in history.validation] == [50, 100]
     assert summary.verdict(history).word == "healthy"
 
 
@@ -143,7 +144,7 @@ def test_the_end_of_long_metrics_knows_when_the_run_began(tmp_path):
     whole = history_of(tmp_path, *events)
     end = History.of(RunFolder(tmp_path), last_bytes=5000)
     assert len(end.train) < 30
-    assert (end.hours, end.starts[0]["parameters"]) == (whole.hours, 4_200_000)
+    assert (end.hours, end.starts[0].parameters) == (whole.hours, 4_200_000)
 
 
 def write(folder, *arguments):
@@ -433,8 +434,9 @@ def test_a_port_that_does_not_exist(folder, capsys):
 
 def test_long_run_is_thinned_out():
     """Of a long run the page has a thousand points a curve, and no step's loss lies outside the band drawn."""
-    steps = [{**train(step), "loss": 50.0 if step == 4321 else 3.0} for step in range(1, 20_001)]
-    history = History("long", {}, [start(0, 2)], [], steps, [], [], [], [], None)
+    lines = [json.dumps({**train(step), "loss": 50.0 if step == 4321 else 3.0}) for step in range(1, 20_001)]
+    steps = [event_of(line) for line in lines]
+    history = History("long", {}, [], [], steps, [], [], [], [], None)
     table = tables(history)["train"]
     assert len(table["step"]) == 1000
     assert max(table["loss_high"]) == 50

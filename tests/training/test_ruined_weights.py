@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import DIVERGED_STATUS, main
 from podwright_training.checkpoint import checkpoint_writer, manifest, step_folder, weights_check
 from podwright_training.checkpoint.weights_check import LIMIT, complaint, measure, rms
@@ -61,7 +62,7 @@ def test_a_run_goes_on_from_the_last_good_checkpoint(ruined, tiny_flags):
     assert "bad" not in _manifest(ruined, 2)
     assert step_folder.newest(ruined / "checkpoints").name == "step-00000002"
     assert _train(tiny_flags, ruined, max_steps=4) == 0
-    start = list(RunFolder(ruined).events("start"))[-1]
+    start = list(logged(RunFolder(ruined), "start"))[-1]
     assert start["resumed_from"].endswith("step-00000002")
     assert "bad" not in _manifest(ruined, 4)
     assert all(_strict(RunFolder(ruined).metrics))
@@ -104,7 +105,7 @@ def test_ruined_weights_of_an_older_version_are_found_when_they_are_loaded(tiny_
         assert _train(tiny_flags, tmp_path, max_steps=3, **RUINOUS) == 0
     assert _train(tiny_flags, tmp_path, max_steps=4) == 0
     assert f"checkpoint {tmp_path / 'checkpoints' / 'step-00000003'} is of no use: " in caplog.text
-    assert list(RunFolder(tmp_path).events("start"))[-1]["step"] == 2
+    assert list(logged(RunFolder(tmp_path), "start"))[-1]["step"] == 2
 
 
 @pytest.mark.slow
@@ -116,7 +117,7 @@ def test_a_rollback_that_comes_back_to_the_same_state_goes_further_back(tiny_fla
         assert _train(tiny_flags, tmp_path, max_steps=2) == 0
         assert _train(tiny_flags, tmp_path, max_steps=3, **RUINOUS) == 0
     assert _train(tiny_flags, tmp_path, max_steps=5, guard_policy="rollback") == 0
-    guards = [event["checkpoint"][-1] for event in RunFolder(tmp_path).events("guard") if event["checkpoint"]]
+    guards = [event["checkpoint"][-1] for event in logged(RunFolder(tmp_path), "guard") if event["checkpoint"]]
     assert guards == ["3"] * MOST_ROLLBACKS + ["2"]
 
 
@@ -150,7 +151,7 @@ def test_a_validation_loss_that_is_no_number_is_a_failure(tiny_flags, tmp_path, 
     assert "error: step 2: the validation loss is no number; " in capsys.readouterr().err
     (event,) = [event for event in _strict(RunFolder(tmp_path).metrics) if event["event"] == "validation"]
     assert event["loss"] is None
-    (read,) = RunFolder(tmp_path).events("validation")
+    (read,) = logged(RunFolder(tmp_path), "validation")
     assert math.isnan(read["loss"])
     assert not list((tmp_path / "checkpoints").glob("step-*"))
     assert main(["report", "--run-dir", str(tmp_path), "--json"]) == 0

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from podwright_testing.metrics import logged
 from podwright_training import run_claim, run_folder
 from podwright_training.__main__ import main
 from podwright_training.run_claim import Claim, OwnedRunError, Owner, OwnerKind, Standing, Surroundings, standing
@@ -139,7 +140,7 @@ def test_two_trainers_of_one_folder(tmp_path, tiny_flags, start):
     loser = next(output for process, output in zip(processes, outputs, strict=True) if process.returncode)
     assert "error: run first is being trained by process" in loser
     assert "Traceback" not in loser
-    steps = [event["step"] for event in RunFolder(tmp_path / "first").events("train")]
+    steps = [event["step"] for event in logged(RunFolder(tmp_path / "first"), "train")]
     assert steps == sorted(set(steps))
     assert main(["claim", "--run-dir", str(tmp_path / "first")]) == 0
 

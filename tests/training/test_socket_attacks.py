@@ -16,6 +16,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwright_testing.metrics import logged
 from podwright_training.checkpoint.checkpoint_writer import save_tensors
 from podwright_training.checkpoint.collective_io import CollectiveIO
 from podwright_training.errors import ForgedMessageError, UserError
@@ -165,7 +166,7 @@ def test_what_is_planted_in_the_store_of_a_job_is_not_run(slurm, job_id, tiny_fl
     assert status == 0, output
     assert not mark.exists()
     assert not [word for word in STACK if word in output], output
-    assert [event["world_size"] for event in run.events("start")] == [NODES]
+    assert [event["world_size"] for event in logged(run, "start")] == [NODES]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.store import CheckpointStore
@@ -37,7 +38,7 @@ def signalled(monkeypatch):
 
 
 def _kinds(run_dir):
-    return [event["event"] for event in RunFolder(run_dir).events()]
+    return [event["event"] for event in logged(RunFolder(run_dir))]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -80,7 +81,7 @@ def test_a_request_before_the_first_step_takes_none(tiny_flags, tmp_path, signal
     signalled(kind, method)
     assert main(["train", *tiny_flags(tmp_path, **STEPS)]) == 0
     assert _kinds(tmp_path) == ["start", "data", "end"]
-    (end,) = RunFolder(tmp_path).events("end")
+    (end,) = logged(RunFolder(tmp_path), "end")
     assert end["reason"] == "signal"
 
 

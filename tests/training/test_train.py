@@ -13,7 +13,9 @@ import pytest
 import torch
 import yaml
 
+from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
+from podwright_training.events import TrainEvent
 from podwright_training.loop.metrics import Metrics
 from podwright_training.loop.stop_requests import StopRequests
 from podwright_training.run_folder import RunFolder
@@ -23,7 +25,7 @@ EXACT = ("loss", "grad_norm", "lr", "batch_digest", "sequences")
 
 def history(folder, *names):
     """Each step's values; the last event of a step counts."""
-    return {event["step"]: [event[name] for name in names] for event in RunFolder(folder).events("train")}
+    return {event["step"]: [event[name] for name in names] for event in logged(RunFolder(folder), "train")}
 
 
 def same_learning(folder, other):
@@ -45,7 +47,7 @@ def wait_for_step(folder, process, step):
 
 def test_the_loss_falls_and_every_event_is_written(undisturbed):
     """A short run has its events in order, ends at max_steps and has learned something."""
-    events = [event for event in RunFolder(undisturbed).events() if event["event"] != "straggler"]  # the machine's own
+    events = [event for event in logged(RunFolder(undisturbed)) if event["event"] != "straggler"]  # the machine's own
     kinds = [event["event"] for event in events if event["event"] != "checkpoint"]
     assert kinds == ["start", "data", *["train"] * 12, "validation", "end"]
     assert (events[1]["source"], events[1]["streams"]) == ("dataset", 4)
@@ -67,18 +69,18 @@ def test_data_that_was_read_often_enough_ends_the_run(tiny_flags, text_dataset, 
     run, longer = tmp_path / "run", {"max_steps": 1000, "data_mixture": mixture, "max_context_width": 128}
     longer["validation_datasets"] = f"held={text_dataset},again={text_dataset}"
     assert main(["train", *tiny_flags(run, ranks=1, **longer)]) == 0
-    *_, last, validation, end = [event for event in RunFolder(run).events() if event["event"] != "checkpoint"]
+    *_, last, validation, end = [event for event in logged(RunFolder(run)) if event["event"] != "checkpoint"]
     assert (validation["event"], validation["step"]) == ("validation", last["step"])
     assert validation["losses"]["held"] == validation["losses"]["again"] != validation["loss"]
     assert abs(validation["losses"]["held"] - validation["loss"]) < 0.2  # the same documents in another order
     assert (end["reason"], end["step"]) == ("max_epochs", last["step"])
     assert last["epoch"] == last["source_epochs"]["a"] == 2
     assert 0.3 <= last["source_epochs"]["b"] < 1
-    (size, _) = RunFolder(run).events("data")
+    (size, _) = logged(RunFolder(run), "data")
     assert 0.7 < last["step"] / (2 * size["epoch_steps"]) < 1.6  # streams of few documents differ in length
     assert sum(last["source_tokens"].values()) == 128 * last["sequences"]
     assert main(["train", *tiny_flags(run, ranks=1, **longer)]) == 0  # a second start takes no step more
-    assert list(RunFolder(run).events("train"))[-1]["step"] == end["step"]
+    assert list(logged(RunFolder(run), "train"))[-1]["step"] == end["step"]
 
 
 @pytest.mark.slow
@@ -157,7 +159,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(undisturbed, tiny_flags
         file.write('{"event": "tra')  # as a kill in the middle of a write leaves it
     status, output = call("train", *tiny_flags(tmp_path), ranks=2)
     assert status == 0, output
-    resumed = list(RunFolder(tmp_path).events("start"))[-1]
+    resumed = list(logged(RunFolder(tmp_path), "start"))[-1]
     assert resumed["step"] in {4, 8}
     assert resumed["resumed_from"].endswith(f"step-{resumed['step']:08d}")
     assert history(tmp_path, *EXACT) == history(undisturbed, *EXACT)
@@ -173,11 +175,11 @@ def test_a_signal_saves_and_ends_and_the_next_start_goes_on(undisturbed, tiny_fl
     output, _ = process.communicate(timeout=500)
     assert process.returncode == 0
     assert "Traceback" not in output
-    end = list(RunFolder(tmp_path).events())[-1]
+    end = list(logged(RunFolder(tmp_path)))[-1]
     assert end["reason"] == "signal"
     assert (tmp_path / "checkpoints" / f"step-{end['step']:08d}" / "manifest.json").exists()
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=max(12, end["step"] + 1))]) == 0
-    assert list(RunFolder(tmp_path).events("start"))[-1]["step"] == end["step"]
+    assert list(logged(RunFolder(tmp_path), "start"))[-1]["step"] == end["step"]
     digests = history(tmp_path, "batch_digest")
     assert list(digests) == list(range(1, max(12, end["step"] + 1) + 1))
     expected = history(undisturbed, "batch_digest")
@@ -191,7 +193,7 @@ def test_ctrl_c_under_torchrun_saves(tiny_flags, tmp_path, start):
     wait_for_step(tmp_path, process, 5)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=500)
-    end = list(RunFolder(tmp_path).events())[-1]
+    end = list(logged(RunFolder(tmp_path)))[-1]
     assert end["reason"] == "signal"
     assert (tmp_path / "checkpoints" / f"step-{end['step']:08d}" / "manifest.json").exists()
 
@@ -231,7 +233,7 @@ def test_a_finished_run_started_again_does_nothing(tiny_flags, tmp_path):
     """It resumes at its last step, takes none, and says so."""
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1)]) == 0
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1)]) == 0
-    again = [event["event"] for event in RunFolder(tmp_path).events()][-3:]
+    again = [event["event"] for event in logged(RunFolder(tmp_path))][-3:]
     assert again == ["start", "data", "end"]
 
 
@@ -239,7 +241,7 @@ def test_fewer_steps_than_were_taken_end_at_once(undisturbed, tiny_flags, tmp_pa
     """Resumed with ``max_steps`` below its step, a run ends by ``max_steps``: nobody sent a signal."""
     flags = tiny_flags(tmp_path, ranks=1, max_steps=6, resume_from_checkpoint=undisturbed / "checkpoints")
     assert main(["train", *flags]) == 0
-    end = list(RunFolder(tmp_path).events())[-1]
+    end = list(logged(RunFolder(tmp_path)))[-1]
     assert (end["event"], end["step"], end["reason"]) == ("end", 12, "max_steps")
 
 
@@ -249,7 +251,7 @@ def test_another_folder_can_be_the_start(undisturbed, tiny_flags, tmp_path):
     flags = tiny_flags(tmp_path, ranks=1, max_steps=13, resume_from_checkpoint=undisturbed / "checkpoints")
     assert main(["train", *flags]) == 0
     assert main(["train", *flags]) == 0
-    first, second = RunFolder(tmp_path).events("start")
+    first, second = logged(RunFolder(tmp_path), "start")
     assert first["resumed_from"] == str(undisturbed / "checkpoints" / "step-00000012")
     assert second["resumed_from"] == str(tmp_path / "checkpoints" / "step-00000013")
 
@@ -372,19 +374,19 @@ def test_everything_optional_resumes_bit_for_bit(tiny_flags, tmp_path):
     unbroken, resumed = history(first, *EXACT), history(second, *EXACT)
     assert list(resumed) == [9, 10, 11, 12]
     assert resumed == {step: unbroken[step] for step in resumed}
-    validated = [[event["loss"] for event in RunFolder(folder).events("validation")] for folder in (first, second)]
+    validated = [[event["loss"] for event in logged(RunFolder(folder), "validation")] for folder in (first, second)]
     assert validated[0] == validated[1]
 
 
 def test_a_train_event_has_every_measurement(undisturbed):
     """Speed per rank, perplexity, memory and who is late are in every event; the FLOPs' convention is in the first."""
-    for event in RunFolder(undisturbed).events("train"):
+    for event in logged(RunFolder(undisturbed), "train"):
         assert event["tokens_per_s_per_rank"] == pytest.approx(event["tokens_per_s"] / 2)
         assert event["perplexity"] == pytest.approx(math.exp(event["loss"]))
         assert 0 <= event["data_s"] < event["step_s"]
         assert event["memory_peak_bytes"] > 50 * 2**20
         assert event["slowest_rank"] in (0, 1)
-    (begin,) = RunFolder(undisturbed).events("start")
+    (begin,) = logged(RunFolder(undisturbed), "start")
     assert "PaLM" in begin["flops_convention"]
     assert begin["flops_per_token"] > 6 * begin["parameters"] / 2
 
@@ -415,7 +417,7 @@ def guarded(tiny_flags, folder, dataset, **options):
 def test_a_spike_is_skipped_and_its_batch_can_be_read_again(tiny_flags, spiked, tmp_path, capsys):
     """Skipped steps are logged with their data position, training continues, and ``replay`` shows the odd documents."""
     assert main(["train", *guarded(tiny_flags, tmp_path / "run", spiked, guard_policy="skip")]) == 0
-    events = list(RunFolder(tmp_path / "run").events("guard"))
+    events = list(logged(RunFolder(tmp_path / "run"), "guard"))
     assert events
     assert all(event["policy"] == "skip" and "is a spike" in event["reason"] for event in events)
     steps = history(tmp_path / "run", "loss")
@@ -438,7 +440,7 @@ def test_a_rollback_goes_back_and_on_with_other_data(tiny_flags, spiked, tmp_pat
     The step that was loaded is not saved again.
     """
     assert main(["train", *guarded(tiny_flags, tmp_path / "run", spiked, guard_policy="rollback")]) == 0
-    events = list(RunFolder(tmp_path / "run").events())
+    events = list(logged(RunFolder(tmp_path / "run")))
     place = next(place for place, event in enumerate(events) if event["event"] == "guard")
     bad, following = events[place], next(event for event in events[place:] if event["event"] == "train")
     assert following["step"] == int(bad["checkpoint"][-8:]) + 1
@@ -450,10 +452,10 @@ def test_a_rollback_goes_back_and_on_with_other_data(tiny_flags, spiked, tmp_pat
 def test_a_spike_stops_the_run_unless_it_may_go_on(tiny_flags, spiked, tmp_path, capsys):
     """The default policy: one line with the step and how to see its batch; nothing of it is saved."""
     assert main(["train", *guarded(tiny_flags, tmp_path / "run", spiked)]) == 2
-    (event,) = RunFolder(tmp_path / "run").events("guard")
+    (event,) = logged(RunFolder(tmp_path / "run"), "guard")
     assert f"error: step {event['step']}: loss" in capsys.readouterr().err
     assert max(history(tmp_path / "run", "loss")) == event["step"] - 1
-    saved = [saved["step"] for saved in RunFolder(tmp_path / "run").events("checkpoint")]
+    saved = [saved["step"] for saved in logged(RunFolder(tmp_path / "run"), "checkpoint")]
     assert max(saved) < event["step"]
 
 
@@ -559,7 +561,7 @@ def test_one_document_is_enough_to_validate_and_none_is_found_before_the_first_s
     shard.write_bytes(gzip.compress(b""))
     assert main(["train", *tiny_flags(tmp_path / "run", ranks=1, **options)]) == 2
     assert "data source dataset has no document in 1 shards" in capsys.readouterr().err
-    assert not list(RunFolder(tmp_path / "run").events())
+    assert not list(logged(RunFolder(tmp_path / "run")))
     shard.write_bytes(gzip.compress(b'{"text": "the node reads a file"}\n'))
     assert main(["train", *tiny_flags(tmp_path / "run", ranks=1, **options)]) == 0
 
@@ -579,7 +581,7 @@ def test_an_error_of_any_rank_is_shown_once(tmp_path, monkeypatch, capsys):
 def test_a_train_line_reads_as_it_should(tmp_path, capsys):
     """The console line of the reference's spirit, and the same event as one line of JSON."""
     values = {"step": 34, "loss": 7.9661, "samples_per_s": 5.8, "tokens_per_s": 47_500, "mfu": 0.41, "lr": 1e-4}
-    Metrics(tmp_path / "metrics.jsonl", active=True).write("train", **values)
+    Metrics(tmp_path / "metrics.jsonl", active=True).write(TrainEvent(**values))
     assert capsys.readouterr().out == "step 34 | loss 7.966 | 5.80 samples/s | 47.5k tok/s | MFU 41% | lr 1.0e-04\n"
     (event,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert {name: event[name] for name in values} == values
@@ -590,7 +592,7 @@ def test_a_range_of_learning_rates_ends_where_the_loss_does(tiny_flags, tmp_path
     flags = {"lr_schedule": "range", "min_lr": 1e-6, "lr": 1e30, "max_steps": 100, "checkpoint_freq": 1000}
     assert main(["train", *tiny_flags(tmp_path, ranks=1, **flags)]) == 0
     folder = RunFolder(tmp_path)
-    end = list(folder.events("end"))[-1]
+    end = list(logged(folder, "end"))[-1]
     assert (end["reason"], end["step"] < 100) == ("range", True)
     assert 1e-6 < end["lr_of_lowest_loss"] < 1e2
     assert not list(folder.checkpoints.glob("step-*"))

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from podwright_training.events import StartEvent
 from podwright_training.report import summary
 from podwright_training.report.history import History
 from podwright_training.run_folder import RunFolder
@@ -47,8 +48,8 @@ def test_a_long_run_keeps_its_starts(tmp_path):
     restart = {"event": "start", "step": 90, "world_size": 4, "parameters": 1000}
     write(tmp_path, 100, restart, *[{"event": "train", "step": step, "loss": 4.0, **TRAIN} for step in range(91, 300)])
     events = list(RunFolder(tmp_path).events(last_bytes=2000))
-    assert [event["world_size"] for event in events if event["event"] == "start"] == [2, 4]
-    assert [event["step"] for event in events][-1] == 299
+    assert [event.world_size for event in events if isinstance(event, StartEvent)] == [2, 4]
+    assert [event.step for event in events][-1] == 299
     assert len(events) < 30
 
 

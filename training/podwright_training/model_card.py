@@ -8,12 +8,14 @@ from pathlib import Path
 from podwright_training.checkpoint import trainer_state
 from podwright_training.code_version import package_version
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.events import StartEvent, TrainEvent, ValidationEvent
 from podwright_training.run_folder import RunFolder
 
 
 def model_card(folder: RunFolder, path: Path, config: TrainConfig, *, averaged_with: Sequence[Path] = ()) -> str:
     """Return the card of a checkpoint of a run, without losses that the run did not log for these weights."""
     state = trainer_state.read_state(path)
+    losses: dict[str, float] = {}
     rows = {
         "parameters": f"{config.model.parameters:,}",
         "steps": f"{state.step:,}",
@@ -22,15 +24,17 @@ def model_card(folder: RunFolder, path: Path, config: TrainConfig, *, averaged_w
         "tokenizer": config.tokenizer,
         "context": f"{config.max_context_width:,} tokens",
     }
-    starts = [event for event in folder.events("start") if event["step"] <= state.step]
-    if starts and "code" in starts[-1]:
-        rows["code"] = starts[-1]["code"]
+    starts = [event for event in folder.events_of(StartEvent) if event.step <= state.step]
+    if starts and starts[-1].code is not None:
+        rows["code"] = starts[-1].code
     if averaged_with:
         rows["weights"] = _averaged(path, averaged_with)
-    for kind in () if averaged_with else ("train", "validation"):
-        for event in folder.events(kind):
-            if event["step"] == state.step:  # the last one counts: a restarted run logs some steps twice
-                rows[f"{kind} loss, nats per token"] = f"{event['loss']:.4f}"
+    for event in () if averaged_with else folder.events():
+        if isinstance(event, TrainEvent | ValidationEvent) and event.step == state.step:
+            losses[event.kind] = event.loss  # The last one counts: a restarted run logs some steps twice.
+    for kind in (TrainEvent.kind, ValidationEvent.kind):
+        if kind in losses:
+            rows[f"{kind} loss, nats per token"] = f"{losses[kind]:.4f}"
     if config.ema_decay:
         rows["ema_decay"] = str(config.ema_decay)
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())

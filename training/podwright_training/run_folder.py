@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
-import math
 import os
 import secrets
 import shutil
@@ -16,74 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from podwright_training.errors import UserError
 from podwright_training.json_text import to_json
-from podwright_training.json_values import loads
 from podwright_training.private_folder import other_owner, user_name
 from podwright_training.regular_file import open_regular
 
+if TYPE_CHECKING:
+    from podwright_training.events import EventT, MetricsEvent
+
 logger = logging.getLogger(__name__)
 
-# What readers of the metrics rely on (see ``loop/metrics.py``): a line without it is damaged.
-REQUIRED = {
-    "start": ("step", "world_size"),
-    "train": ("step", "loss"),  # our trainer writes more, and another one what its log has
-    "validation": ("step", "loss", "perplexity", "tokens"),
-    "sample": ("step", "texts"),
-    "guard": ("step",),
-    "straggler": ("step",),
-    "checkpoint": ("step",),
-    "end": ("step", "reason"),
-}
-NUMBERS = frozenset(
-    [
-        "time",
-        "loss",
-        "perplexity",
-        "grad_norm",
-        "lr",
-        "epoch",
-        "mfu",
-        "noise_scale_tokens",
-        "loss_scale",
-        "flops_per_token",
-        "tokens_per_s",
-        "tokens_per_s_per_rank",
-        "samples_per_s",
-        "step_s",
-        "data_s",
-        "lag_s",
-        "saving_s",
-        "validating_s",
-        "first_step_s",
-        "process_s",
-        "paused_s",
-        "seconds",
-        "detecting_s",
-        "stopping_s",
-        "waiting_s",
-        "restarting_s",
-        "loading_s",
-        "stepping_s",
-        "memory_peak_bytes",
-        "memory_reserved_bytes",
-        "lr_of_lowest_loss",
-        "lost_steps",
-    ]
-)
-WHOLE_NUMBERS = frozenset(
-    ["step", "world_size", "parameters", "sequences", "batch_sequences", "tokens", "log_byte", "memory_step"]
-)
-POSITIVE_NUMBERS = frozenset(["world_size", "parameters", "perplexity"])  # readers divide by them
-NUMBERS_BY_NAME = frozenset(["losses", "source_tokens", "source_epochs"])
-TEXTS = frozenset(["texts"])
-NUMBERS_AS_TEXT = frozenset(["guard", "overflow"])  # events whose numbers are texts: NaN is no JSON
 START = b'"event": "start"'  # The trainer writes it like this.
-DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # Values that may be NaN or infinite are null in the file.
-LARGEST = 1e100  # A larger number is damage.
-LARGEST_WHOLE = 2**63
 METRICS_LIMIT_BYTES = 1 << 30  # Only the end of larger metrics is read; it has the steps of two million lines.
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # errors of a file system without hard links
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
@@ -139,7 +83,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """Return the metrics, JSON lines (see ``metrics.py``), appended over all restarts."""
+        """Return the metrics, JSON lines (see ``events.py``), appended over all restarts."""
         return self.root / "metrics.jsonl"
 
     @property
@@ -209,24 +153,30 @@ class RunFolder:
         """Return the result of ``evaluate``, JSON."""
         return self.root / "evaluation.json"
 
-    def add_event(self, event: str, **values: Any) -> None:
+    def add_event(self, event: MetricsEvent) -> None:
         """Append an event to the metrics in one write, while no rank writes them or from the host that does."""
-        self.append({"event": event, "time": round(time.time(), 3), **values})
+        self.append(event.with_values(time=round(time.time(), 3)))
 
-    def append(self, event: dict[str, Any]) -> None:
+    def append(self, event: MetricsEvent) -> None:
         """Append an event that has its time."""
-        line = to_json(event)
+        line = to_json(event.to_dict())
         try:
             with os.fdopen(open_for_append(self.metrics), "ab", buffering=0) as file:
                 file.write(f"{line}\n".encode())
         except OSError as error:
             logger.warning("metrics: cannot write to %s: %s", self.metrics, error.strerror)
 
-    def events(self, kind: str | None = None, *, last_bytes: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the metrics' events in order, optionally of one ``kind``, or all starts and those in the last bytes.
+    def events_of(self, event_class: type[EventT], *, last_bytes: int | None = None) -> Iterator[EventT]:
+        """Yield the metrics' events of one class in order; see ``events``."""
+        return (event for event in self.events(last_bytes=last_bytes) if isinstance(event, event_class))
+
+    def events(self, *, last_bytes: int | None = None) -> Iterator[MetricsEvent]:
+        """Yield the metrics' events in order, or all starts and the events in the last bytes.
 
         A half-written last line is skipped, and so is a damaged line, with a warning.
         """
+        from podwright_training.events import event_of  # Its classes take 13 ms, and most commands read no metrics.
+
         limit_bytes = min(last_bytes or METRICS_LIMIT_BYTES, METRICS_LIMIT_BYTES)
         try:
             file = open_regular(self.metrics, follow_links=True)
@@ -240,12 +190,10 @@ class RunFolder:
             file.seek(begin)
             lines = file.read(limit_bytes).split(b"\n")[:-1]
         for number, line in enumerate([*starts, *lines[1:]] if begin else lines, start=1):
-            event = _event(line)
-            if event is None:
-                if not begin:
-                    logger.warning("%s:%d is damaged; skipped", self.metrics, number)
-            elif kind is None or event["event"] == kind:
+            if event := event_of(line):
                 yield event
+            elif not begin:
+                logger.warning("%s:%d is damaged; skipped", self.metrics, number)
 
 
 def _starts(file: BinaryIO, end: int) -> Iterator[bytes]:
@@ -256,53 +204,6 @@ def _starts(file: BinaryIO, end: int) -> Iterator[bytes]:
             after = content.find(b"\n", offset)
             yield content[content.rfind(b"\n", 0, offset) + 1 : after]
             offset = content.find(START, after, end)
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    """Return the event in a line of the metrics, without fields that are null; ``None`` if the line is damaged."""
-    try:
-        event = _with_nan(loads(line))
-    except ValueError:
-        return None
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-        return None
-    kind = event["event"]
-    has_all = all(event.get(name) is not None for name in REQUIRED.get(kind, ()))
-    is_whole = has_all and all(_is_value(kind, name, value) for name, value in event.items())
-    return {name: value for name, value in event.items() if value is not None} if is_whole else None
-
-
-def _with_nan(event: Any) -> Any:
-    """Return an event with NaN where its file has null for what may diverge."""
-    if not isinstance(event, dict):
-        return event
-    diverged: dict[str, Any] = {name: math.nan for name in DIVERGING if name in event and event[name] is None}
-    losses = event.get("losses")
-    if isinstance(losses, dict):
-        diverged["losses"] = {name: math.nan if loss is None else loss for name, loss in losses.items()}
-    return {**event, **diverged}
-
-
-def _is_value(kind: str, name: str, value: Any) -> bool:
-    """Return whether a field of an event has the type that its name stands for, or is null."""
-    if value is None:
-        return True
-    if name in WHOLE_NUMBERS:
-        return type(value) is int and (name in POSITIVE_NUMBERS) <= value < LARGEST_WHOLE
-    if name in NUMBERS:
-        return _is_number(name, value) or (kind in NUMBERS_AS_TEXT and isinstance(value, str))
-    if name in NUMBERS_BY_NAME:
-        return isinstance(value, dict) and all(_is_number(name, item) for item in value.values())
-    if name in TEXTS:
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    return kind not in REQUIRED or isinstance(value, str | list) or _is_number(name, value)
-
-
-def _is_number(name: str, value: Any) -> bool:
-    """Return whether a value is a number that is not damage."""
-    if type(value) is float and not math.isfinite(value):
-        return name in DIVERGING
-    return type(value) in (int, float) and abs(value) < LARGEST and (value > 0 or name not in POSITIVE_NUMBERS)
 
 
 def open_for_append(path: Path) -> int:

@@ -11,12 +11,11 @@ import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from podwright.config_file import CONFIG_VARIABLE
 from podwright.operations.deployment.terraform import TerraformError
@@ -32,6 +31,7 @@ from podwright_rehearsal.run.hosting import Debian13Hosts, Hosts
 from podwright_rehearsal.run.progress import Progress, StepFailed
 from podwright_rehearsal.run.summary import Summary
 from podwright_rehearsal.run.supplies import SHARDS, Supplies
+from podwright_training.events import EndEvent, StartEvent, TrainEvent, ValidationEvent
 from podwright_training.run_folder import RunFolder
 
 RUN_NAME = "rehearsal"
@@ -225,17 +225,17 @@ class Rehearsal:
         self.hosts.lose(victim)
         self.killed_at = self._last_step()
         self.hosts.auto_resume(self._job())
-        self._wait_for("the resume", lambda: len(list(self.run.events("start"))) > 1)
-        resumed = list(self.run.events("start"))[-1]["step"]
+        self._wait_for("the resume", lambda: len(list(self.run.events_of(StartEvent))) > 1)
+        resumed = list(self.run.events_of(StartEvent))[-1].step
         self.summary.kill = f"killed at step {self.killed_at}, resumed from step {resumed}"
         return f"{victim} {self.summary.kill}"
 
     def train_to_end(self, _: ExitStack) -> str:
         """Wait for the job's end; check the order of the data and that the loss has fallen."""
-        self._wait_for("the end of training", lambda: any(True for _ in self.run.events("end")))
+        self._wait_for("the end of training", lambda: any(True for _ in self.run.events_of(EndEvent)))
         self._wait_for("the job's end", lambda: self._state() == "COMPLETED")
         self._check_data_order()
-        losses = [event["loss"] for event in last_per_step(self.run.events("train"))]
+        losses = [event.loss for event in last_per_step(self.run)]
         if losses[-1] > losses[0] - 1.0:
             raise StepFailed(
                 f"the loss fell only from {losses[0]:.3f} to {losses[-1]:.3f}", host="compute", log=self.run.log
@@ -251,7 +251,7 @@ class Rehearsal:
     def evaluate(self, _: ExitStack) -> str:
         """Evaluate the exported model with transformers; its perplexity must equal the trainer's."""
         answer = json.loads(self._trainer("evaluate", "--json", "--run-dir", str(self.run_on_hosts)))
-        trainer = list(self.run.events("validation"))[-1]["perplexity"]
+        trainer = list(self.run.events_of(ValidationEvent))[-1].perplexity
         if f"{answer['perplexity']:.{DIGITS}g}" != f"{trainer:.{DIGITS}g}":
             raise StepFailed(
                 f"perplexity is {answer['perplexity']:.6g} after consolidation, {trainer:.6g} in training",
@@ -376,13 +376,13 @@ class Rehearsal:
         return self.job_id
 
     def _last_step(self) -> int:
-        return max((event["step"] for event in self.run.events("train")), default=0)
+        return max((event.step for event in self.run.events_of(TrainEvent)), default=0)
 
     def _check_data_order(self) -> None:
         """Check that every step ran, a repeated step saw the same tokens, and no two steps did."""
-        digests: dict[int, set[str]] = {}
-        for event in self.run.events("train"):
-            digests.setdefault(event["step"], set()).add(event["batch_digest"])
+        digests: dict[int, set[str | None]] = {}
+        for event in self.run.events_of(TrainEvent):
+            digests.setdefault(event.step, set()).add(event.batch_digest)
         if sorted(digests) != list(range(1, MAX_STEPS + 1)):
             raise StepFailed(
                 f"the metrics hold {len(digests)} different steps, not 1 to {MAX_STEPS}", log=self.run.metrics
@@ -444,7 +444,7 @@ def steps(kind_of_hosts: type[Hosts], *, trains: bool = True) -> dict[str, Step]
     return {name: step for name, step in named.items() if trains or name not in TRAINING_STEPS}
 
 
-def last_per_step(events: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+def last_per_step(run: RunFolder) -> list[TrainEvent]:
     """Return the last event of each training step, in step order: steps after a checkpoint are repeated."""
-    by_step = {event["step"]: event for event in events}
+    by_step = {event.step: event for event in run.events_of(TrainEvent)}
     return [by_step[step] for step in sorted(by_step)]

@@ -18,6 +18,7 @@ from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing import trainer
 from podwright_testing.faults import Faults
 from podwright_testing.host_limits import limit_network
+from podwright_testing.metrics import logged
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import as_flag
 
@@ -229,11 +230,11 @@ class ElasticRun:
 
     def steps(self) -> dict[int, dict[str, Any]]:
         """Return each step as it counts in the end."""
-        return {event["step"]: event for event in self.folder.events("train")}
+        return {event["step"]: event for event in logged(self.folder, "train")}
 
     def memberships(self) -> list[dict[str, Any]]:
         """Return the generations that have taken a step, or ended before one."""
-        return list(self.folder.events("membership"))
+        return list(logged(self.folder, "membership"))
 
     @property
     def hosts(self) -> list[str]:
@@ -270,7 +271,7 @@ class ElasticRun:
 
         def found() -> float | None:
             started = False
-            for event in self.folder.events():
+            for event in logged(self.folder):
                 if event["event"] == "start" and event["time"] > at:
                     started = True
                 elif event["event"] == "train" and started:
@@ -287,7 +288,7 @@ class ElasticRun:
         self._cluster.cluster.wait_until_idle(timeout_s=WAITS_S)
 
     def _ended(self) -> bool:
-        return any(True for _ in self.folder.events("end"))
+        return any(True for _ in logged(self.folder, "end"))
 
     def _wait_after(self, step: int) -> None:
         self.wait(lambda: self._ended() or max(self.steps(), default=0) > step, f"a step after {step}, or the end")

@@ -15,6 +15,7 @@ from podwright_training.commands.generate import PROMPTS, continue_texts
 from podwright_training.config.sources import add_options, load, load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
+from podwright_training.events import ValidationEvent
 from podwright_training.harness import PROGRAM, run_tasks
 from podwright_training.json_text import to_json
 from podwright_training.model_folder import read_object
@@ -175,15 +176,15 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
     """
     config, origin = load_run(folder), _origin(folder)
     step, is_averaged = origin["step"], bool(origin.get("ema") or origin.get("averaged_with"))
-    validations = {event["step"]: event for event in folder.events("validation")}
+    validations = {event.step: event for event in folder.events_of(ValidationEvent)}
     trainer = validations.get(step)  # none if the run was stopped between validations
-    tokens = next((event["tokens"] for event in reversed(validations.values())), _validated_tokens(config))
-    figures = _figures(folder.hf, config, trainer["tokens"] if trainer else tokens, device=device, dtype=dtype)
+    tokens = next((event.tokens for event in reversed(validations.values())), _validated_tokens(config))
+    figures = _figures(folder.hf, config, trainer.tokens if trainer else tokens, device=device, dtype=dtype)
     result = {"model": str(folder.hf), "step": step, **figures}
     if trainer and not is_averaged:  # the trainer validates the weights that it trains
-        perplexity = trainer["perplexity"]
+        perplexity = trainer.perplexity
         result |= {
-            "trainer_loss": trainer["loss"],
+            "trainer_loss": trainer.loss,
             "trainer_perplexity": perplexity,
             "relative_difference": abs(figures["perplexity"] - perplexity) / perplexity,
         }

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from podwright_training.errors import UserError
-from podwright_training.jobs.log_reader import LONGEST_LINE, Event, LogReader
+from podwright_training.events import MetricsEvent, TrainEvent
+from podwright_training.jobs.log_reader import LONGEST_LINE, LogProgress, LogReader
 from podwright_training.jobs.spec import JobSpec, read_written
 from podwright_training.regular_file import open_regular
 from podwright_training.run_claim import claim_of_run
@@ -71,8 +72,8 @@ class _Follower:
 
         Its lines get the time of its last event: they were written shortly after it.
         """
-        last_event = next(iter(deque(self._folder.events(last_bytes=LAST_BYTES), 1)), {})
-        begin, at = last_event.get("log_byte") or 0, last_event.get("time") or round(time.time(), 3)
+        last_event = next(iter(deque(self._folder.events(last_bytes=LAST_BYTES), 1)), MetricsEvent())
+        begin, at = last_event.log_byte or 0, last_event.time or round(time.time(), 3)
         if 0 < begin < end:
             reader = self._reader(before=_before(self._folder), continues=True)
             for line in _lines(self._log, begin, end):
@@ -92,11 +93,11 @@ class _Follower:
             if reader.ended is not None:
                 return
 
-    def _write(self, events: Iterable[Event], line: _Line) -> None:
+    def _write(self, events: Iterable[MetricsEvent], line: _Line) -> None:
         """Append the events that a line completed; where values follow a step, it may be the next one's first."""
         signal.alarm(LINE_S)
         for event in events:
-            self._folder.append({**event, "log_byte": line.begin if self._values_follow else line.end})
+            self._folder.append(event.with_values(log_byte=line.begin if self._values_follow else line.end))
         signal.alarm(0)
 
 
@@ -105,13 +106,14 @@ def _too_slow(*_: object) -> None:
     raise UserError(f"log.patterns: a line took over {LINE_S} s; an expression has nested repetition, such as (a+)+")
 
 
-def _before(folder: RunFolder) -> dict[str, Any]:
+def _before(folder: RunFolder) -> LogProgress | None:
     """Return step, tokens and stride of the last steps in the metrics."""
-    last_steps = list(deque(folder.events("train", last_bytes=LAST_BYTES), 2))
+    last_steps = list(deque(folder.events_of(TrainEvent, last_bytes=LAST_BYTES), 2))
     if not last_steps:
-        return {}
-    stride = last_steps[-1]["step"] - last_steps[0]["step"] if len(last_steps) > 1 else last_steps[-1]["step"]
-    return {"step": last_steps[-1]["step"], "tokens": last_steps[-1].get("tokens"), "stride": max(0, stride)}
+        return None
+    last_step = last_steps[-1]
+    stride = last_step.step - last_steps[0].step if len(last_steps) > 1 else last_step.step
+    return LogProgress(last_step.step, last_step.tokens or 0.0, max(0, stride))
 
 
 def _lines(path: Path, begin: int, end: int | None = None) -> Iterator[_Line]:

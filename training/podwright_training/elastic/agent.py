@@ -30,6 +30,7 @@ from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import HostReport
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import UserError
+from podwright_training.events import MembershipEvent, OffenderEvent
 from podwright_training.ports import free_port, listen
 from podwright_training.private_folder import make_closed
 from podwright_training.ranks import host_name
@@ -340,7 +341,7 @@ class Agent:
         elif "drain" in message:
             self._ranks.signal(signal.SIGUSR1)
         elif "record" in message:
-            self._record(message["record"])
+            self._record(MembershipEvent(**message["record"]))
         elif "parting" in message:
             self._parting = message["parting"]
         elif "refused" in message:
@@ -369,11 +370,11 @@ class Agent:
             self._ranks.beat()
             await asyncio.sleep(LOOK_S)
 
-    def _record(self, values: dict[str, Any]) -> None:
-        logger.warning("elastic: generation %d on %d nodes: %s", values["generation"], values["nodes"], values["cause"])
-        self._folder.add_event("membership", **values)
-        if values["host"]:
-            self._reporting = asyncio.create_task(asyncio.to_thread(self._count_failure, values["host"]))
+    def _record(self, event: MembershipEvent) -> None:
+        logger.warning("elastic: generation %d on %d nodes: %s", event.generation, event.nodes, event.cause)
+        self._folder.add_event(event)
+        if event.host:
+            self._reporting = asyncio.create_task(asyncio.to_thread(self._count_failure, event.host))
 
     def _count_failure(self, host: str) -> None:
         try:
@@ -382,7 +383,7 @@ class Agent:
             logger.warning("elastic: cannot count the failures of %s: %s", host, error)
             return
         if times:
-            self._folder.add_event("offender", host=host, times=times)
+            self._folder.add_event(OffenderEvent(host=host, times=times))
             offenders.report(host, times)
 
     def _leave(self) -> None:

@@ -19,6 +19,7 @@ from podwright_training.elastic.channel import Channel, ChannelError, accept
 from podwright_training.elastic.membership import LEFT, Dismiss, Drain, End, Membership, Record, Start, Stop
 from podwright_training.elastic.report import HostReport
 from podwright_training.elastic.terms import Term, Terms
+from podwright_training.events import MembershipEvent
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Leader:
         members: Who takes part.
         secret: The run's.
         options: Digest of the run's options, which all members share.
-        record: Writes the values of a ``membership`` event, where its first member cannot.
+        record: Writes a ``membership`` event, where its first member cannot.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Leader:
         members: Membership,
         secret: bytes,
         options: str,
-        record: Callable[[dict[str, Any]], None],
+        record: Callable[[MembershipEvent], None],
     ) -> None:
         self._term, self._terms = term, terms
         self._membership = members
@@ -161,9 +162,9 @@ class Leader:
     async def _carry_out(self, command: membership.Command) -> None:
         if isinstance(command, Record):
             if command.member in self._channels:
-                self._channels[command.member].send(record=command.values)
+                self._channels[command.member].send(record=command.event.values())
             else:  # it is lost, and does not write
-                self._record(command.values)
+                self._record(command.event)
         elif isinstance(command, Dismiss):
             if channel := self._channels.pop(command.member, None):
                 channel.abort()

@@ -17,6 +17,7 @@ from podwright_training.beats import Activity
 from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import HostRankReport, HostReport
 from podwright_training.elastic.state_holders import fewest_holders
+from podwright_training.events import MembershipEvent
 
 # Exit statuses of agents; from 65 on sysexits.h's DATAERR, UNAVAILABLE, OSERR and TEMPFAIL. Any other is that of a
 # host that failed by itself: 1 of Python's or srun's.
@@ -75,7 +76,7 @@ class Record:
     """Let the member whose host has the first rank write a ``membership`` event: two hosts never write at once."""
 
     member: str
-    values: dict[str, Any]
+    event: MembershipEvent
 
 
 Command = Start | Stop | Drain | Dismiss | End | Record
@@ -356,24 +357,24 @@ class Membership:
         change, lost = generation.change, self._last_step
         phases = (generation.started_s, generation.loading_s, generation.loaded_s, generation.stepped_s)
         names = ("restarting_s", "loading_s", "stepping_s")
-        seconds = {
+        seconds: dict[str, Any] = {
             name: None if end is None or begin is None else round(end - begin, 3)
             for name, begin, end in zip(names, phases, phases[1:], strict=False)
         }
         return Record(
             generation.members[0],
-            {
-                "step": generation.began,
-                "generation": generation.number,
-                "cause": change["cause"],
-                "host": change["host"],
-                "nodes": len(generation.members),
-                "ranks": len(generation.members) * self.policy.ranks_per_node,
-                "hosts": [generation.hosts[name] for name in generation.members],
-                "lost_steps": 0 if lost is None or generation.loaded_s is None else max(0, lost - generation.began),
+            MembershipEvent(
+                step=generation.began,
+                generation=generation.number,
+                cause=change["cause"],
+                host=change["host"],
+                nodes=len(generation.members),
+                ranks=len(generation.members) * self.policy.ranks_per_node,
+                hosts=[generation.hosts[name] for name in generation.members],
+                lost_steps=0 if lost is None or generation.loaded_s is None else max(0, lost - generation.began),
                 **{name: round(value, 3) for name, value in change.items() if name.endswith("_s")},
                 **seconds,
-            },
+            ),
         )
 
     def _reason_to_drain(self, generation: Generation) -> str | None:

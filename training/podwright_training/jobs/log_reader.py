@@ -9,12 +9,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from podwright_training.events import EndEvent, MetricsEvent, StartEvent, TrainEvent, diverging_names
 from podwright_training.hardware import rank_peak_flops
 from podwright_training.jobs.patterns import ESCAPES
 from podwright_training.jobs.spec import JobSpec
-from podwright_training.run_folder import DIVERGING
 
 LONGEST_LINE = 4096  # characters that expressions see
 LARGEST = 2.0**63  # Larger counts are read as damage.
@@ -24,11 +23,9 @@ ENDED = "=== program ended with"
 _ENDED = re.compile(rf"^{ENDED} (\d+)$")
 _CHECKPOINT = re.compile(rf"^{STARTED}, checkpoint .*?(\d+)/?$")
 
-Event = dict[str, Any]
 
-
-@dataclass
-class _Progress:
+@dataclass(frozen=True)
+class LogProgress:
     """Step and tokens of the events that were written so far."""
 
     step: int = 0
@@ -55,13 +52,13 @@ class LogReader:
         *,
         world_size: int,
         job_id: str = "",
-        before: Mapping[str, Any] = {},
+        before: LogProgress | None = None,
         continues: bool = False,
     ) -> None:
         self._spec, self._world_size, self._job_id = spec, world_size, job_id
         self._patterns = spec.log.all_patterns
         self._compiled = {name: re.compile(text) for name, text in self._patterns.by_name.items()}
-        self._past = _Progress(before.get("step", 0), before.get("tokens") or 0.0, before.get("stride", 0))
+        self._past = before or LogProgress()
         self._is_started = continues
         self._started_at: float | None = None
         self._checkpoint: int | None = None  # the number in the name of the one that the program started from
@@ -74,7 +71,7 @@ class LogReader:
         """Return whether the job says how to read its log."""
         return {"step", "loss"} <= self._compiled.keys()
 
-    def feed(self, line: str, at: float) -> Iterator[Event]:
+    def feed(self, line: str, at: float) -> Iterator[MetricsEvent]:
         """Yield the events that a line completes.
 
         Args:
@@ -90,17 +87,17 @@ class LogReader:
             yield from self.flush(at)
             self.ended = int(match[1])
             if self.ended == 0 and self._is_started:
-                yield {"event": "end", "time": at, "step": self._past.step, "reason": "the program's own"}
+                yield EndEvent(time=at, step=self._past.step, reason="the program's own")
         elif self.can_read:
             yield from self._read(text, at)
 
-    def flush(self, at: float) -> Iterator[Event]:
+    def flush(self, at: float) -> Iterator[MetricsEvent]:
         """Yield the event of pending values when no further lines arrive."""
         if self._patterns.step_line == "before" and {"step", "loss"} <= self._pending.keys():
             yield from self._train(self._pending, at)
             self._pending = {}
 
-    def _read(self, text: str, at: float) -> Iterator[Event]:
+    def _read(self, text: str, at: float) -> Iterator[MetricsEvent]:
         line_values = {
             name: value
             for name, pattern in self._compiled.items()
@@ -121,7 +118,7 @@ class LogReader:
                 self._pending = {}
             self._pending |= line_values
 
-    def _train(self, values: Mapping[str, float], at: float) -> Iterator[Event]:
+    def _train(self, values: Mapping[str, float], at: float) -> Iterator[MetricsEvent]:
         """Yield the event of a step, after the start event if it is the first step since the start."""
         step = round(values["step"]) + 1 - self._patterns.first_step
         if self._is_started and step <= self._past.step:
@@ -131,20 +128,13 @@ class LogReader:
         if not self._is_started:
             yield self._start(self._step_before(step, steps), at, speed.get("step_s"))
         tokens = self._tokens(values, step, steps)
-        self._past = _Progress(step, tokens or 0.0, steps)
+        self._past = LogProgress(step, tokens or 0.0, steps)
         self._last_at = at
         measures = {name: values[name] for name in ("lr", "grad_norm") if name in values}
         counts = {name: round(values[name]) for name in ("sequences", "batch_sequences") if name in values}
-        yield {
-            "event": "train",
-            "time": at,
-            "step": step,
-            "loss": values["loss"],
-            **measures,
-            **counts,
-            **({"tokens": round(tokens)} if tokens else {}),
-            **speed,
-        }
+        counted = {"tokens": round(tokens)} if tokens else {}
+        event = TrainEvent(time=at, step=step, loss=values["loss"])
+        yield event.with_values(**measures, **counts, **counted, **speed)
 
     def _step_before(self, step: int, steps: int) -> int:
         """Return where a start began: the checkpoint's number if it can be its step, or a stride before the first line.
@@ -154,24 +144,24 @@ class LogReader:
         before = max(0, step - steps)
         return self._checkpoint if self._checkpoint is not None and before <= self._checkpoint < step else before
 
-    def _start(self, step: int, at: float, step_s: float | None) -> Event:
+    def _start(self, step: int, at: float, step_s: float | None) -> StartEvent:
         """Return the event of a start, dated before the steps that the line after it has."""
         began = at if self._started_at is None else self._started_at
         start_time = max(began, at - (step_s or 0.0) * max(1, self._past.stride))
         self._is_started = True
-        self._past = _Progress(step, self._past.tokens if step else 0.0, self._past.stride)
+        self._past = LogProgress(step, self._past.tokens if step else 0.0, self._past.stride)
         model = self._spec.model
-        return {
-            "event": "start",
-            "time": round(start_time, 3),
-            "step": step,
-            "world_size": self._world_size,
-            "job_id": self._job_id,
-            "process_s": round(start_time - began, 3),
-            "launcher": self._spec.launcher,
-            **({"parameters": round(model.parameters)} if model.parameters else {}),
-            **({"flops_per_token": model.flops} if model.flops else {}),
-        }
+        event = StartEvent(
+            time=round(start_time, 3),
+            step=step,
+            world_size=self._world_size,
+            job_id=self._job_id,
+            process_s=round(start_time - began, 3),
+            launcher=self._spec.launcher,
+        )
+        if model.parameters:
+            event = event.with_values(parameters=round(model.parameters))
+        return event.with_values(flops_per_token=model.flops) if model.flops else event
 
     def _tokens(self, values: Mapping[str, float], step: int, steps: int) -> float | None:
         """Return the tokens so far, from the log, else from the job's numbers."""
@@ -214,4 +204,4 @@ def _number(text: str | None) -> float | None:
 
 def _can_be(name: str, value: float) -> bool:
     """Return whether a value is plausible: only diverging values are infinite, and only a loss is below zero."""
-    return name in DIVERGING or (0 <= value < LARGEST)
+    return name in diverging_names(TrainEvent) or (0 <= value < LARGEST)

@@ -13,6 +13,7 @@ from torch import Tensor
 from podwright_training.checkpoint.store import CheckpointStore
 from podwright_training.checkpoint.trainer_state import TrainerState
 from podwright_training.errors import DivergedError, UserError
+from podwright_training.events import GuardEvent, OverflowEvent
 from podwright_training.loop.guard import MOST_BAD, MOST_ROLLBACKS, Guard, Rollbacks
 from podwright_training.loop.loss_scale import LossScale
 from podwright_training.loop.run_context import RunContext
@@ -118,7 +119,7 @@ class DivergenceHandler:
         run, policy = self._run, self._run.config.guard_policy
         if bad.problem == OVERFLOW:
             batch = {name: bad.metrics[name] for name in ("sequences", "batch_sequences", "batch_digest")}
-            run.metrics.write("overflow", step=bad.step, loss_scale=self._loss_scale.value, loss=bad.loss, **batch)
+            run.metrics.write(OverflowEvent(step=bad.step, loss_scale=self._loss_scale.value, loss=bad.loss, **batch))
             return
         if run.config.lr_schedule == "range":
             run.progress.has_range_ended = True
@@ -126,7 +127,7 @@ class DivergenceHandler:
         path = self._roll_back() if policy == "rollback" else None
         values = {"step": bad.step, "loss": str(bad.loss), "grad_norm": str(bad.grad_norm), **bad.metrics}
         checkpoint = str(path) if path else None
-        run.metrics.write("guard", policy=policy, checkpoint=checkpoint, **values, reason=bad.problem)
+        run.metrics.write(GuardEvent(policy=policy, checkpoint=checkpoint, **values, reason=bad.problem))
         message = f"step {bad.step}: {bad.problem}; show its batch with podwright-train replay --step {bad.step}"
         if policy == "stop":
             raise UserError(f"{message}; this step is not saved. Resume with a lower --lr or another --guard-policy")
@@ -151,7 +152,7 @@ class DivergenceHandler:
             return
         path = self._roll_back() if policy == "rollback" else None
         checkpoint = str(path) if path else None
-        run.metrics.write("guard", step=step, policy=policy, reason=problem, checkpoint=checkpoint)
+        run.metrics.write(GuardEvent(step=step, policy=policy, reason=problem, checkpoint=checkpoint))
         message = f"step {step}: {problem}"
         if policy != "rollback":
             raise DivergedError(

@@ -1,43 +1,6 @@
-"""Write a run's metrics: JSON lines for programs, one console line per event for people.
+"""Write a run's metrics: JSON lines for programs (see ``events.py``), one console line per event for people.
 
-| event | fields besides ``event`` and ``time`` (seconds since 1970) |
-|---|---|
-| ``start`` | ``step``, ``world_size``, ``resumed_from``, ``job_id``, ``config`` (digest), ``parameters``, |
-| | ``flops_per_token`` and ``flops_convention`` (how it counts them), |
-| | ``process_s`` (since the process began), |
-| | ``code`` (``git <commit>``, or the version of the package) |
-| ``data`` | after ``start``, for each source: ``step``, ``source``, ``files``, ``empty_files``, ``bytes``, |
-| | ``streams``, and about ``epoch_tokens``, ``epoch_sequences``, ``epoch_steps`` (of the run until it was read once) |
-| ``membership`` | of an elastic run, when other nodes take part and the first step is done, or did not come: |
-| | ``step`` (resumed after), ``generation``, ``cause``, ``host`` (that failed, or null), |
-| | ``nodes``, ``ranks``, ``hosts``, ``lost_steps``, |
-| | ``detecting_s``, ``stopping_s``, ``waiting_s`` (for nodes), ``restarting_s``, ``loading_s``, ``stepping_s`` |
-| ``train`` | ``step``, ``loss`` (mean per token of this step's batch, with ``z_loss``), ``perplexity`` (of it), |
-| | ``grad_norm`` (before clipping), ``lr``, ``sequences`` (drawn so far, by all ranks), |
-| | ``batch_sequences`` (the last of these: this step's global batch), ``batch_digest`` (of it), |
-| | ``epoch`` (how often the data was read so far, 0.5: half of it; of several sources, the one read most often), |
-| | of a mixture ``source_tokens`` (drawn so far) and ``source_epochs`` (as ``epoch``), by source, |
-| | ``noise_scale_tokens`` (or null), ``loss_scale`` (1 but in fp16) |
-| | means since the last line: ``tokens_per_s``, ``tokens_per_s_per_rank``, ``samples_per_s``, ``mfu`` (or null), |
-| | ``step_s``, ``data_s``, ``slowest_rank``, ``lag_s`` (of it behind the median rank) |
-| | since the last line, in all: ``saving_s`` and ``validating_s`` (training waited), |
-| | ``first_step_s`` (of the first step after the start, on its line alone), |
-| | ``memory_step`` (of the newest complete checkpoint in memory, with ``memory_checkpoint_freq``) |
-| | ``memory_peak_bytes``, ``memory_reserved_bytes`` (null on a CPU): of the first rank |
-| ``offender`` | ``host``, ``times``: it failed so often within a day, and is reported |
-| ``straggler`` | ``step``, ``rank``, ``host``, ``lag_s``, ``step_s`` |
-| ``guard`` | ``step``, ``policy``, ``reason``, and of the bad step ``loss``, ``grad_norm`` (text, as NaN is no JSON), |
-| | ``sequences``, ``batch_sequences``, ``batch_digest``; of a rollback ``checkpoint`` |
-| ``overflow`` | ``step`` (skipped: its gradient overflowed in fp16), ``loss``, ``loss_scale`` (of the next step), |
-| | ``sequences``, ``batch_sequences``, ``batch_digest`` |
-| ``validation`` | ``step``, ``loss``, ``perplexity``, ``tokens``; with ``validation_datasets`` ``losses``, by name |
-| ``sample`` | ``step``, ``texts`` (each prompt with what the model adds) |
-| ``checkpoint`` | ``step``, ``path``, ``seconds`` (until complete), ``paused_s`` (of these, training waited) |
-| ``end`` | ``step``, ``reason`` (max_steps, max_epochs, range or signal), ``saving_s``, ``validating_s``, |
-| | of ``lr_schedule`` range ``lr_of_lowest_loss`` |
-
-Lines are only appended, and whole: a line for which the disk has no room is dropped with a warning. After a resume,
-steps that the previous job had done occur twice: the last event of a step counts.
+Lines are only appended, and whole: a line for which the disk has no room is dropped with a warning.
 """
 
 from __future__ import annotations
@@ -46,7 +9,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -57,6 +20,7 @@ from torch import Tensor
 
 from podwright_training.data.bad_data import first_line
 from podwright_training.errors import UserError
+from podwright_training.events import EndEvent, StepEvent, TrainEvent
 from podwright_training.json_text import to_json
 from podwright_training.loop.sinks import Sink
 from podwright_training.regular_file import open_regular
@@ -80,20 +44,20 @@ class Metrics:
         self._sinks = list(sinks)
         self._lock = Lock()  # the thread that saves checkpoints writes too
 
-    def write(self, event: str, **values: Any) -> None:
-        """Append one event in one write, and print its line."""
+    def write(self, event: StepEvent) -> None:
+        """Append one event with its time in one write, and print its line."""
         if self._file is None:
             return
-        line = to_json({"event": event, "time": round(time.time(), 3), **values})
+        line = to_json(event.with_values(time=round(time.time(), 3)).to_dict())
         with self._lock:
             self._try(str(self._path), partial(_append, self._file, f"{line}\n".encode()))
-            self._try("standard output", lambda: print(console_line(event, values), flush=True))
-            self._sinks = [sink for sink in self._sinks if self._is_sent(sink, event, values)]
+            self._try("standard output", lambda: print(console_line(event), flush=True))
+            self._sinks = [sink for sink in self._sinks if self._is_sent(sink, event)]
 
     @staticmethod
-    def _is_sent(sink: Sink, event: str, values: dict[str, Any]) -> bool:
+    def _is_sent(sink: Sink, event: StepEvent) -> bool:
         try:
-            sink.write(event, values)
+            sink.write(event)
         except Exception as error:  # noqa: BLE001 - of packages that are not ours: any kind
             why = f"{type(error).__name__}: {first_line(error)}"
             logger.warning("metrics: %s failed (%s) and is off; training continues", type(sink).__name__, why)
@@ -108,22 +72,26 @@ class Metrics:
             logger.warning("metrics: cannot write to %s: %s; training continues", target, error.strerror or error)
 
 
-def console_line(event: str, values: dict[str, Any]) -> str:
+def console_line(event: StepEvent) -> str:
     """Format an event for people: ``step 34 | loss 7.966 | 5.80 samples/s | 47.5k tok/s | MFU 41% | lr 1.0e-04``."""
-    if event == "end":  # its times are for the account of the run's time
+    if isinstance(event, TrainEvent):
+        return " | ".join(_train_parts(event))
+    values = event.values()
+    if isinstance(event, EndEvent):  # its times are for the account of the run's time
         values = {name: value for name, value in values.items() if not name.endswith("_s")}
-    if event != "train":
-        return " | ".join([event, *(f"{name} {_brief(value)}" for name, value in values.items())])
-    parts = [
-        f"step {values['step']}",
-        f"loss {values['loss']:.3f}",
-        f"{values['samples_per_s']:.2f} samples/s",
-        f"{values['tokens_per_s'] / 1000:.1f}k tok/s",
-        *([f"epoch {values['epoch']:.4g}"] if values.get("epoch", 0) >= 1 else []),
-        *([f"MFU {values['mfu']:.0%}"] if values["mfu"] is not None else []),
-        f"lr {values['lr']:.1e}",
-    ]
-    return " | ".join(parts)
+    return " | ".join([event.kind, *(f"{name} {_brief(value)}" for name, value in values.items())])
+
+
+def _train_parts(event: TrainEvent) -> Iterator[str]:
+    yield f"step {event.step}"
+    yield f"loss {event.loss:.3f}"
+    yield f"{event.samples_per_s or 0.0:.2f} samples/s"
+    yield f"{(event.tokens_per_s or 0.0) / 1000:.1f}k tok/s"
+    if (event.epoch or 0.0) >= 1:
+        yield f"epoch {event.epoch:.4g}"
+    if event.mfu is not None:
+        yield f"MFU {event.mfu:.0%}"
+    yield f"lr {event.lr or 0.0:.1e}"
 
 
 def batch_hash(sequences: Iterable[Tensor]) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.document_encoder import load_tokenizer
 from podwright_training.data.stream import open_stream
 from podwright_training.errors import UserError
+from podwright_training.events import GuardEvent, OverflowEvent, TrainEvent
 from podwright_training.loop import initial_weights
 from podwright_training.loop.metrics import batch_hash, digest_text
 from podwright_training.model import LlamaForCausalLM
@@ -29,11 +29,21 @@ BEGINNING_TOKENS = 24
 BEGINNING_CHARACTERS = 72
 
 
-NEEDED = ("sequences", "batch_sequences", "batch_digest")  # Keys of a step's event.
+NEEDED = ("sequences", "batch_sequences", "batch_digest")  # Fields of a step's event.
 
 
 class ReplayError(UserError):
     """A batch is not reproducible; the message says why."""
+
+
+@dataclass(frozen=True)
+class BatchPlace:
+    """Sequences of a step's global batch in the run's data, and their digest in training."""
+
+    step: int
+    first_sequence: int
+    sequences: int
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -93,11 +103,11 @@ def replay(folder: RunFolder, step: int, *, losses: bool) -> Replayed:
     Raises:
         ReplayError: There is no such step, or its data has changed.
     """
-    event = _event(folder, step)
+    place = _batch_place(folder, step)
     config = load_run(folder)
     tokenizer = load_tokenizer(config.tokenizer)
-    before = _checkpoint_before(config, event)
-    batches = _read(config, tokenizer, event, before)
+    before = _checkpoint_before(config, place)
+    batches = _read(config, tokenizer, place, before)
     model, weights_step = _model(config, before) if losses else (None, None)
     sequences = [
         ReplayedSequence(
@@ -105,44 +115,44 @@ def replay(folder: RunFolder, step: int, *, losses: bool) -> Replayed:
             list(_beginnings(_unpadded(batch), tokenizer)),
             _loss(model, batch) if model and batch.counted_tokens else None,
         )
-        for number, batch in enumerate(batches, start=event["sequences"] - event["batch_sequences"])
+        for number, batch in enumerate(batches, start=place.first_sequence)
     ]
-    return Replayed(step, event["batch_digest"], weights_step, sequences)
+    return Replayed(step, place.digest, weights_step, sequences)
 
 
-def _event(folder: RunFolder, step: int) -> dict[str, Any]:
-    """Return a step's event: the one with the reason why it was skipped, or the last one."""
-    kinds = {"train", "guard", "overflow"}
-    events = [event for event in folder.events() if event["event"] in kinds and type(event.get("step")) is int]
-    of_step = [event for event in events if event["step"] == step]
-    bad = [event for event in of_step if event["event"] != "train"]
+def _batch_place(folder: RunFolder, step: int) -> BatchPlace:
+    """Return where a step's batch is: of the event with the reason why it was skipped, or of the last one."""
+    events = [event for event in folder.events() if isinstance(event, TrainEvent | GuardEvent | OverflowEvent)]
+    of_step = [event for event in events if event.step == step]
+    bad = [event for event in of_step if not isinstance(event, TrainEvent)]
     if not of_step:
-        nearest = sorted({event["step"] for event in events}, key=lambda candidate: abs(candidate - step))[:3]
+        nearest = sorted({event.step for event in events}, key=lambda candidate: abs(candidate - step))[:3]
         hint = f"; the nearest are {', '.join(map(str, sorted(nearest)))}" if nearest else ""
         raise ReplayError(f"{folder.metrics} has no step {step}{hint}")
     event = (bad or of_step)[-1]
-    if missing := [name for name in NEEDED if event.get(name) is None]:
-        raise ReplayError(f"{folder.metrics}: the line of step {step} has no {', '.join(missing)}")
-    if event["batch_sequences"] > event["sequences"]:
+    sequences, batch_sequences, digest = event.sequences, event.batch_sequences, event.batch_digest
+    if sequences is None or batch_sequences is None or digest is None:
+        missing = ", ".join(name for name in NEEDED if getattr(event, name) is None)
+        raise ReplayError(f"{folder.metrics}: the line of step {step} has no {missing}")
+    if batch_sequences > sequences:
         raise ReplayError(
-            f"{folder.metrics}: the line of step {step} is damaged: batch_sequences {event['batch_sequences']} "
-            f"is above sequences {event['sequences']}"
+            f"{folder.metrics}: the line of step {step} is damaged: batch_sequences {batch_sequences} "
+            f"is above sequences {sequences}"
         )
-    return event
+    return BatchPlace(step, sequences - batch_sequences, batch_sequences, digest)
 
 
-def _checkpoint_before(config: TrainConfig, event: dict[str, Any]) -> Path | None:
+def _checkpoint_before(config: TrainConfig, place: BatchPlace) -> Path | None:
     """Return the last checkpoint before the batch; ``None`` to start at the beginning of the data."""
-    first_sequence = event["sequences"] - event["batch_sequences"]
     paths = chain.from_iterable(step_folder.intact(directory) for directory in checkpoint_directories(config))
     positions = {path: trainer_state.read_state(path).sequences for path in paths}
     return max(
-        (path for path in positions if positions[path] <= first_sequence), key=positions.__getitem__, default=None
+        (path for path in positions if positions[path] <= place.first_sequence), key=positions.__getitem__, default=None
     )
 
 
 def _read(
-    config: TrainConfig, tokenizer: PreTrainedTokenizerBase, event: dict[str, Any], before: Path | None
+    config: TrainConfig, tokenizer: PreTrainedTokenizerBase, place: BatchPlace, before: Path | None
 ) -> list[Batch]:
     """Yield the sequences of the batch; raise ``ReplayError`` if they are not those trained on."""
     stream = open_stream(
@@ -158,13 +168,13 @@ def _read(
         state = trainer_state.read_state(before)
         stream.load_state_dict(state.data)
         position = state.sequences
-    for _ in range(event["sequences"] - event["batch_sequences"] - position):
+    for _ in range(place.first_sequence - position):
         stream.next_batch()
-    batches = [stream.next_batch() for _ in range(event["batch_sequences"])]
+    batches = [stream.next_batch() for _ in range(place.sequences)]
     digest = digest_text(batch_hash(batch.tokens_BT[0] for batch in batches))
-    if digest != event["batch_digest"]:
+    if digest != place.digest:
         raise ReplayError(
-            f"the batch of step {event['step']} now has digest {digest}, in training it had {event['batch_digest']}: "
+            f"the batch of step {place.step} now has digest {digest}, in training it had {place.digest}: "
             f"{_data(config)} or tokenizer {config.tokenizer} has changed"
         )
     return batches

@@ -13,6 +13,7 @@ from podwright_training.code_version import code_version
 from podwright_training.config.architecture import FLOPS_CONVENTION
 from podwright_training.data.stream import PackedStream
 from podwright_training.device import job_peak_flops, peak_memory_bytes
+from podwright_training.events import CheckpointEvent, DataEvent, EndEvent, StartEvent, StragglerEvent, TrainEvent
 from podwright_training.loop.divergence import CheckedStep
 from podwright_training.loop.run_context import RunContext
 from podwright_training.loop.schedule import best_of_range
@@ -33,18 +34,19 @@ class RunLog:
         run, config = self._run, self._run.config
         self._logged_sequences = run.progress.sequences
         run.metrics.write(
-            "start",
-            step=run.progress.step,
-            world_size=run.ranks.world_size,
-            resumed_from=str(resumed_from) if resumed_from else None,
-            init_from=None if resumed_from else config.init_from,
-            job_id=os.environ.get("SLURM_JOB_ID"),
-            config=config.digest,
-            parameters=config.model.parameters,
-            flops_per_token=config.model.flops_per_token(config.max_context_width),
-            flops_convention=FLOPS_CONVENTION,
-            process_s=round(process_seconds(), 3),
-            code=code_version() if run.is_first_rank else None,
+            StartEvent(
+                step=run.progress.step,
+                world_size=run.ranks.world_size,
+                resumed_from=str(resumed_from) if resumed_from else None,
+                init_from=None if resumed_from else config.init_from,
+                job_id=os.environ.get("SLURM_JOB_ID"),
+                config=config.digest,
+                parameters=config.model.parameters,
+                flops_per_token=config.model.flops_per_token(config.max_context_width),
+                flops_convention=FLOPS_CONVENTION,
+                process_s=round(process_seconds(), 3),
+                code=code_version() if run.is_first_rank else None,
+            )
         )
 
     def data(self, stream: PackedStream, *, data_size: int) -> None:
@@ -52,7 +54,7 @@ class RunLog:
         run = self._run
         for source in stream.overview() if run.is_first_rank else ():
             steps = math.ceil(source["epoch_sequences"] / run.config.batch_sequences(data_size))
-            run.metrics.write("data", step=run.progress.step, **source, epoch_steps=steps)
+            run.metrics.write(DataEvent(step=run.progress.step, **source, epoch_steps=steps))
 
     def step(self, checked: CheckedStep, checkpoints: CheckpointStore) -> None:
         """Write a good step and the speed since the last one that was written; warn of a straggling rank."""
@@ -63,9 +65,7 @@ class RunLog:
         self._logged_sequences = sequences
         tokens_per_s = samples_per_s * config.max_context_width
         flops_per_s = tokens_per_s * config.model.flops_per_token(config.max_context_width)
-        memory_peak_bytes, memory_reserved_bytes = peak_memory_bytes(run.device)
-        run.metrics.write(
-            "train",
+        event = TrainEvent(
             step=checked.step,
             loss=checked.loss,
             grad_norm=checked.grad_norm,
@@ -79,45 +79,52 @@ class RunLog:
             data_s=timing.data_s,
             slowest_rank=timing.slowest_rank,
             lag_s=timing.lag_s,
-            **timing.besides_s,
-            **({} if timing.first_step_s is None else {"first_step_s": round(timing.first_step_s, 4)}),
-            **checkpoints.memory_metrics,
-            memory_peak_bytes=memory_peak_bytes,
-            memory_reserved_bytes=memory_reserved_bytes,
+        ).with_values(**timing.besides_s)
+        if timing.first_step_s is not None:
+            event = event.with_values(first_step_s=round(timing.first_step_s, 4))
+        memory_peak_bytes, memory_reserved_bytes = peak_memory_bytes(run.device)
+        run.metrics.write(
+            event.with_values(
+                **checkpoints.memory_metrics,
+                memory_peak_bytes=memory_peak_bytes,
+                memory_reserved_bytes=memory_reserved_bytes,
+            )
         )
         if timing.straggles:
             run.metrics.write(
-                "straggler",
-                step=checked.step,
-                rank=timing.slowest_rank,
-                host=run.hosts.names[timing.slowest_rank],
-                lag_s=timing.lag_s,
-                step_s=timing.step_s,
+                StragglerEvent(
+                    step=checked.step,
+                    rank=timing.slowest_rank,
+                    host=run.hosts.names[timing.slowest_rank],
+                    lag_s=timing.lag_s,
+                    step_s=timing.step_s,
+                )
             )
 
     def checkpoint(self, saved: Saved) -> None:
         """Write that a checkpoint is complete; called from the saving thread."""
         self._run.metrics.write(
-            "checkpoint",
-            step=saved.step,
-            path=str(saved.path),
-            seconds=round(saved.seconds, 3),
-            paused_s=round(saved.paused_s, 3),
+            CheckpointEvent(
+                step=saved.step,
+                path=str(saved.path),
+                seconds=round(saved.seconds, 3),
+                paused_s=round(saved.paused_s, 3),
+            )
         )
 
     def end(self) -> None:
         """Write why the run ends."""
         run = self._run
         times = run.timer.take_besides_s()
-        run.metrics.write(
-            "end", step=run.progress.step, reason=run.progress.end_reason, **times, **self._range_metrics()
-        )
+        event = EndEvent(step=run.progress.step, reason=run.progress.end_reason)
+        run.metrics.write(event.with_values(**times, **self._range_metrics()))
 
     def _range_metrics(self) -> dict[str, Any]:
         """Return the best learning rate of a range, on the first rank."""
         run = self._run
         if run.config.lr_schedule != "range" or not run.is_first_rank:
             return {}
-        events = (event for event in run.folder.events("train") if event.get("lr") is not None)
-        steps = {event["step"]: (event["lr"], event["loss"]) for event in events}
+        steps = {
+            event.step: (event.lr, event.loss) for event in run.folder.events_of(TrainEvent) if event.lr is not None
+        }
         return {"lr_of_lowest_loss": best_of_range(steps.values())}

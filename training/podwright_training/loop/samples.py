@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.events import SampleEvent
 from podwright_training.loop.callback import Callback
 from podwright_training.loop.run_context import RunContext
 from podwright_training.parallel import ParallelModel
@@ -43,7 +44,7 @@ class Samples(Callback):
         with run.timer.besides("validating"):
             texts = self.continued_texts()
             if not run.stop_requests.are_agreed:
-                run.metrics.write("sample", step=run.progress.step, texts=texts)
+                run.metrics.write(SampleEvent(step=run.progress.step, texts=texts))
 
     def continued_texts(self) -> list[str]:
         """Return each text with the model's continuation, up to its end-of-text token.

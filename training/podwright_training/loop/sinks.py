@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import first_line
+from podwright_training.events import StepEvent
 from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder, write_atomically
 
@@ -25,7 +26,7 @@ PACKAGES = ("tensorboard", "wandb")  # each the name of its option too
 class Sink(Protocol):
     """Receiver of the events that ``Metrics`` writes."""
 
-    def write(self, event: str, values: Mapping[str, Any]) -> None:
+    def write(self, event: StepEvent) -> None:
         """Write one event."""
 
 
@@ -77,10 +78,10 @@ class TensorBoard:
 
         self._writer = SummaryWriter(str(folder.tensorboard))
 
-    def write(self, event: str, values: Mapping[str, Any]) -> None:
+    def write(self, event: StepEvent) -> None:
         """Add the event's numbers and flush them to disk."""
-        for name, value in _numbers(values).items():
-            self._writer.add_scalar(f"{event}/{name}", value, values["step"])
+        for name, value in _numbers(event).items():
+            self._writer.add_scalar(f"{event.kind}/{name}", value, event.step)
         self._writer.flush()
 
 
@@ -98,9 +99,10 @@ class WeightsAndBiases:
             config=config.to_dict(),
         )
 
-    def write(self, event: str, values: Mapping[str, Any]) -> None:
+    def write(self, event: StepEvent) -> None:
         """Log the event's numbers; log ``step`` too, as wandb's own count cannot go back after a resume."""
-        self._run.log({"step": values["step"], **{f"{event}/{key}": item for key, item in _numbers(values).items()}})
+        numbers = {f"{event.kind}/{name}": value for name, value in _numbers(event).items()}
+        self._run.log({"step": event.step, **numbers})
 
 
 def wandb_id(folder: RunFolder) -> str:
@@ -110,7 +112,8 @@ def wandb_id(folder: RunFolder) -> str:
     return read_text(folder.wandb_id, limit_bytes=ID_LIMIT_BYTES, follow_links=True).strip()
 
 
-def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(event: StepEvent) -> dict[str, Any]:
+    values = event.values()
     flat = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
     for name, by_source in values.items():
         if isinstance(by_source, Mapping):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite, nan
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,6 +12,7 @@ from torch import Tensor
 from podwright_training.beats import Activity
 from podwright_training.data.stream import PackedStream
 from podwright_training.device_rules import rules_of
+from podwright_training.events import ValidationEvent
 from podwright_training.loop.callback import Callback, RuinedWeightsError
 from podwright_training.loop.preflight import Data
 from podwright_training.loop.run_context import RunContext
@@ -35,11 +35,10 @@ class ValidationLoss:
         broken = [name for name, loss in losses.items() if not isfinite(loss)]
         return f"the validation loss{', '.join(broken)} is no number" if broken else ""
 
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """Return the values of the event ``validation``."""
-        values = {"loss": self.loss, "perplexity": perplexity(self.loss), "tokens": self.tokens}
-        return {**values, "losses": self.losses} if self.losses else values
+    def event(self, step: int) -> ValidationEvent:
+        """Return the event of a validation after a step."""
+        event = ValidationEvent(step=step, loss=self.loss, perplexity=perplexity(self.loss), tokens=self.tokens)
+        return event.with_values(losses=self.losses) if self.losses else event
 
 
 class Validation(Callback):
@@ -70,7 +69,7 @@ class Validation(Callback):
         with run.timer.besides("validating"):
             result = self.measure()
             if result:
-                run.metrics.write("validation", step=run.progress.step, **result.metrics)
+                run.metrics.write(result.event(run.progress.step))
         if result and result.problem:
             raise RuinedWeightsError(result.problem)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from podwright_training.events import CheckpointEvent, GuardEvent, MetricsEvent, TrainEvent
 from podwright_training.report.curve import Forecast, buckets, forecast, judge, smooth_run
 from podwright_training.report.history import History, elapsed_hours
 
@@ -137,9 +138,7 @@ def tables(history: History) -> dict[str, Table]:
                 train[f"{name}_low"].append(_brief(min(values_with_number)) if values_with_number else None)
                 train[f"{name}_high"].append(_brief(max(values_with_number)) if values_with_number else None)
     validation = [
-        (_locate(history, event["step"], event), float(event["loss"]))
-        for event in history.validation
-        if math.isfinite(event["loss"])
+        (_locate(history, event.step, event), event.loss) for event in history.validation if math.isfinite(event.loss)
     ]
     tables_by_name: dict[str, Table] = {
         "train": train,
@@ -158,12 +157,12 @@ def tables(history: History) -> dict[str, Table]:
 
 def sources_of(history: History) -> list[str]:
     """Return the names of a mixture's sources."""
-    return list(history.train[-1].get("source_tokens") or ())
+    return list(history.train[-1].source_tokens or ())
 
 
 def validation_sets(history: History) -> list[str]:
     """Return the names of the datasets that the run validates on besides the validation split."""
-    return list(history.validation[-1].get("losses") or ()) if history.validation else []
+    return list(history.validation[-1].losses or ()) if history.validation else []
 
 
 def with_sets(figure: Figure, history: History) -> Figure:
@@ -196,12 +195,12 @@ def marks(history: History) -> list[Mark]:
         for restart in history.restarts
     ]
     guards = [
-        Mark(_locate(history, event["step"]), "guard", f"{event.get('reason', '')}: {event.get('policy', '')}")
+        Mark(_locate(history, event.step), "guard", f"{event.reason or ''}: {event.policy or ''}")
         for event in history.notable
-        if event["event"] == "guard"
+        if isinstance(event, GuardEvent)
     ]
     spikes = [Mark(_locate(history, step), "spike", "spike") for step in spikes_of(history)]
-    saved = sorted({event["step"] for event in history.notable if event["event"] == "checkpoint"})
+    saved = sorted({event.step for event in history.notable if isinstance(event, CheckpointEvent)})
     checkpoints = [
         Mark(_locate(history, saved[part.stop - 1]), "checkpoint", "") for part in buckets(len(saved), TICKS)
     ]
@@ -210,7 +209,7 @@ def marks(history: History) -> list[Mark]:
 
 def spikes_of(history: History) -> list[int]:
     """Return the first steps of the first spikes that the guard did not mark."""
-    guarded = {event["step"] for event in history.notable if event["event"] == "guard"}
+    guarded = {event.step for event in history.notable if isinstance(event, GuardEvent)}
     spikes = judge(*_steps_and_losses(history)).spikes
     return [step for step in spikes if step not in guarded][:SPIKES_MARKED]
 
@@ -309,52 +308,55 @@ def _plot(axes: Any, table: Table, line: Line) -> None:
 
 
 def _train_columns(history: History) -> dict[str, Column]:
-    def column(key: str, scale: float = 1.0) -> Column:
-        values = (event.get(key) for event in history.train)
+    def column(value_of: Callable[[TrainEvent], float | None], scale: float = 1.0) -> Column:
+        values = map(value_of, history.train)
         return [value * scale if value is not None and math.isfinite(value) else None for value in values]
 
     return {
-        "step": column("step"),
+        "step": column(lambda event: event.step),
         "tokens": [history.tokens(event) for event in history.train],
         "hours": [_hours(event) for event in history.train],
         "smoothed": list(smooth_run(_steps_and_losses(history)[1])),
-        "mfu_percent": column("mfu", 100),
-        "memory_peak_gib": column("memory_peak_bytes", 1 / GIB),
-        "memory_reserved_gib": column("memory_reserved_bytes", 1 / GIB),
-        **{key: column(key) for key in ("loss", "lr", "grad_norm", "tokens_per_s", "step_s", "data_s", "lag_s")},
+        "mfu_percent": column(lambda event: event.mfu, 100),
+        "memory_peak_gib": column(lambda event: event.memory_peak_bytes, 1 / GIB),
+        "memory_reserved_gib": column(lambda event: event.memory_reserved_bytes, 1 / GIB),
+        "loss": column(lambda event: event.loss),
+        "lr": column(lambda event: event.lr),
+        "grad_norm": column(lambda event: event.grad_norm),
+        "tokens_per_s": column(lambda event: event.tokens_per_s),
+        "step_s": column(lambda event: event.step_s),
+        "data_s": column(lambda event: event.data_s),
+        "lag_s": column(lambda event: event.lag_s),
     }
 
 
 def _sources_table(history: History) -> Table:
     events = [history.train[part.stop - 1] for part in buckets(len(history.train), POINTS)]
-    events_with_sources = [event for event in events if event.get("source_tokens")]
-    located = [_locate(history, event["step"], event) for event in events_with_sources]
+    tokens_by_event = [(event, event.source_tokens) for event in events if event.source_tokens]
+    located = [_locate(history, event.step, event) for event, _ in tokens_by_event]
     table: Table = {axis: [at[axis] for at in located] for axis in AXES}
-    columns = {
-        f"of {name}": [event["source_tokens"].get(name) for event in events_with_sources]
-        for name in sources_of(history)
-    }
+    columns = {f"of {name}": [tokens.get(name) for _, tokens in tokens_by_event] for name in sources_of(history)}
     return table | columns
 
 
 def _sets_table(history: History) -> Table:
-    located = [_locate(history, event["step"], event) for event in history.validation]
+    located = [_locate(history, event.step, event) for event in history.validation]
     table: Table = {axis: [at[axis] for at in located] for axis in AXES}
     for name in validation_sets(history):
-        losses = [(event.get("losses") or {}).get(name) for event in history.validation]
+        losses = [(event.losses or {}).get(name) for event in history.validation]
         table[f"on {name}"] = [None if loss is None or not math.isfinite(loss) else _brief(loss) for loss in losses]
     return table
 
 
 def _steps_and_losses(history: History) -> tuple[list[int], list[float]]:
-    return [event["step"] for event in history.train], [event["loss"] for event in history.train]
+    return [event.step for event in history.train], [event.loss for event in history.train]
 
 
 def _forecast_table(history: History, ahead: Forecast) -> Table:
     """Continue tokens and hours at their average rate."""
     last_event = history.train[-1]
     per_step = {
-        axis: None if value is None else value / last_event["step"]
+        axis: None if value is None else value / last_event.step
         for axis, value in (("tokens", history.tokens(last_event)), ("hours", history.hours))
     }
     return {
@@ -366,16 +368,16 @@ def _forecast_table(history: History, ahead: Forecast) -> Table:
     }
 
 
-def _locate(history: History, step: int, located_event: Mapping[str, Any] | None = None) -> dict[str, float | None]:
+def _locate(history: History, step: int, located_event: MetricsEvent | None = None) -> dict[str, float | None]:
     """Return where a step lies on each axis, or its own event."""
-    index = bisect_left(history.train, step, key=lambda event: event["step"])
+    index = bisect_left(history.train, step, key=lambda event: event.step)
     event = history.train[min(index, len(history.train) - 1)]
     tokens = 0 if step == 0 else history.tokens(event)
-    hours = _hours(located_event or {})
+    hours = _hours(located_event) if located_event else None
     return {"step": step, "tokens": tokens, "hours": _hours(event) if hours is None else hours}
 
 
-def _hours(event: Mapping[str, Any]) -> float | None:
+def _hours(event: MetricsEvent) -> float | None:
     hours = elapsed_hours(event)
     return None if hours is None else _brief(hours)
 

@@ -8,14 +8,14 @@ for which the later process existed. ``membership`` events, of elastic runs, say
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from podwright_training.events import EndEvent, MembershipEvent, MetricsEvent, StartEvent, TrainEvent
 from podwright_training.failures import failures
 
-ELAPSED = "elapsed_s"  # added to events
 KINDS = {
     "productive": "steps that count",
     "recomputing": "steps done again, or lost",
@@ -27,11 +27,6 @@ KINDS = {
     "other": "everything else",
 }
 OF_AN_INTERRUPTION = ("detecting", "waiting", "restarting", "recomputing")
-OF_MEMBERSHIP = {
-    "detecting": ("detecting_s", "stopping_s"),
-    "waiting": ("waiting_s",),
-    "restarting": ("restarting_s", "loading_s"),
-}
 UNKNOWN = "not known"
 STOPPED = "a signal, as at Slurm's time limit"
 HOST = re.compile(r"\bon ([\w.-]*\w)")
@@ -116,24 +111,24 @@ class RunGoodput:
         }
 
 
-def account(events: Sequence[Mapping[str, Any]]) -> RunGoodput:
+def account(events: Sequence[MetricsEvent]) -> RunGoodput:
     """Account for the time of a run's events, which have ``elapsed_s`` where their time is known."""
     books = _Books()
-    timed = [event for event in events if ELAPSED in event]
-    in_vain: list[Mapping[str, Any]] = []  # generations that ended before a start
+    timed = [event for event in events if event.elapsed_s is not None]
+    in_vain: list[MembershipEvent] = []  # generations that ended before a start
     membership = None
     for number, event in enumerate(timed):
-        if event["event"] == "start":
+        if isinstance(event, StartEvent):
             membership = _membership_after(timed, number)
-            books.start(event, membership or {}, in_vain)
+            books.start(event, membership, in_vain)
             in_vain = []
-        elif event["event"] == "membership" and event is not membership:
+        elif isinstance(event, MembershipEvent) and event is not membership:
             in_vain.append(event)
-        elif event["event"] == "train":
+        elif isinstance(event, TrainEvent):
             books.steps(event)
-        elif event["event"] == "end":
+        elif isinstance(event, EndEvent):
             books.end(event)
-    steps_s = [float(event["step_s"]) for event in events if event["event"] == "train" and event.get("step_s")]
+    steps_s = [event.step_s for event in events if isinstance(event, TrainEvent) and event.step_s]
     return RunGoodput(books.seconds, median(steps_s) if steps_s else 0.0, books.interruptions, _predicted(events))
 
 
@@ -152,7 +147,7 @@ class _Books:
         self._reason = UNKNOWN  # The reason of the last end event.
 
     def start(
-        self, event: Mapping[str, Any], membership: Mapping[str, Any], in_vain: Sequence[Mapping[str, Any]] = ()
+        self, event: StartEvent, membership: MembershipEvent | None, in_vain: Sequence[MembershipEvent] = ()
     ) -> None:
         """Account for the time before a start; after the first one it is an interruption's.
 
@@ -164,57 +159,54 @@ class _Books:
         remaining_s = self._take(event)
         for change in (*in_vain, membership):
             if self._has_started:
-                self.interruptions.append(RunInterruption(str(change.get("cause") or self._reason)))
-            for kind, names in OF_MEMBERSHIP.items():
-                remaining_s -= self._add(kind, min(remaining_s, sum(_seconds(change, name) for name in names)))
+                self.interruptions.append(RunInterruption((change and change.cause) or self._reason))
+            for kind, seconds in _seconds_of(change).items():
+                remaining_s -= self._add(kind, min(remaining_s, seconds))
         if membership and self._has_started:
             remaining_s = self._steps_without_lines(event, membership, remaining_s)
         elif not membership:
-            remaining_s -= self._add("restarting", min(remaining_s, _seconds(event, "process_s")))
+            remaining_s -= self._add("restarting", min(remaining_s, _seconds(event.process_s)))
         self._add("waiting" if self._has_started else "restarting", remaining_s)
-        self._step, self._is_fresh, self._has_started, self._reason = int(event["step"]), True, True, UNKNOWN
+        self._step, self._is_fresh, self._has_started, self._reason = event.step, True, True, UNKNOWN
 
-    def _steps_without_lines(
-        self, event: Mapping[str, Any], membership: Mapping[str, Any], remaining_s: float
-    ) -> float:
+    def _steps_without_lines(self, event: StartEvent, membership: MembershipEvent, remaining_s: float) -> float:
         """Account for the steps since the last line; return the remaining seconds, without training."""
-        began = int(event["step"])
+        began = event.step
         kept_steps = max(0, began - self._step)
-        lost_steps = (
-            max(0.0, began + _seconds(membership, "lost_steps") - max(began, self._step)) + 1
-        )  # and that under way
+        # The step that was under way is lost, too.
+        lost_steps = max(0, began + (membership.lost_steps or 0) - max(began, self._step)) + 1
         remaining_s -= self._add("productive", min(remaining_s, kept_steps * self._step_s))
         return remaining_s - self._add("recomputing", min(remaining_s, lost_steps * self._step_s))
 
-    def steps(self, event: Mapping[str, Any]) -> None:
+    def steps(self, event: TrainEvent) -> None:
         """Account for the steps since the last event that counts."""
         remaining_s = self._take(event)
-        remaining_s -= self._add("saving", min(remaining_s, _seconds(event, "saving_s")))
-        remaining_s -= self._add("validating", min(remaining_s, _seconds(event, "validating_s")))
-        step = int(event["step"])
+        remaining_s -= self._add("saving", min(remaining_s, _seconds(event.saving_s)))
+        remaining_s -= self._add("validating", min(remaining_s, _seconds(event.validating_s)))
+        step = event.step
         done = max(0, step - self._step)
-        self._step_s = _seconds(event, "step_s")
+        self._step_s = _seconds(event.step_s)
         work = min(remaining_s, done * self._step_s)
         remaining_s -= work
         if self._is_fresh:
-            work -= self._add("restarting", min(work, _seconds(event, "first_step_s")))
+            work -= self._add("restarting", min(work, _seconds(event.first_step_s)))
         again = max(0, min(step, self._highest) - self._step)
         work -= self._add("recomputing", work * again / done if done else 0.0)
         self._add("productive", work)
         self._add("other", remaining_s)
         self._step, self._highest, self._is_fresh = step, max(step, self._highest), False
 
-    def end(self, event: Mapping[str, Any]) -> None:
+    def end(self, event: EndEvent) -> None:
         """Account for the time after the last line of steps."""
         remaining_s = self._take(event)
-        remaining_s -= self._add("saving", min(remaining_s, _seconds(event, "saving_s")))
-        remaining_s -= self._add("validating", min(remaining_s, _seconds(event, "validating_s")))
+        remaining_s -= self._add("saving", min(remaining_s, _seconds(event.saving_s)))
+        remaining_s -= self._add("validating", min(remaining_s, _seconds(event.validating_s)))
         self._add("other", remaining_s)
-        self._reason = STOPPED if event.get("reason") == "signal" else UNKNOWN
+        self._reason = STOPPED if event.reason == "signal" else UNKNOWN
 
-    def _take(self, event: Mapping[str, Any]) -> float:
+    def _take(self, event: MetricsEvent) -> float:
         """Return the seconds from the last event that counts to this one."""
-        passed = max(0.0, float(event[ELAPSED]) - self._now)
+        passed = max(0.0, (event.elapsed_s or 0.0) - self._now)
         self._now += passed
         return passed
 
@@ -226,24 +218,34 @@ class _Books:
         return seconds
 
 
-def _membership_after(events: Sequence[Mapping[str, Any]], start: int) -> Mapping[str, Any] | None:
+def _membership_after(events: Sequence[MetricsEvent], start: int) -> MembershipEvent | None:
     """Return the event with the cause of a start; it is written after the first step."""
     for event in events[start + 1 :]:
-        if event["event"] == "start":
+        if isinstance(event, StartEvent):
             return None
-        if event["event"] == "membership":
+        if isinstance(event, MembershipEvent):
             return event
     return None
 
 
-def _seconds(event: Mapping[str, Any], name: str) -> float:
-    value = event.get(name)
-    return max(0.0, float(value)) if isinstance(value, int | float) else 0.0
+def _seconds_of(change: MembershipEvent | None) -> dict[str, float]:
+    """Return the seconds that a change of nodes took, by kind."""
+    if change is None:
+        return {}
+    return {
+        "detecting": _seconds(change.detecting_s) + _seconds(change.stopping_s),
+        "waiting": _seconds(change.waiting_s),
+        "restarting": _seconds(change.restarting_s) + _seconds(change.loading_s),
+    }
 
 
-def _predicted(events: Sequence[Mapping[str, Any]]) -> float | None:
-    starts = [event for event in events if event["event"] == "start"]
-    if not starts or not starts[-1].get("parameters"):
+def _seconds(value: float | None) -> float:
+    return max(0.0, value or 0.0)
+
+
+def _predicted(events: Sequence[MetricsEvent]) -> float | None:
+    starts = [event for event in events if isinstance(event, StartEvent)]
+    if not starts or not starts[-1].parameters:
         return None
-    largest = max(int(event["world_size"]) for event in starts)
-    return failures(largest, parameters=starts[-1]["parameters"]).goodput
+    largest = max(event.world_size for event in starts)
+    return failures(largest, parameters=starts[-1].parameters).goodput

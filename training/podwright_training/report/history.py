@@ -9,23 +9,43 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from podwright_training.errors import UserError, shortened
+from podwright_training.events import (
+    LARGEST_WHOLE,
+    CheckpointEvent,
+    EndEvent,
+    GuardEvent,
+    MembershipEvent,
+    MetricsEvent,
+    OffenderEvent,
+    OverflowEvent,
+    SampleEvent,
+    StartEvent,
+    StepEvent,
+    StragglerEvent,
+    TrainEvent,
+    ValidationEvent,
+)
 from podwright_training.jobs.spec import read_written
 from podwright_training.regular_file import read_text
-from podwright_training.report.goodput import ELAPSED, RunGoodput, account
-from podwright_training.run_folder import LARGEST_WHOLE, RunFolder
+from podwright_training.report.goodput import RunGoodput, account
+from podwright_training.run_folder import RunFolder
 
-NOTABLE = ("start", "membership", "offender", "guard", "overflow", "straggler", "checkpoint", "end")
+NOTABLE = (
+    StartEvent, MembershipEvent, OffenderEvent, GuardEvent, OverflowEvent, StragglerEvent, CheckpointEvent, EndEvent
+)  # fmt: skip
 COUNTED = ("max_context_width", "max_steps")  # options that figures are computed from
 LIMIT_BYTES = 1 << 20  # A configuration is smaller.
 CHECKPOINT = re.compile(r"step-(\d+)$")
+
+StepEventT = TypeVar("StepEventT", bound=StepEvent)
 
 
 class ReportError(UserError):
@@ -47,14 +67,14 @@ class History:
 
     name: str
     config: dict[str, Any]  # Empty without a config.yaml.
-    starts: list[dict[str, Any]]
+    starts: list[StartEvent]
     restarts: list[Restart]
-    train: list[dict[str, Any]]  # steps whose loss is a number
+    train: list[TrainEvent]  # steps whose loss is a number
     not_finite: list[int]  # the other steps
-    validation: list[dict[str, Any]]
-    samples: list[dict[str, Any]]  # The model's continuations of sample_prompts.
-    notable: list[dict[str, Any]]  # all other events, in the order they happened
-    end: dict[str, Any] | None
+    validation: list[ValidationEvent]
+    samples: list[SampleEvent]  # The model's continuations of sample_prompts.
+    notable: list[MetricsEvent]  # all other events, in the order they happened
+    end: EndEvent | None
     goodput: RunGoodput = field(default_factory=lambda: account([]))
 
     @classmethod
@@ -67,9 +87,9 @@ class History:
         if not folder.root.is_dir():
             raise ReportError(f"run_dir {folder.root} does not exist")
         events = list(_with_elapsed(folder.events(last_bytes=last_bytes)))
-        steps = _that_count(events, "train")
-        train = [event for event in steps if math.isfinite(event["loss"])]
-        not_finite = [event["step"] for event in steps if not math.isfinite(event["loss"])]
+        steps = _that_count(events, TrainEvent)
+        train = [event for event in steps if math.isfinite(event.loss)]
+        not_finite = [event.step for event in steps if not math.isfinite(event.loss)]
         if not steps:
             raise ReportError(f"{folder.metrics} has no training step yet: has the job started? See {folder.log}")
         if not train:
@@ -78,13 +98,13 @@ class History:
         return cls(
             name=_shown(folder.root.absolute().name),
             config=_job(folder.job) if folder.job.exists() else _configuration(folder.config),
-            starts=[event for event in events if event["event"] == "start"],
+            starts=[event for event in events if isinstance(event, StartEvent)],
             restarts=list(_restarts(events)),
             train=train,
             not_finite=not_finite,
-            validation=_that_count(events, "validation"),
-            samples=_that_count(events, "sample"),
-            notable=[event for event in events if event["event"] in NOTABLE],
+            validation=_that_count(events, ValidationEvent),
+            samples=_that_count(events, SampleEvent),
+            notable=[event for event in events if isinstance(event, NOTABLE)],
             end=_end(events),
             goodput=account(events),
         )
@@ -92,25 +112,26 @@ class History:
     @property
     def clock_went_back(self) -> bool:
         """Return whether the last step was logged at an earlier time than an event before it."""
-        times = [event["time"] for event in (*self.starts, *self.train) if event.get("time") is not None]
-        return bool(times) and self.train[-1].get("time", times[-1]) < max(times)
+        times = [event.time for event in (*self.starts, *self.train) if event.time is not None]
+        last_time = self.train[-1].time
+        return last_time is not None and last_time < max(times)
 
     @property
     def last_step(self) -> int:
         """Return the last step logged."""
-        return int(self.train[-1]["step"])
+        return self.train[-1].step
 
     @property
     def hours(self) -> float | None:
         """Return the hours between the first start and the last training step, restarts and waits included."""
         return elapsed_hours(self.train[-1])
 
-    def tokens(self, event: dict[str, Any]) -> int | None:
+    def tokens(self, event: TrainEvent) -> int | None:
         """Return the tokens seen by the end of a training step; None where the context width is unknown."""
-        if event.get("tokens") is not None:
-            return int(event["tokens"])
-        width, sequences = self.config.get("max_context_width"), event.get("sequences")
-        return None if width is None or sequences is None else int(width) * int(sequences)
+        if event.tokens is not None:
+            return event.tokens
+        width = self.config.get("max_context_width")
+        return None if width is None or event.sequences is None else int(width) * event.sequences
 
 
 def _job(path: Path) -> dict[str, Any]:
@@ -157,56 +178,57 @@ def not_a_number(steps: Sequence[int]) -> str:
     return f"the loss of {len(steps)} steps is not a finite number, the first at step {steps[0]}"
 
 
-def elapsed_hours(event: Mapping[str, Any]) -> float | None:
+def elapsed_hours(event: MetricsEvent) -> float | None:
     """Return the hours from the first event with a time to this one."""
-    return None if ELAPSED not in event else float(event[ELAPSED]) / 3600
+    return None if event.elapsed_s is None else event.elapsed_s / 3600
 
 
-def _with_elapsed(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _with_elapsed(events: Iterable[MetricsEvent]) -> Iterator[MetricsEvent]:
     """Add the seconds since the first event; they do not decrease when a clock was set back."""
     start_time, previous_s, lost_s = None, 0.0, 0.0
     for event in events:
-        time = event.get("time")
-        if time is not None:
-            start_time = time if start_time is None else start_time
-            lost_s = max(lost_s, previous_s - (time - start_time))
-            previous_s = event[ELAPSED] = time - start_time + lost_s
-        yield event
+        if event.time is None:
+            yield event
+            continue
+        start_time = event.time if start_time is None else start_time
+        lost_s = max(lost_s, previous_s - (event.time - start_time))
+        previous_s = event.time - start_time + lost_s
+        yield event.with_values(elapsed_s=previous_s)
 
 
-def _that_count(events: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Return the events of a kind, the last one of each step, without steps that were rolled back."""
-    by_step: dict[int, dict[str, Any]] = {}
+def _that_count(events: Iterable[MetricsEvent], event_class: type[StepEventT]) -> list[StepEventT]:
+    """Return the events of a class, the last one of each step, without steps that were rolled back."""
+    by_step: dict[int, StepEventT] = {}
     for event in events:
         back = _went_back_to(event)
         if back is not None:
             by_step = {step: earlier for step, earlier in by_step.items() if step <= back}
-        if event["event"] == kind:
-            by_step[event["step"]] = event
+        if isinstance(event, event_class):
+            by_step[event.step] = event
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _went_back_to(event: dict[str, Any]) -> int | None:
+def _went_back_to(event: MetricsEvent) -> int | None:
     """Return the step from which a start or a rollback went on."""
-    if event["event"] == "start":
-        return int(event["step"])
-    if event["event"] == "guard" and (match := CHECKPOINT.search(str(event.get("checkpoint")))):
+    if isinstance(event, StartEvent):
+        return event.step
+    if isinstance(event, GuardEvent) and (match := CHECKPOINT.search(event.checkpoint or "")):
         return int(match[1])
     return None
 
 
-def _restarts(events: Iterable[dict[str, Any]]) -> Iterator[Restart]:
+def _restarts(events: Iterable[MetricsEvent]) -> Iterator[Restart]:
     step: int | None = None  # none before the first start
     for event in events:
-        if event["event"] == "start":
+        if isinstance(event, StartEvent):
             if step is not None:
-                yield Restart(stopped_after=step, resumed_after=event["step"], world_size=event["world_size"])
-            step = event["step"]
-        elif event["event"] == "train":
-            step = event["step"]
+                yield Restart(stopped_after=step, resumed_after=event.step, world_size=event.world_size)
+            step = event.step
+        elif isinstance(event, TrainEvent):
+            step = event.step
 
 
-def _end(events: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _end(events: list[MetricsEvent]) -> EndEvent | None:
     """Return the end event of the last start; None while it runs, or if it was killed."""
-    latest_event = next((event for event in reversed(events) if event["event"] in ("start", "end")), None)
-    return latest_event if latest_event and latest_event["event"] == "end" else None
+    latest_event = next((event for event in reversed(events) if isinstance(event, StartEvent | EndEvent)), None)
+    return latest_event if isinstance(latest_event, EndEvent) else None

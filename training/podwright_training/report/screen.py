@@ -20,12 +20,12 @@ MARGIN = 12  # columns beside the curve, for its range
 def render(history: History, *, width: int, usd_per_hour: float | None = None) -> RenderableType:
     """Return the screen: progress, the smoothed loss, figures, and the last events."""
     verdict = summary.verdict(history)
-    losses = smooth_run([event["loss"] for event in history.train])
+    losses = smooth_run([event.loss for event in history.train])
     table = Table.grid(padding=(0, 3, 0, 0))
     rows = list(summary.headline(history, usd_per_hour=usd_per_hour))
     for left_row, right_row in zip(rows[::2], [*rows[1::2], ("", "")], strict=False):
         table.add_row(Text(left_row[0], style="dim"), left_row[1], Text(right_row[0], style="dim"), right_row[1])
-    first_step, last_step = history.train[0]["step"], history.last_step
+    first_step, last_step = history.train[0].step, history.last_step
     return Group(
         Text.assemble((history.name, "bold"), f"  {summary.status(history)}"),
         Text.assemble((verdict.word, _style(verdict.word)), f": {verdict.reason}"),

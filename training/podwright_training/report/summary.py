@@ -6,11 +6,11 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
-from typing import Any
 
+from podwright_training.events import CheckpointEvent, MetricsEvent
 from podwright_training.perplexity import perplexity
 from podwright_training.report.curve import Verdict, judge, smooth_run
-from podwright_training.report.goodput import ELAPSED, RunGoodput
+from podwright_training.report.goodput import RunGoodput
 from podwright_training.report.history import History, not_a_number
 
 LONGEST = 1e9  # number whose digits are all written
@@ -31,40 +31,40 @@ def verdict(history: History) -> Verdict:
     """Judge the loss curve."""
     if history.not_finite:
         return Verdict("diverged", not_a_number(history.not_finite), [])
-    return judge([event["step"] for event in history.train], [event["loss"] for event in history.train])
+    return judge([event.step for event in history.train], [event.loss for event in history.train])
 
 
 def status(history: History) -> str:
     """Return one sentence on how the run stands."""
     if history.end is None:
         return f"Not finished: the last step logged is {history.last_step}."
-    return f"Ended after step {history.end['step']}: {history.end['reason']}."
+    return f"Ended after step {history.end.step}: {history.end.reason}."
 
 
 def headline(history: History, *, usd_per_hour: float | None = None) -> Iterator[Row]:
     """Return the figures that stand at the top of the page."""
-    last_event = history.train[-1]
+    last_event, recent = history.train[-1], history.train[-RECENT_STEPS:]
     yield "step", f"{history.last_step:,}" + _of(history.config.get("max_steps"))
     tokens = history.tokens(last_event)
     if tokens is not None:
         yield "tokens seen", f"{tokens:,}"
-    if "epoch" in last_event:
-        yield "epoch", f"{last_event['epoch']:.4g}"
-    for name, epochs in last_event.get("source_epochs", {}).items():
+    if last_event.epoch is not None:
+        yield "epoch", f"{last_event.epoch:.4g}"
+    for name, epochs in (last_event.source_epochs or {}).items():
         yield f"epoch of {name}", f"{epochs:.4g}"
-    yield "training loss, smoothed", f"{smooth_run([event['loss'] for event in history.train])[-1]:.4f}"
+    yield "training loss, smoothed", f"{smooth_run([event.loss for event in history.train])[-1]:.4f}"
     if history.validation:
-        yield "validation loss", f"{history.validation[-1]['loss']:.4f}"
-        yield "validation perplexity", brief(history.validation[-1]["perplexity"])
-    yield "tokens per second", f"{median(history.train[-RECENT_STEPS:], 'tokens_per_s'):,.0f}"
-    if last_event.get("mfu") is not None:
-        yield "MFU", f"{median(history.train[-RECENT_STEPS:], 'mfu'):.1%}"
+        yield "validation loss", f"{history.validation[-1].loss:.4f}"
+        yield "validation perplexity", brief(history.validation[-1].perplexity)
+    yield "tokens per second", f"{median(event.tokens_per_s for event in recent):,.0f}"
+    if last_event.mfu is not None:
+        yield "MFU", f"{median(event.mfu for event in recent):.1%}"
     hours, remaining_hours = history.hours, hours_left(history)
     if hours is not None:
         yield "hours", f"{hours:.2f}"
     if remaining_hours is not None:
         yield "hours left", f"{remaining_hours:.2f}"
-        end = None if history.clock_went_back else _utc(last_event.get("time"), after_s=3600 * remaining_hours)
+        end = None if history.clock_went_back else _utc(last_event.time, after_s=3600 * remaining_hours)
         if end is not None:
             yield "expected end", f"{end:%Y-%m-%d %H:%M} UTC"
     if usd_per_hour is not None and hours is not None:
@@ -81,7 +81,7 @@ def _cost(hours: float, remaining_hours: float | None, tokens: int | None, usd_p
 
 def by_dataset(history: History) -> Iterator[tuple[str, str, str]]:
     """Return name, loss and perplexity of each dataset of the last validation, if it names any."""
-    losses = (history.validation[-1].get("losses") or {}) if history.validation else {}
+    losses = (history.validation[-1].losses or {}) if history.validation else {}
     for name, loss in losses.items():
         yield name, f"{loss:.4f}", brief(perplexity(loss))
 
@@ -96,30 +96,31 @@ def hours_left(history: History) -> float | None:
     until = history.config.get("max_steps")
     if history.end is not None or not until:
         return None
-    return float(max(0, until - history.last_step) * median(history.train[-RECENT_STEPS:], "step_s") / 3600)
+    step_s = median(event.step_s for event in history.train[-RECENT_STEPS:])
+    return float(max(0, until - history.last_step) * step_s / 3600)
 
 
 def speed(history: History) -> Iterator[Row]:
     """Return rows on speed; medians, as starts and saves distort a mean."""
-    if history.starts:
-        start = history.starts[-1]
-        if start.get("parameters"):
-            yield "parameters", f"{start['parameters']:,}"
-        yield "ranks", str(start["world_size"])
-    yield "tokens per second", f"{median(history.train, 'tokens_per_s'):,.0f}"
-    yield "seconds per step", f"{median(history.train, 'step_s'):.3f}"
-    if any("data_s" in event for event in history.train):
-        yield "of them waiting for data", f"{median(history.train, 'data_s'):.3f}"
-    if history.starts and history.starts[-1].get("flops_per_token"):
-        flops = history.starts[-1]["flops_per_token"] * median(history.train, "tokens_per_s")
-        yield "TFLOP/s per rank", f"{flops / history.starts[-1]['world_size'] / 1e12:.4g}"
-    width, last_event = history.config.get("max_context_width"), history.train[-1]
-    if width and "batch_sequences" in last_event:
-        yield "tokens per step", f"{last_event['batch_sequences'] * width:,}"
-    saves = [event for event in history.notable if event["event"] == "checkpoint"]
+    start = history.starts[-1] if history.starts else None
+    if start:
+        if start.parameters:
+            yield "parameters", f"{start.parameters:,}"
+        yield "ranks", str(start.world_size)
+    tokens_per_s = median(event.tokens_per_s for event in history.train)
+    yield "tokens per second", f"{tokens_per_s:,.0f}"
+    yield "seconds per step", f"{median(event.step_s for event in history.train):.3f}"
+    if any(event.data_s is not None for event in history.train):
+        yield "of them waiting for data", f"{median(event.data_s for event in history.train):.3f}"
+    if start and start.flops_per_token:
+        yield "TFLOP/s per rank", f"{start.flops_per_token * tokens_per_s / start.world_size / 1e12:.4g}"
+    width, batch_sequences = history.config.get("max_context_width"), history.train[-1].batch_sequences
+    if width and batch_sequences is not None:
+        yield "tokens per step", f"{batch_sequences * width:,}"
+    saves = [event for event in history.notable if isinstance(event, CheckpointEvent)]
     if saves:
         yield "checkpoints", str(len(saves))
-        paused = statistics.median(event.get("paused_s", 0.0) for event in saves)
+        paused = statistics.median(event.paused_s or 0.0 for event in saves)
         yield "seconds that training waits for one", f"{paused:.2f}"
 
 
@@ -158,7 +159,7 @@ def goodput_table(accounting: RunGoodput, *, usd_per_hour: float | None = None) 
 def events(history: History) -> list[tuple[str, str, str]]:
     """Return time, event and text of all that happened but steps and saves; of very many the last ones."""
     rows = [
-        (_when(event), str(event["event"]), _text(event)) for event in history.notable if event["event"] != "checkpoint"
+        (_when(event), event.kind, _text(event)) for event in history.notable if not isinstance(event, CheckpointEvent)
     ]
     omitted = len(rows) - MANY_EVENTS
     return [("", "…", f"{omitted:,} earlier events"), *rows[-MANY_EVENTS:]] if omitted > 0 else rows
@@ -178,17 +179,17 @@ def differences(histories: list[History]) -> list[tuple[str, ...]]:
     return [row for row in rows if len(set(row[1:])) > 1]
 
 
-def median(steps: Iterable[dict[str, Any]], key: str) -> float:
-    """Return the median of a metric over the steps that have it; 0 without such a step."""
-    return statistics.median([float(event[key]) for event in steps if event.get(key) is not None] or [0.0])
+def median(values: Iterable[float | None]) -> float:
+    """Return the median of a metric of several steps, without those that lack it; 0 if all do."""
+    return statistics.median([value for value in values if value is not None] or [0.0])
 
 
 def _of(total: object) -> str:
     return f" of {total:,}" if isinstance(total, int) else ""
 
 
-def _when(event: dict[str, Any]) -> str:
-    time = _utc(event.get("time"))
+def _when(event: MetricsEvent) -> str:
+    time = _utc(event.time)
     return "" if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -200,11 +201,11 @@ def _utc(time: float | None, *, after_s: float = 0.0) -> datetime | None:
         return None
 
 
-def _text(event: dict[str, Any]) -> str:
+def _text(event: MetricsEvent) -> str:
     shown = {
         key: value
-        for key, value in event.items()
-        if key not in ("event", "time", ELAPSED, "config", "batch_digest", "flops_convention")
+        for key, value in event.values().items()
+        if key not in ("config", "batch_digest", "flops_convention")
         and value is not None
         and not isinstance(value, dict)
     }
