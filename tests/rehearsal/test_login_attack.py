@@ -162,7 +162,7 @@ def moved(cluster: NamespacedCluster) -> None:
     """Record the waiting jobs as `podwright move` does, and submit Mallory's again: all are hers."""
 
     def program(*words: str) -> str:
-        return str(cluster.run(["python3", "-c", packed("jobs"), *words], host=CONTROLLER, user="root").stdout)
+        return str(cluster.run(["python3", "-c", packed("moved_jobs"), *words], host=CONTROLLER, user="root").stdout)
 
     cluster.run("rm -rf /root/move", host=CONTROLLER, user="root")
     program("close", "/root/move")

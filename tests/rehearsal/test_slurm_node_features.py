@@ -318,7 +318,7 @@ def test_an_ordinary_user_takes_no_node_down(cluster: NamespacedCluster, lifecyc
         description=lambda: cluster.run(["bash", "-c", left], host=FIRST, user="root", check=False).stdout,
     )
 
-    record = ["python3", "-c", packed("jobs"), "close", "/root/move"]
+    record = ["python3", "-c", packed("moved_jobs"), "close", "/root/move"]
     cluster.run(record, host=CONTROLLER, user="root")
     waiting = json.loads(cluster.path(CONTROLLER, "/root/move/jobs.json").read_text())["jobs"]
     assert {item["fields"]["userid"] for item in waiting} == {"2002"}
