@@ -336,7 +336,7 @@ class _ValueField:
 
 @dataclass(frozen=True)
 class _EventReader:
-    """What is needed to make events of one class from lines."""
+    """The rules by which a line of one kind becomes an event of one class."""
 
     event_class: type[MetricsEvent]
     fields: Mapping[str, _ValueField]
