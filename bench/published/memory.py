@@ -17,7 +17,8 @@ from published.constants import constants as all_constants
 from published.layout import RECOMPUTES, PublishedLayout, PublishedRecompute
 from published.software import PublishedSoftware
 
-NF4_BYTES = 0.5625  # 4 bits and a scale of 8 bits per 64 weights, doubly quantised (arXiv:2305.14314)
+# 4 bits, and a scale of 32 bits per block of 64 weights: arXiv:2305.14314, without double quantization.
+NF4_BYTES = 0.5625
 LORA_RANK = 8
 
 
