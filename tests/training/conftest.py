@@ -182,7 +182,8 @@ def undisturbed(tmp_path_factory, tiny_flags, call_ranks):
 
 
 def _start_fork_server():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "training")])}
+    paths = [ROOT, ROOT / "training", ROOT / "tests" / "support"]  # A test's own script imports from support.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     return subprocess.Popen(
         [sys.executable, Path(__file__).with_name("fork_server.py")],
         env={**environment, "TOKENIZERS_PARALLELISM": "false"},
