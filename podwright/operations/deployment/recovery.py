@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podwright.check.errors import UnansweredError
 from podwright.operations.deployment.adopt import adopt
 from podwright.operations.deployment.kit import OUTPUT
-from podwright.settings.root import Settings
+
+if TYPE_CHECKING:
+    from podwright.settings.root import Settings
 
 
 def note_file(settings: Settings, folder: Path) -> Path:
