@@ -55,7 +55,7 @@ def parameters(draw):
         region=draw(names),
         instance_facts=draw(st.dictionaries(names, st.builds(InstanceFacts, efa_interfaces=st.integers(0, 32)))),
         training=draw(st.none() | st.builds(TrainingPayload, names, names, names, names)),
-        multi_head=draw(st.none() | st.builds(MultiHead, names, names, names, optional_names, optional_names)),
+        multi_head=draw(st.none() | st.builds(MultiHead, names, names, names, optional_names)),
         accounting=draw(
             st.none() | st.builds(Accounting, st.text(characters, max_size=20), st.integers(1, 65535), names)
         ),
@@ -166,7 +166,7 @@ def test_each_setting_of_nodes_reaches_them():
                 compared.add(nested.__name__)
 
     compared = set()
-    compare(nodes.Nodes, NodeFeatures)
+    compare(nodes.NodesSection, NodeFeatures)
     classes = {name for name, value in vars(features).items() if dataclasses.is_dataclass(value)}
     assert compared == classes - {"NodeFeatures"}
 
