@@ -152,4 +152,4 @@ def test_a_move_settles_before_it_deploys(settings: Settings, tmp_path: Path, mo
         journal=SimpleNamespace(new=new), folder=tmp_path, new_settings=settings, say=lambda _: None
     )
     with pytest.raises(SettledError):
-        steps.Move._deploy(cast("Any", moved), "cluster")
+        steps.ClusterMove._deploy(cast("Any", moved), "cluster")
