@@ -13,7 +13,10 @@ from podwright.operations.jobs.upload import unpacking
 
 TRAINER = Path(sys.executable).with_name("podwright-train")
 SBATCH = "#!/bin/sh\ntouch {folder}/asked\nsleep 2\necho submitted >> {folder}/jobs\nwc -l < {folder}/jobs\n"
-SQUEUE = f'#!/bin/sh\necho "{os.geteuid()} PENDING first"\n'
+SQUEUE = f"""#!/bin/sh
+mark=${{{{SQUEUE_FORMAT2##*:}}}}
+printf "%s$mark" {os.geteuid()} PENDING first
+"""
 
 
 def _archive(content):

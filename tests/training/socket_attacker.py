@@ -24,6 +24,7 @@ from threading import Thread
 from torch.distributed import TCPStore
 
 NOBODY = 65534
+CONNECTION_S = 5
 
 
 class Crafted:
@@ -45,16 +46,24 @@ def plant(port, run_id, mark, host="127.0.0.1"):
     for node in range(4):
         values[f"{run_id}/torchelastic/assigned_ranks/{node}"] = b"[0, 1, 0, 1]"
         values[f"{run_id}/torchelastic/role_info/{node}"] = pickled
-    while True:
-        with suppress(Exception):
-            store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
-            while True:
-                for name, value in values.items():
-                    store.set(name, value)
-                if "torch.rendezvous" in "".join(store.list_keys()):
-                    print("PLANTED", flush=True)
-                time.sleep(0.02)
+    while True:  # A listener that never answers holds a client for good: each connection has a thread and a limit.
+        connection = Thread(target=_write_repeatedly, args=[host, int(port), values], daemon=True)
+        connection.start()
+        connection.join(2 * CONNECTION_S)
         time.sleep(0.02)
+
+
+def _write_repeatedly(host, port, values):
+    """Write the values to a store, until it ends or for some seconds; say once that it was a store of torchrun."""
+    ends = time.monotonic() + CONNECTION_S
+    with suppress(Exception):
+        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
+        while time.monotonic() < ends:
+            for name, value in values.items():
+                store.set(name, value)
+            if "torch.rendezvous" in "".join(store.list_keys()):
+                _report("PLANTED")
+            time.sleep(0.02)
 
 
 def plants(mark, host, *run_ids):
@@ -82,7 +91,7 @@ def pretend(port, mark):
 
 PORTS = (*range(20_000, 30_000), *range(32_768, 61_000))  # of jobs: by their numbers, and free ones of the kernel
 ANSWER_S = 0.3
-_REACHED = set()
+_REPORTED = set()
 
 
 def sweep(mark, *hosts):
@@ -157,9 +166,14 @@ def _reflect(host, port):
 
 
 def _reached(kind):
-    if kind not in _REACHED:
-        _REACHED.add(kind)
-        print(f"REACHED {kind}", flush=True)
+    _report(f"REACHED {kind}")
+
+
+def _report(line):
+    """Print a line the first time: nobody may read them before the end."""
+    if line not in _REPORTED:
+        _REPORTED.add(line)
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
