@@ -20,7 +20,7 @@ from podwright.checkout import INSTALLED, TRAINING
 from podwright.errors import PodwrightError
 from podwright.parser import Parser
 from podwright.streams import report_os_error, set_up_streams
-from podwright.terminal import printable, whole_lines
+from podwright_common.terminal import printable, whole_lines
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 GROUPS = {"nodes"}  # commands that have commands of their own: alone, they show their help

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from podwright.check.findings import Finding, Level, render
 from podwright.errors import PodwrightError
-from podwright.terminal import columns
+from podwright_common.terminal import columns
 
 # What each code means; `podwright explain CODE` prints it.
 CODES = {

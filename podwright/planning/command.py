@@ -53,7 +53,7 @@ from podwright.planning.units import (
     parse_whole,
 )
 from podwright.settings.regions import REGIONS
-from podwright_bootstrap.host.regular_file import read_text
+from podwright_common.regular_file import read_text
 from podwright_constructs.catalog import UnknownInstanceTypeError
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
 from podwright.operations.deployment import setup
 from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import ArgumentError, OperationError
+from podwright_common.file_lock import locked
 from podwright_rehearsal import processes
 from podwright_rehearsal.hosts import leftovers
 from podwright_rehearsal.run import operator, story
@@ -132,14 +132,13 @@ def _locked(folder: Path) -> Iterator[None]:
     Raises:
         SuppliesError: another one runs.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SuppliesError(
-                f"another rehearsal runs in {folder}: wait for it, or end it with `podwright rehearse --clean`"
-            ) from error
+
+    def refuse() -> None:
+        raise SuppliesError(
+            f"another rehearsal runs in {folder}: wait for it, or end it with `podwright rehearse --clean`"
+        )
+
+    with locked(folder / "lock", before_waiting=refuse):
         yield
 
 

@@ -62,7 +62,10 @@ def app_in(
     """Run main.py in a folder with these settings."""
     config = folder / "my.yaml"
     config.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
-    sources = [checkout, *(checkout / name for name in ("constructs", "lifecycle_scripts", "stacks", "training"))]
+    sources = [
+        checkout,
+        *(checkout / name for name in ("common", "constructs", "lifecycle_scripts", "stacks", "training")),
+    ]
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CDKTF_"))}
     return subprocess.run(
         [sys.executable, str(checkout / "main.py")],
@@ -185,7 +188,7 @@ def test_the_app_leaves_its_traces_where_it_runs(demo: Path) -> None:
 def test_two_checkouts_give_the_same_stacks(run_app: RunApp, tmp_path: Path) -> None:
     """Synthesis is a function of the settings: another run, from another place, writes the same bytes."""
     elsewhere = tmp_path / "another" / "checkout"
-    for part in ("podwright", "stacks", "constructs", "lifecycle_scripts", "training"):
+    for part in ("podwright", "stacks", "common", "constructs", "lifecycle_scripts", "training"):
         shutil.copytree(REPOSITORY / part, elsewhere / part, ignore=NOT_SOURCES)
     shutil.copyfile(REPOSITORY / "main.py", elsewhere / "main.py")
     written = []

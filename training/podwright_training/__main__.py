@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from io import TextIOWrapper
 
+from podwright_common.terminal import fit_terminals, whole_lines
 from podwright_training.code_caches import private_caches_in_use
 from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
 from podwright_training.spelling import Help, Parser, as_shown, flags_by_name, named
-from podwright_training.terminal import fit_terminals, whole_lines
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes millions of objects, but no garbage

@@ -28,11 +28,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from podwright_common.regular_file import UnreadableFileError, open_regular
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
 from podwright_training.json_values import loads
 from podwright_training.ranks import host_name
-from podwright_training.regular_file import UnreadableFileError, open_regular
 from podwright_training.run_folder import RunFolder, write_atomically, write_once
 
 if TYPE_CHECKING:
