@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import IO
 
 from podwright.errors import PodwrightError
+from podwright_common.exit_status import WRONG_INPUT
 from podwright_common.file_lock import try_lock
 
 
 class FolderBusyError(PodwrightError):
     """Another command has the folder's lock; the message says which, the hint what to do."""
 
-    exit_status = 2
+    exit_status = WRONG_INPUT
 
 
 class FolderLock:

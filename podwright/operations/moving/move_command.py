@@ -27,8 +27,8 @@ from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEP
 from podwright.operations.output import confirm, print_document
 from podwright.output_file import place_of
 from podwright_common.atomic_file import write_file
+from podwright_common.exit_status import FAILED, OK
 
-OK, FAILED = 0, 1
 DESTINATION = ("zone", "region", "training_plan", "name", "set")  # options of a new move
 
 

@@ -24,10 +24,10 @@ from podwright.output_file import place_of
 from podwright.planning.collectives import all_reduce
 from podwright_bootstrap.contract import COMPUTE
 from podwright_common.atomic_file import write_file
+from podwright_common.exit_status import FAILED, OK
 from podwright_training.validation.measurements import Measurements, NodeReport
 from podwright_training.validation.slow import fastest_of_nodes
 
-OK, FAILED = 0, 1
 FILE_MIB = 1024
 COLUMNS = (
     Column("NODE"),
