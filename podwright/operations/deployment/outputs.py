@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from podwright.config_file import add_file
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
-from podwright.parser import add_examples
+from podwright_common.command_line import add_examples
 from podwright_common.exit_status import OK
 
 OF_ANOTHER_STACK = "cross-stack-output-"  # cdktf passes values between stacks by outputs of this prefix.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from podwright.config_file import config_path
 from podwright.operations.output import print_document
-from podwright.parser import add_examples
+from podwright_common.command_line import add_examples
 from podwright_common.exit_status import OK, WRONG_INPUT
 
 if TYPE_CHECKING:
