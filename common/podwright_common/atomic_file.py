@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import socket
 import stat
-import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Iterator, Tuple
@@ -56,7 +54,7 @@ def new_file(path: Path, *, mode: int | None = None, uid: int = -1, gid: int = -
         gid: the group. Default: as the folder gives it to new files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, descriptor = _create_random(path) if mode is None else _create_beside(path)
+    temporary, descriptor = _create_random(path, 0o666) if mode is None else _create_beside(path)
     with os.fdopen(descriptor, "wb") as file:  # closed last: until then it is locked
         try:
             yield file
@@ -118,7 +116,7 @@ def _create_beside(path: Path) -> Tuple[Path, int]:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in NO_FILE_OF_OURS:
-            return _create_private(path)
+            return _create_random(path, 0o600)
         raise
     with suppress(OSError):  # renamed, not to be removed, or a file system without locks
         if try_lock(descriptor):
@@ -128,7 +126,7 @@ def _create_beside(path: Path) -> Tuple[Path, int]:
                     return temporary, descriptor
                 temporary.unlink()
     os.close(descriptor)
-    return _create_private(path)
+    return _create_random(path, 0o600)
 
 
 def _fresh() -> Tuple[int, int, int, int]:
@@ -136,12 +134,10 @@ def _fresh() -> Tuple[int, int, int, int]:
     return 0, stat.S_IFREG | 0o600, os.geteuid(), 1
 
 
-def _create_private(path: Path) -> Tuple[Path, int]:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    return Path(name), descriptor
+def _create_random(path: Path, mode: int) -> Tuple[Path, int]:
+    """Create an empty file beside ``path`` with a name that no other host or process takes, and open it.
 
-
-def _create_random(path: Path) -> Tuple[Path, int]:
-    """Create an empty file as the umask says, with a name that no other host or process takes."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    Permissions are ``mode`` without those that the umask takes away.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
