@@ -173,11 +173,11 @@ def write(values: Mapping[str, float], tables: Sequence[Path], target: Path) -> 
         rows[name].update(
             value=f"{value:.4g}", basis="fitted by bench/calibrate.py to bench/data/published_throughput.csv"
         )
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, ("name", "value", "unit", "basis"), lineterminator="\n")
+    content = io.StringIO(newline="")
+    writer = csv.DictWriter(content, ("name", "value", "unit", "basis"), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows[name] for name in sorted(rows))
-    write_file(target, file.getvalue())
+    write_file(target, content.getvalue())
 
 
 def main() -> None:

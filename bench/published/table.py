@@ -34,11 +34,11 @@ def predict_file(source: Path, target: Path) -> int:
         reader = csv.DictReader(file)
         columns = [*(reader.fieldnames or ()), *COLUMNS]
         rows = [{**row, **predict(row)} for row in reader]
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, columns, extrasaction="ignore")
+    content = io.StringIO(newline="")
+    writer = csv.DictWriter(content, columns, extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
-    write_file(target, file.getvalue())
+    write_file(target, content.getvalue())
     return sum(bool(row["pred_fits"]) for row in rows)
 
 
