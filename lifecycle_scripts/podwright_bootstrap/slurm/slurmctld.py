@@ -5,6 +5,7 @@ https://slurm.schedmd.com/scontrol.html#OPT_reconfigure
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Iterator, List
 
@@ -79,13 +80,29 @@ def start(*, restart: bool = False) -> Iterator[str]:
         yield from units.keep_on(UNIT, restart=restart)
     except CommandError as error:
         if not _mismatches(log_path, before):
-            raise
+            raise CommandError(f"{error}{_last_words(log_path, before)}") from error
         log.say(str(error))
-    waits.wait_until(settled, event="slurmctld to answer scontrol ping", limit_s=ANSWER_LIMIT_S)
+    try:
+        waits.wait_until(settled, event="slurmctld to answer scontrol ping", limit_s=ANSWER_LIMIT_S)
+    except BootstrapError as error:
+        raise BootstrapError(f"{error}{_last_words(log_path, before)}", hint=error.hint) from error
     if refused:
         yield from _forget_id(refused[0])
         process.run("systemctl", "restart", UNIT, timeout_s=ANSWER_LIMIT_S)
         yield f"started {UNIT} with the id that slurmdbd gave to the cluster"
+
+
+def _last_words(log_path: Path, start: int) -> str:
+    """Return the last error that slurmctld wrote, into its log or, before it has one, to systemd's journal."""
+    journal = process.run("journalctl", "-u", UNIT, "-n", "20", "-o", "cat", timeout_s=30, check=False, quiet=True)
+    for text in (_tail(log_path, start), journal.output):
+        lines = [line for line in text.splitlines() if re.search(r"\b(?:fatal|error):", line)]
+        fatal_lines = [line for line in lines if "fatal:" in line]
+        if lines:
+            line = re.sub(r"^\[[^]]*\]\s*|^slurmctld: ", "", (fatal_lines or lines)[-1].strip())
+            first_error = re.sub(r"^\[[^]]*\]\s*|^slurmctld: ", "", lines[0].strip())
+            return f". slurmctld says: {line}" + (f" ({first_error})" if first_error != line else "")
+    return ""
 
 
 def _mismatches(log_path: Path, start: int) -> List[str]:
