@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Iterator, List
+from typing import Iterator, List, Sequence
 
 from podwright_bootstrap.host import log, process, units, waits
 from podwright_bootstrap.host.errors import BootstrapError, CommandError
@@ -43,9 +43,11 @@ def is_outdated() -> bool:
     )
 
 
-def answers() -> bool:
-    """Return whether a controller answers."""
-    return " is UP" in process.run(SCONTROL, "ping", timeout_s=30, check=False, quiet=True).output
+def answers(controllers: Sequence[str] = ()) -> bool:
+    """Return whether a controller answers; of these addresses, where Slurm has no configuration yet."""
+    variables = {"SLURM_CONF_SERVER": ",".join(controllers)} if controllers else {}
+    ping = process.run(SCONTROL, "ping", timeout_s=30, check=False, quiet=True, variables=variables)
+    return " is UP" in ping.output
 
 
 def reconfigure() -> None:

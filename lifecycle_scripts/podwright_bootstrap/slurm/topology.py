@@ -15,30 +15,33 @@ import re
 from typing import Dict, Iterator, List
 
 from podwright_bootstrap.slurm import slurm_conf
-from podwright_bootstrap.slurm.slurm_conf import FOLDER
+from podwright_bootstrap.slurm.slurm_conf import FOLDER, SLURM_CONF
 
 TOPOLOGY_CONF = FOLDER / "topology.conf"
 TOPOLOGY_YAML = FOLDER / "topology.yaml"  # Slurm 25.05 and newer; topology.conf is then ignored.
-FLAT_YAML = """\
-# Written by podwright: the service's file named no topology, with which slurmctld does not start.
-- topology: default
-  cluster_default: true
-  flat: true
-"""
+FLAT_HEAD = "# Written by podwright: the service's file named no topology, with which slurmctld does not start.\n"
+FLAT_ENTRY = "- topology: {name}\n  cluster_default: {is_default}\n  flat: true\n"
 PLUGIN, PARAMETERS = "TopologyPlugin", "TopologyParam"
 # Neighbouring ranks are on nodes of one leaf or block; Slurm before 26.05 numbers tasks by host name.
 RANK_ORDER = {"topology/tree": "SwitchAsNodeRank", "topology/block": "BlockAsNodeRank"}
 
 
 def complete() -> Iterator[str]:
-    """Replace a topology.yaml that names no topology by a flat one; the service's file stays beside it."""
-    if not TOPOLOGY_YAML.exists():
-        return
-    text = TOPOLOGY_YAML.read_text(errors="replace")
-    if _has_key(text, "topology"):
+    """Mend files with which slurmctld does not start: a partition's empty Topology=, a topology.yaml without one.
+
+    The flat topology has the names that partitions use, too. The service's file stays beside it.
+    """
+    conf = SLURM_CONF.read_text()
+    new_conf = re.sub(r"(?im)^([ \t]*(?:PartitionName|NodeName)=.*?)[ \t]+Topology=(?=[ \t]|$)", r"\1", conf)
+    if new_conf != conf and slurm_conf.write(SLURM_CONF, new_conf):
+        yield f"removed Topology= without a name from {SLURM_CONF}"
+    text = TOPOLOGY_YAML.read_text(errors="replace") if TOPOLOGY_YAML.exists() else ""
+    if not TOPOLOGY_YAML.exists() or _has_key(text, "topology"):
         return
     slurm_conf.write(TOPOLOGY_YAML.with_name(f".{TOPOLOGY_YAML.name}.service"), text)
-    slurm_conf.write(TOPOLOGY_YAML, FLAT_YAML)
+    names = dict.fromkeys(["default", *re.findall(r"(?im)^[ \t]*PartitionName=.*[ \t]Topology=([^\s#]+)", new_conf)])
+    entries = [FLAT_ENTRY.format(name=name, is_default=str(name == "default").lower()) for name in names]
+    slurm_conf.write(TOPOLOGY_YAML, FLAT_HEAD + "".join(entries))
     yield f"replaced {TOPOLOGY_YAML}, which named no topology, by a flat one"
 
 

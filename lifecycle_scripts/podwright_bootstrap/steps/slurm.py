@@ -89,8 +89,12 @@ class SlurmStep(Step):
         is_named = daemon != "slurmd" or _is_named(node)
         if daemon and is_named:
             process.run("systemctl", "is-active", daemon, timeout_s=30)
-        event = "slurmctld to answer scontrol ping"
-        waits.wait_until(slurmctld.answers, event=event, limit_s=_daemon_limit_s(node), every_s=node.poll_s)
+        waits.wait_until(
+            lambda: slurmctld.answers(() if is_named else node.controllers),
+            event="slurmctld to answer scontrol ping",
+            limit_s=_daemon_limit_s(node),
+            every_s=node.poll_s,
+        )
         if daemon == "slurmd" and is_named:
             _hear_from(node)
             gres.check_count(node)
