@@ -81,14 +81,14 @@ def test_slurmctld_that_does_not_start_says_why_on_all_nodes(
     make_cluster: Callable[..., NamespacedCluster], bundle: Callable[[ProvisioningParameters], Path]
 ) -> None:
     """The controller quotes slurmctld's own line, and workers stop with it instead of waiting 15 minutes."""
-    cluster = make_cluster(profile=Profile(settings=(*SETTINGS, "SlurmctldTimeOut=5 Topologie=tree")))
+    cluster = make_cluster(profile=Profile(settings=(*SETTINGS, "SlurmctldTimeOut=5 TopologyShape=tree")))
     cluster.start()
     scripts = bundle(PARAMETERS)
     with ThreadPoolExecutor(len(cluster.nodes)) as pool:
         results = list(pool.map(lambda name: cluster.boot_one(name, scripts, timeout_s=800), cluster.nodes))
     failures = [result.log.read_text().splitlines()[-1] for result in results]
     assert [result.exit_code for result in results] == [1] * len(results)
-    assert all("at step slurm: " in line and "Topologie" in line for line in failures), failures
+    assert all("at step slurm: " in line and "TopologyShape" in line for line in failures), failures
 
 
 def root(cluster: NamespacedCluster, line: str, **where: str) -> str:
