@@ -11,7 +11,7 @@ import pytest
 from podwright_bootstrap.contract import ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import NodeFeatures
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
-from podwright_rehearsal.clusters.profile import Profile
+from podwright_rehearsal.clusters.profile import SETTINGS, Profile
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
@@ -29,13 +29,7 @@ PARAMETERS = ProvisioningParameters(
     fsx_mountname="abcdefgh",
     nodes=NodeFeatures(),
 )
-# As public listings of HyperPod's slurm.conf have them.
-SETTINGS = (
-    'RebootProgram="/usr/bin/systemctl reboot"',
-    "MaxNodeCount=32768  # dynamic nodes may register",
-    "TreeWidth=65533",
-    "TopologyPlugin=topology/tree # chosen by the service",
-)
+TREE = (*SETTINGS, "TopologyPlugin=topology/tree # chosen by the service")
 CROSSED = f"SwitchName=leaf1 Nodes={FIRST},{LAST}\nSwitchName=leaf2 Nodes={LATE}\nSwitchName=spine Switches=leaf[1-2]\n"
 SHORT_S = 300
 
@@ -48,7 +42,7 @@ def test_nodes_are_named_late_and_topologies_come_empty(
     """A node boots before slurm.conf names it, and works once it does; jobs run without a topology, and follow one."""
     cluster = make_cluster(
         nodes=[make_node(CONTROLLER, role="controller"), *map(make_node, (FIRST, LATE, LAST))],
-        profile=Profile(settings=SETTINGS, late_nodes={LATE}, topology={"topology.conf": ""}),
+        profile=Profile(settings=TREE, late_nodes={LATE}, topology={"topology.conf": ""}),
     )
     cluster.start()
     results = cluster.boot(bundle(PARAMETERS), timeout_s=900)

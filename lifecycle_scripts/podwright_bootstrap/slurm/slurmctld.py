@@ -98,12 +98,12 @@ def _last_words(log_path: Path, start: int) -> str:
     """Return the last error that slurmctld wrote, into its log or, before it has one, to systemd's journal."""
     journal = process.run("journalctl", "-u", UNIT, "-n", "20", "-o", "cat", timeout_s=30, check=False, quiet=True)
     for text in (_tail(log_path, start), journal.output):
-        lines = [line for line in text.splitlines() if re.search(r"\b(?:fatal|error):", line)]
-        fatal_lines = [line for line in lines if "fatal:" in line]
-        if lines:
-            line = re.sub(r"^\[[^]]*\]\s*|^slurmctld: ", "", (fatal_lines or lines)[-1].strip())
-            first_error = re.sub(r"^\[[^]]*\]\s*|^slurmctld: ", "", lines[0].strip())
-            return f". slurmctld says: {line}" + (f" ({first_error})" if first_error != line else "")
+        lines = [re.sub(r"^\[[^]]*\]\s*|^slurmctld: ", "", line.strip()) for line in text.splitlines()]
+        final_words = [
+            [line for line in lines if line.startswith(level)][-1:] for level in ("error:", "fatal:")
+        ]  # the cause comes before the end
+        if words := [line for level in final_words for line in level]:
+            return f". slurmctld says: {' / '.join(words)}"
     return ""
 
 
