@@ -20,9 +20,9 @@ from podwright.checkout import INSTALLED, TRAINING
 from podwright.errors import PodwrightError
 from podwright.parser import Parser
 from podwright.streams import report_os_error, set_up_streams
-from podwright.terminal import printable, whole_lines
+from podwright_common.exit_status import FAILED, INTERRUPTED, OK
+from podwright_common.terminal import printable, whole_lines
 
-OK, FAILED, INTERRUPTED = 0, 1, 130
 GROUPS = {"nodes"}  # commands that have commands of their own: alone, they show their help
 COMPLETION_VARIABLE = "_ARGCOMPLETE"  # the scripts of `podwright completion` set it when a user presses Tab
 ENTRY_POINTS = "podwright.commands"  # the entry point group of commands that other distributions bring

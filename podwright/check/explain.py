@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from podwright.json_document import JsonObject
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
-from podwright.terminal import columns
+from podwright_common.terminal import columns
 
 if TYPE_CHECKING:
     from podwright_training.config.conversion import FieldType

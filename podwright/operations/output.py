@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from podwright.json_document import JsonObject, to_json
 from podwright.operations.errors import ArgumentError
-from podwright.terminal import drawing_console
+from podwright_common.drawing import drawing_console
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

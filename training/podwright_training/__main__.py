@@ -13,22 +13,17 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from io import TextIOWrapper
 
+from podwright_common.exit_status import DIVERGED, FAILED, INTERRUPTED, WRONG_INPUT
+from podwright_common.terminal import fit_terminals, whole_lines
 from podwright_training.code_caches import private_caches_in_use
 from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
 from podwright_training.spelling import Help, Parser, as_shown, flags_by_name, named
-from podwright_training.terminal import fit_terminals, whole_lines
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes millions of objects, but no garbage
 GROUPS = {"tokenizer"}  # commands that have commands of their own: alone, they show their help
 WHOLE = {"schema"}  # commands that print JSON
 COMPUTE = {"train", "join", "dry-run", "evaluate", "generate", "replay"}  # commands whose torch may compile
-USER_ERROR_STATUS = 2  # Argparse exits with the same status.
-DIVERGED_STATUS = 65  # sysexits.h's DATAERR
-UNREAD_STATUS = 1  # Nobody reads the output to its end.
-UNWRITTEN_STATUS = 1  # The disk is full or the folder read-only.
-INTERRUPTED_STATUS = 130  # Ctrl-C interrupted the command.
-LOST_STATUS = 1  # A rank lost another one. An elastic run starts again, as after any error that is not the user's.
 STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  # the user solves them
 
 COMMANDS = {  # name: (module, summary)
@@ -93,12 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if not isinstance(error, DeviceMemoryError):
             report(error)
-        return DIVERGED_STATUS if isinstance(error, DivergedError) else USER_ERROR_STATUS
+        return DIVERGED if isinstance(error, DivergedError) else WRONG_INPUT
     except LostRanksError as error:
         report(error)
-        return LOST_STATUS
+        return FAILED  # An elastic run starts again, as after any error that is not the user's.
     except KeyboardInterrupt:
-        return INTERRUPTED_STATUS
+        return INTERRUPTED
     except OSError as error:
         return _unwritten(error)
 
@@ -140,7 +135,7 @@ def _unwritten(error: OSError) -> int:
             sys.stdout.flush()
     except OSError:  # Python would try once more at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return UNREAD_STATUS if is_unread else UNWRITTEN_STATUS
+    return FAILED
 
 
 def _is_whole(args: argparse.Namespace, name: str) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 
-from podwright_training.regular_file import open_regular
+from podwright_common.regular_file import open_regular
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on.

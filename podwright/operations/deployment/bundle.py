@@ -10,8 +10,7 @@ from pathlib import Path
 from podwright.config_file import add_file
 from podwright.operations.output import print_document
 from podwright.parser import add_examples
-
-OK = 0
+from podwright_common.exit_status import OK
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
