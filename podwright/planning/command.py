@@ -52,11 +52,11 @@ from podwright.planning.units import (
 )
 from podwright.settings.regions import REGIONS
 from podwright_common.exit_status import FAILED, OK, WRONG_INPUT
+from podwright_common.yaml_document import YamlFileError, load_values
 from podwright_constructs.catalog import UnknownInstanceTypeError
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import ConfigError
-from podwright_training.yaml_document import YamlFileError, load_values
 
 SHOWN = 8  # lines of a table
 _QUANTITIES = ("nodes", "seq_len", "micro_batch", "accumulate", "tokens", "serve", "budget", "deadline", "usd_per_hour")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from podwright_common.yaml_document import MAX_DEPTH, YamlDocument
 from podwright_training.config.sources import load_file
 from podwright_training.errors import ConfigError
 from podwright_training.jobs import spec
-from podwright_training.yaml_document import MAX_DEPTH, YamlDocument
 
 ALIASES = "\n".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]" for before, name in zip("abcdefg", "bcdefgh", strict=True)

@@ -20,7 +20,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from podwright_training.yaml_document import KeyPath, YamlDocument, shown
+from podwright_common.yaml_document import KeyPath, YamlDocument, shown
 
 LONGEST_NUMBER = 100  # Characters: Python refuses to convert thousands of digits.
 BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}

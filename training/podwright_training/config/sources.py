@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from podwright_common.yaml_document import YamlDocument, YamlFileError
 from podwright_training.config.conversion import (
     Setting,
     converted,
@@ -23,7 +24,6 @@ from podwright_training.config.train_config import PRESETS, SECTIONS, TrainConfi
 from podwright_training.errors import ConfigError
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import flag
-from podwright_training.yaml_document import YamlDocument, YamlFileError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

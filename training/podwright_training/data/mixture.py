@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from podwright_common.yaml_document import YamlFileError, load_values
 from podwright_training.config import dataset_lists
 from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
-from podwright_training.yaml_document import YamlFileError, load_values
 
 Entries = Iterator[tuple[str, dict[str, Any]]]
 

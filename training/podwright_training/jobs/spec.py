@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from podwright_common.regular_file import read_text
+from podwright_common.yaml_document import KeyPath, YamlDocument, YamlFileError, shown
 from podwright_training.config.conversion import converted, did_you_mean, in_words, unknown, values_in
 from podwright_training.config.option import option
 from podwright_training.errors import ConfigError
@@ -19,7 +20,6 @@ from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
 from podwright_training.jobs.patterns import NEEDED, ORDERS, READY, VALUES, Patterns
 from podwright_training.json_values import loads, misfit
 from podwright_training.run_folder import RunFolder
-from podwright_training.yaml_document import KeyPath, YamlDocument, YamlFileError, shown
 
 LIMIT_BYTES = 16 << 20  # The job that launch wrote may contain whole scripts.
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun")

@@ -6,11 +6,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from podwright_common.yaml_document import YamlFileError, load_values
 from podwright_training.config.sources import canonical
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder, write_atomically
-from podwright_training.yaml_document import YamlFileError, load_values
 
 logger = logging.getLogger(__name__)
 

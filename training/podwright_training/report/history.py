@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from podwright_common.yaml_document import YamlFileError, load_values
 from podwright_training.errors import UserError, shortened
 from podwright_training.events import (
     LARGEST_WHOLE,
@@ -34,7 +35,6 @@ from podwright_training.events import (
 from podwright_training.jobs.spec import read_written
 from podwright_training.report.goodput import RunGoodput, account
 from podwright_training.run_folder import RunFolder
-from podwright_training.yaml_document import YamlFileError, load_values
 
 NOTABLE = (
     StartEvent, MembershipEvent, OffenderEvent, GuardEvent, OverflowEvent, StragglerEvent, CheckpointEvent, EndEvent

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Iterator, Tuple, Union
 
 import yaml
 
@@ -26,7 +25,7 @@ from podwright_common.regular_file import open_regular
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on.
 
-KeyPath = tuple[str | int, ...]  # ("cluster", "instance_groups", 1, "count")
+KeyPath = Tuple[Union[str, int], ...]  # ("cluster", "instance_groups", 1, "count")
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 20  # Far below Python's recursion limit, far above what a settings file needs.
@@ -356,7 +355,7 @@ def _feature(event: yaml.Event) -> tuple[str, str] | None:
         return f"the alias *{event.anchor} is not allowed here", repeat
     if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
         return f"the anchor &{event.anchor} is not allowed here", repeat
-    if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag not in {None, "!"}:
+    if isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)) and event.tag not in {None, "!"}:
         hint = "write the plain value: podwright converts it to the setting's type"
         return f"the tag {event.tag} is not allowed here", hint
     return None
