@@ -1,8 +1,8 @@
 """Convert texts of YAML files and flags to the fields of a dataclass, and report everything that is wrong at once.
 
-Three converters remain, each where another cannot be. Pydantic reads cluster.yaml: its 58 sections need unions that a
-key selects, and a JSON Schema with definitions, which would be 400 lines of our own. This one reads run.yaml and
-job.yaml: nodes import it before every start, where pydantic would be a dependency and 0.1 s for flat lists of scalars.
+Three converters remain, each where another cannot be. Pydantic reads cluster.yaml, whose sections are nested, chosen by
+``source`` and described by a JSON Schema with definitions. This module reads run.yaml and job.yaml: nodes read them
+before every start, and pydantic would be one more dependency there, for lists of scalars.
 ``podwright_bootstrap.features.build`` reads JSON that podwright wrote, on Python 3.8 without dependencies.
 """
 
