@@ -1,1 +1,1 @@
-"""What podwright's distributions share: standard library only, Python 3.8 and later, because nodes run it too."""
+"""Code that podwright's distributions share: standard library only, Python 3.8 and later, as nodes run it too."""
