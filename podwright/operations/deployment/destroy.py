@@ -64,11 +64,20 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: something retained is in the way, the kit fails, or AWS refuses.
     """
+    return destroy_stacks(options, command="destroy")
+
+
+def destroy_stacks(options: argparse.Namespace, *, command: str) -> int:
+    """Destroy the stacks of a settings file for a command, which an interrupted user is told to repeat.
+
+    Raises:
+        PodwrightError: something retained is in the way, the kit fails, or AWS refuses.
+    """
     use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
-    with kit.locked("destroy"):
+    with kit.locked(command):
         return _destroy(options, settings, kit, session)
 
 

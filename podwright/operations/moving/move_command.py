@@ -164,7 +164,7 @@ def _back(move: ClusterMove, options: argparse.Namespace) -> int:
     if not confirm(f"Go back to {journal.old.name} and destroy {journal.new.name}?{lost}", yes=options.yes):
         return FAILED
     if journal.facts.get("deploying"):
-        _destroy(journal.new.file, options)
+        _destroy(journal.new.file, options, command="move --back")
     if journal.facts.get("holding"):
         move.reopen()
     deleted = move.carrier.delete()
@@ -186,7 +186,7 @@ def _destroy_old(move: ClusterMove, options: argparse.Namespace) -> int:
     if not confirm(question, yes=options.yes):
         return FAILED
     journal.note(destroying=True)
-    _destroy(journal.old.file, options)
+    _destroy(journal.old.file, options, command="move --destroy-old")
     move.say(f"deleted {move.carrier.delete()} backups of the move")
     journal.finish(DESTROYED)
     if options.json:
@@ -197,12 +197,12 @@ def _destroy_old(move: ClusterMove, options: argparse.Namespace) -> int:
     return OK
 
 
-def _destroy(file: Path, options: argparse.Namespace) -> None:
+def _destroy(file: Path, options: argparse.Namespace, *, command: str) -> None:
     destroy_options = argparse.Namespace(
         file=file, only=None, profile=options.profile, yes=True, json=False, empty_bucket=options.empty_bucket
     )
     with redirect_stdout(sys.stderr if options.json else sys.stdout):
-        destroy.run(destroy_options)
+        destroy.destroy_stacks(destroy_options, command=command)
 
 
 def _status(journal: Journal | None, options: argparse.Namespace) -> int:

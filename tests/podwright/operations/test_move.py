@@ -17,10 +17,11 @@ from podwright import checkout
 from podwright.check.document import Document
 from podwright.check.errors import InvalidSettingsError
 from podwright.check.load import load
-from podwright.cli import main
+from podwright.cli import INTERRUPTED, main
 from podwright.errors import PodwrightError
 from podwright.json_document import to_json
 from podwright.operations.account.session import Session
+from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import ArgumentError
 from podwright.operations.moving import on_node
 from podwright.operations.moving.controller import packed
@@ -353,6 +354,23 @@ def test_a_move_under_way_has_one_destination(folder: Path, capsys: pytest.Captu
     under_way(folder)
     assert main(["move", "--zone", "usw2-az2", "--region", "us-east-1", "--set", "lustre.capacity_gib=2400"]) == 2
     assert "it began with another --region, --set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--back", "--destroy-old"])
+def test_a_stopped_destruction_of_a_move_names_the_move(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """After Ctrl-C nobody is sent to `podwright destroy`, which would destroy the cluster of cluster.yaml."""
+
+    def stop(_: Kit) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Kit, "synthesize", stop)
+    journal = under_way(folder)
+    journal.done = dict.fromkeys(STEPS, "")
+    journal.note(deploying=True)
+    assert main(["move", option, "--yes"]) == INTERRUPTED
+    assert f"to go on, run `podwright move {option}` again\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "inf"])
