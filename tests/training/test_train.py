@@ -587,6 +587,16 @@ def test_a_train_line_reads_as_it_should(tmp_path, capsys):
     assert {name: event[name] for name in values} == values
 
 
+def test_a_train_line_says_how_often_the_data_was_read(tmp_path, capsys):
+    """From the end of the first epoch on: documents repeat from then."""
+    metrics = Metrics(tmp_path / "metrics.jsonl", active=True)
+    values = {"step": 34, "loss": 8.0, "samples_per_s": 6.0, "tokens_per_s": 48_000, "lr": 1e-4}
+    for epoch, text in ((0.999, ""), (1.0, " | epoch 1"), (2.25, " | epoch 2.25")):
+        metrics.write(TrainEvent(**values, epoch=epoch))
+        line = f"step 34 | loss 8.000 | 6.00 samples/s | 48.0k tok/s{text} | lr 1.0e-04\n"
+        assert capsys.readouterr().out == line
+
+
 def test_a_range_of_learning_rates_ends_where_the_loss_does(tiny_flags, tmp_path):
     """The run ends well at the first loss that is no number, keeps no such weights, and names the best rate."""
     flags = {"lr_schedule": "range", "min_lr": 1e-6, "lr": 1e30, "max_steps": 100, "checkpoint_freq": 1000}
