@@ -58,6 +58,9 @@ def test_the_loss_falls_and_every_event_is_written(undisturbed):
     losses = [loss for (loss,) in history(undisturbed, "loss").values()]
     assert abs(losses[0] - math.log(300)) < 0.1
     assert losses[-1] < losses[0] - 1
+    epochs = [epoch for (epoch,) in history(undisturbed, "epoch").values()]
+    assert epochs == sorted(epochs)
+    assert epochs[-1] == pytest.approx(12 / events[1]["epoch_steps"], rel=0.5)  # windows of few documents are uneven
 
 
 @pytest.mark.slow
