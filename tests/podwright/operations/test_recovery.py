@@ -147,7 +147,8 @@ def test_commands_settle_before_they_plan(
 @pytest.mark.usefixtures("folder")
 def test_a_bucket_that_is_gone_already_holds_no_destruction(aws: AwsStandIn) -> None:
     """An interrupt cancels Terraform's call, and AWS deletes the bucket that the state still lists."""
-    session, programs = Session(region=aws.region), []
+    session = Session(region=aws.region)
+    programs: list[str] = []
     stack = SimpleNamespace(terraform=lambda verb, *_: programs.append(verb))
     contents = Contents(session, "sagemaker-gone")
     destruction = SimpleNamespace(
