@@ -67,6 +67,9 @@ def test_the_loss_falls_and_every_event_is_written(undisturbed):
     losses = [loss for (loss,) in history(undisturbed, "loss").values()]
     assert abs(losses[0] - math.log(300)) < 0.1
     assert losses[-1] < losses[0] - 1
+    epochs = [epoch for (epoch,) in history(undisturbed, "epoch").values()]
+    assert epochs == sorted(epochs)
+    assert epochs[-1] == pytest.approx(12 / events[1]["epoch_steps"], rel=0.5)  # windows of few documents are uneven
 
 
 @pytest.mark.slow
@@ -595,6 +598,16 @@ def test_a_train_line_reads_as_it_should(tmp_path, capsys):
     assert capsys.readouterr().out == "step 34 | loss 7.966 | 5.80 samples/s | 47.5k tok/s | MFU 41% | lr 1.0e-04\n"
     (event,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert {name: event[name] for name in values} == values
+
+
+def test_a_train_line_says_how_often_the_data_was_read(tmp_path, capsys):
+    """From the end of the first epoch on: documents repeat from then."""
+    metrics = Metrics(tmp_path / "metrics.jsonl", active=True)
+    values = {"step": 34, "loss": 8.0, "samples_per_s": 6.0, "tokens_per_s": 48_000, "lr": 1e-4}
+    for epoch, text in ((0.999, ""), (1.0, " | epoch 1"), (2.25, " | epoch 2.25")):
+        metrics.write(TrainEvent(**values, epoch=epoch))
+        line = f"step 34 | loss 8.000 | 6.00 samples/s | 48.0k tok/s{text} | lr 1.0e-04\n"
+        assert capsys.readouterr().out == line
 
 
 def test_a_range_of_learning_rates_ends_where_the_loss_does(tiny_flags, tmp_path):
