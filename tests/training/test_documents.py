@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from podwright_testing.training_documents import as_described
 from podwright_training import __main__ as trainer
-from podwright_training.documents import DOCUMENTS
+from podwright_training.commands.schema import DOCUMENTS
 from podwright_training.run_folder import NXDT_STEPS, RunFolder
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 
 from podwright_training.command_result import add_json, print_result
@@ -27,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
     from podwright_training.run_folder import RunFolder
 
     replayed = replay(RunFolder(args.run_dir), args.step, losses=args.losses)
-    print_result(args, "\n".join(replayed.lines()), asdict(replayed))
+    print_result(args, "\n".join(replayed.lines()), replayed)
     return 0
