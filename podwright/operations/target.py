@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from podwright.aws_session import Session
 from podwright.config_file import CONFIG_VARIABLE, config_path
+from podwright.errors import ArgumentError
 from podwright.operations.account import cluster
 from podwright.operations.account.cluster import Cluster, Node
-from podwright.operations.account.session import Session
-from podwright.operations.errors import ArgumentError
 from podwright.parser import add_examples
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
-from podwright.operations.account.session import Session
-from podwright.operations.errors import ArgumentError, AwsError, OperationError
+from podwright.aws_session import Session
+from podwright.errors import ArgumentError, AwsError, OperationError
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, OWN_KEY, PROVISIONING_PARAMETERS_NAME
 
 WITHOUT_ADDRESS = {"Pending", "ShuttingDown", "NotFound"}  # statuses of a node

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
 
-from podwright.operations.account.session import Session
-from podwright.operations.errors import AwsError, OperationError
+from podwright.aws_session import Session
+from podwright.errors import AwsError, OperationError
 
 POLL_S = 5.0
 STREAMS = "LifecycleConfig/"  # LifecycleConfig/GROUP/INSTANCE

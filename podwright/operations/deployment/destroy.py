@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from podwright.aws_session import Session
 from podwright.check.load import load
+from podwright.errors import ArgumentError
 from podwright.operations.account.bucket import Contents, empty
 from podwright.operations.account.inventory import inventory
-from podwright.operations.account.session import Session
 from podwright.operations.deployment.deploy import (
     ALONE,
     APPROVED,
@@ -28,7 +29,6 @@ from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.recovery import forget, recover
 from podwright.operations.deployment.teardown import Teardown, print_inventory
 from podwright.operations.deployment.terraform import TerraformError
-from podwright.operations.errors import ArgumentError
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples
 from podwright.settings import names

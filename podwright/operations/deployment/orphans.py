@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from podwright.check.account import Account
 from podwright.operations.deployment.deployed_stacks import DeployedStack
 from podwright.resource_types import CLUSTER, Values, resource_type
 from podwright.settings import names
-
-if TYPE_CHECKING:
-    from podwright.check.account import Account
 
 COPIES = re.compile(r":(backup/|snapshot:)")  # AWS copies a resource's tags to its backups
 GONE = {"deleted", "deleting", "DELETING", "Deleting", "PendingDeletion", "terminated"}

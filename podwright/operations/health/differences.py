@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from podwright.aws_session import Session
 from podwright.check.findings import Finding, KeyPath, Level
-from podwright.operations.account.session import Session
+from podwright.errors import AwsError
 from podwright.operations.deployment.adopt import as_made
 from podwright.operations.deployment.deployed_stacks import DeployedStack
-from podwright.operations.errors import AwsError
 from podwright.resource_types import CLUSTER
 
 if TYPE_CHECKING:

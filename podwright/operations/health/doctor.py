@@ -12,14 +12,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
+from podwright.aws_session import Session
 from podwright.check.findings import Finding, FindingDocument, KeyPath, Level, summary, write
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.account.cluster import Cluster
-from podwright.operations.account.session import Session
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import install_command, kit_name, search_path
 from podwright.operations.deployment.terraform import TerraformError
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.health.node_role import missing_actions
 from podwright.operations.health.overview import FAULTY_NODE, overview
 from podwright.operations.health.scripts import changed_scripts, changed_uploads

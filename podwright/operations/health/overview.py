@@ -10,14 +10,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright.aws_session import Session
 from podwright.diagram import prices
+from podwright.errors import OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.account import cluster as clusters
 from podwright.operations.account.cluster import Cluster, InstanceGroup, Node
 from podwright.operations.account.failures import Cause, causes
 from podwright.operations.account.file_systems import FileSystem, file_systems
-from podwright.operations.account.session import Session
-from podwright.operations.errors import OperationError
 from podwright.operations.jobs.slurm_jobs import Job, queue
 from podwright.operations.nodes.slurm_states import controller_shell
 

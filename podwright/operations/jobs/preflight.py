@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from podwright.errors import ArgumentError
 from podwright.operations.account.cluster import InstanceGroup
-from podwright.operations.errors import ArgumentError
 from podwright_bootstrap.contract import COMPUTE
 
 if TYPE_CHECKING:

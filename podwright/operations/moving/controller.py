@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from podwright.aws_session import Session
+from podwright.errors import OperationError
 from podwright.operations.access.remote import quoted
 from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
-from podwright.operations.errors import OperationError
 from podwright.operations.moving.journal import Place
 from podwright.operations.nodes.slurm_states import ControllerShell, controller_shell
 

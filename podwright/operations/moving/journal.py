@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject, to_json
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.output_file import place_of
 from podwright_bootstrap.host.files import write_file
 from podwright_bootstrap.host.regular_file import read_text

@@ -12,12 +12,12 @@ from podwright.check.document import Document
 from podwright.check.errors import InvalidSettingsError
 from podwright.check.findings import has_errors
 from podwright.diagram import prices
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.account.cluster import suggestion
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.planned_changes import Change, planned, summary
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.nodes.group_request import group_request
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target

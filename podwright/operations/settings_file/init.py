@@ -15,9 +15,9 @@ from typing import Literal
 
 from podwright import checkout
 from podwright.config_file import DEFAULT_CONFIG, add_file, config_path
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.deployment.kit import PROJECT_FILE
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.output import print_document
 from podwright.operations.settings_file import schema
 from podwright.operations.settings_file.asker import Asker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from podwright.operations.errors import ArgumentError
+from podwright.errors import ArgumentError
 from podwright.planning import launch, search, units
 from podwright.planning.hardware import Hardware
 from podwright.planning.layout import Layout

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.cli import main
+from podwright.errors import AwsError
 from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
-from podwright.operations.errors import AwsError
 from podwright.operations.nodes import api
 from podwright.operations.output import age
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.cli import main
 from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
 from podwright.operations.jobs import submit
 from podwright.operations.jobs.fetch import RemoteFile, not_exported, summary
 from podwright.operations.jobs.preflight import refuse_run

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from podwright.aws_session import Session
 from podwright.checkout import ROOT
 from podwright.cli import main
 from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
 from podwright.operations.deployment.folder_lock import FolderLock
 from podwright_testing.documents import as_described
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.cli import main
+from podwright.errors import ArgumentError
 from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
-from podwright.operations.errors import ArgumentError
 from podwright.operations.target import add_target_arguments, target
 
 USER = "arn:aws:sts::123456789012:assumed-role/dev/ada"

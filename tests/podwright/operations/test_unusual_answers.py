@@ -14,11 +14,11 @@ import pytest
 from botocore.response import StreamingBody
 from botocore.stub import ANY, Stubber
 
+from podwright.aws_session import Session
+from podwright.errors import OperationError
 from podwright.operations.access.remote import Remote
 from podwright.operations.account import cluster
 from podwright.operations.account.inventory import Inventory, Leftover, _Search
-from podwright.operations.account.session import Session
-from podwright.operations.errors import OperationError
 from podwright.operations.import_export.imported import ClusterDescription, describe
 from podwright.operations.jobs import runs
 from podwright_bootstrap.contract import InstanceFacts, NodeRecord

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.cli import main
+from podwright.errors import ArgumentError
 from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
-from podwright.operations.errors import ArgumentError
 from podwright.operations.nodes.update_software import add_arguments, deployment_config
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
