@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from podwright.check.errors import UnreadableFileError
 from podwright.check.findings import Finding, KeyPath, Level
+from podwright.check.input_errors import UnreadableFileError
 from podwright.check.secrets import MEANING, find, masked, stars
 
 MAX_BYTES = 1024 * 1024

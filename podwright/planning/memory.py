@@ -13,9 +13,9 @@ from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.gathered_weights import GatheredWeights
 from podwright.planning.layout import RECOMPUTES, Layout, Recompute
 from podwright.planning.model import Model
-from podwright.planning.software import Software
 from podwright.planning.states import States
 from podwright.planning.step_peak import StepMoment, StepPeak
+from podwright.planning.trainer_software import Software
 from podwright.planning.units import GB
 
 LayoutT = TypeVar("LayoutT", bound=Layout)

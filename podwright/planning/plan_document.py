@@ -9,7 +9,7 @@ from podwright.json_document import JsonObject
 from podwright.planning.layout import Layout
 from podwright.planning.memory import MemoryItems
 from podwright.planning.memory_tier import TierDocument
-from podwright.planning.plan import Plan
+from podwright.planning.run_plan import Plan
 from podwright_training.failures import Failures
 
 

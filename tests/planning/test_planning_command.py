@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from podwright.planning.arguments import add_arguments
 from podwright.planning.command import DOES_NOT_FIT, OK, WRONG_INPUT, run
-from podwright.planning.report import COLUMNS
+from podwright.planning.plan_arguments import add_arguments
+from podwright.planning.plan_text import COLUMNS
 
 P5 = ("--model", "llama3_2_1b", "--instance", "ml.p5.48xlarge", "--nodes", "2")
 G5 = ("--model", "llama3_2_1b", "--instance", "ml.g5.12xlarge", "--nodes", "4", "--seq-len", "8192")

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from podwright.check import rules
+from podwright.check.checked_settings import check, check_live, codes
 from podwright.check.findings import Finding, Level
-from podwright.check.report import check, check_live, codes
 from podwright_constructs import facts
 from podwright_constructs.catalog import cluster_instance_types
 from podwright_constructs.problems import dotted

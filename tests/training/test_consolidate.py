@@ -40,7 +40,7 @@ from podwright_training.data.stream import open_stream
 from podwright_training.errors import UserError
 from podwright_training.harness import run_tasks
 from podwright_training.json_document import to_values
-from podwright_training.loop.replay import replay
+from podwright_training.loop.batch_replay import replay
 from podwright_training.report import summary
 from podwright_training.run_folder import RunFolder, commit_folder, delete_folder
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from podwright.aws_session import Session
-from podwright.operations.account.cluster import Cluster, Node
+from podwright.operations.account.hyperpod import Cluster, Node
 from podwright_bootstrap.contract import JOB_USER
 
 PORT = 22

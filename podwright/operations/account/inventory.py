@@ -25,7 +25,7 @@ from podwright.list_prices import (
     SNAPSHOT_USD_PER_GIB_MONTH,
 )
 from podwright.operations.account.bucket import GIB, Contents
-from podwright.operations.account.file_systems import file_system_price
+from podwright.operations.account.fsx import file_system_price
 from podwright.settings import names
 from podwright_constructs import facts
 

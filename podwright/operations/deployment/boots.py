@@ -15,7 +15,7 @@ from podwright.errors import AwsError, OperationError
 
 POLL_S = 5.0
 STREAMS = "LifecycleConfig/"  # LifecycleConfig/GROUP/INSTANCE
-SKIPPED, DEGRADED, FAILED = "skipped", "degraded", "failed"  # outcomes of podwright_bootstrap.report
+SKIPPED, DEGRADED, FAILED = "skipped", "degraded", "failed"  # outcomes of podwright_bootstrap.boot_report
 MANY_NODES = 16  # A larger cluster prints only degraded and failed steps, so that they are not lost among others.
 
 

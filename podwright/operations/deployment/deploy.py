@@ -18,7 +18,7 @@ from podwright.aws_session import Session
 from podwright.check.account import Account
 from podwright.check.load import load
 from podwright.config_file import add_file
-from podwright.diagram.resources import read
+from podwright.diagram.stack_resources import read
 from podwright.errors import OperationError
 from podwright.json_document import JsonObject
 from podwright.list_prices import MONTH_H
@@ -276,7 +276,7 @@ class Preview:
 
     def text(self) -> str:
         """Return the preview for a terminal."""
-        from podwright.diagram.text import total
+        from podwright.diagram.text_diagram import total
         from podwright.planning.on_demand import BASE_REGION
 
         lines = [f"{self.settings.name} in {self.settings.region}"]

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from podwright.errors import ArgumentError, AwsError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.access.remote import Remote, add_remote_arguments, connection, pick, quoted, remote
-from podwright.operations.account.cluster import Node
+from podwright.operations.account.hyperpod import Node
 from podwright.operations.account.log_streams import Line, LogGroup, Stream
 from podwright.operations.jobs import runs, slurm_jobs
 from podwright.operations.output import Column, print_document, print_table

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from podwright.errors import ArgumentError, OperationError
 from podwright.operations.access.remote import Remote, quoted
-from podwright.operations.account.cluster import InstanceGroup
+from podwright.operations.account.hyperpod import InstanceGroup
 from podwright.operations.jobs import preflight, runs, slurm_jobs
 
 if TYPE_CHECKING:

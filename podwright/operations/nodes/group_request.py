@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from podwright.aws_session import Session
-from podwright.operations.account.cluster import InstanceGroup
+from podwright.operations.account.hyperpod import InstanceGroup
 
 
 def group_request(session: Session, group: InstanceGroup, *, count: int) -> dict[str, Any]:

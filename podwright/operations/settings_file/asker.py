@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from podwright.aws_session import Session
 from podwright.check.account import Account
 from podwright.errors import ArgumentError, OperationError
-from podwright.operations.settings_file.text import Answers
+from podwright.operations.settings_file.new_settings_text import Answers
 
 if TYPE_CHECKING:
     from podwright.planning.search import Offer

@@ -159,9 +159,9 @@ def _checked(text: str, file: Path) -> str:
     Raises:
         ArgumentError: it finds errors; all of them are named.
     """
+    from podwright.check.checked_settings import check_document
     from podwright.check.document import Document  # --help need not wait for pydantic
     from podwright.check.findings import Level
-    from podwright.check.report import check_document
 
     report = check_document(Document.parse(text, file=file))
     errors = [finding for finding in report.findings if finding.level is Level.ERROR]

@@ -15,7 +15,7 @@ from podwright.check.findings import Finding, FindingDocument, summary, write
 from podwright.errors import ArgumentError
 from podwright.json_document import JsonObject, to_json
 from podwright.operations.access.remote import add_remote_arguments, remote
-from podwright.operations.account.cluster import Cluster, Node
+from podwright.operations.account.hyperpod import Cluster, Node
 from podwright.operations.jobs import runs
 from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import Target, add_examples, add_target_arguments, target

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from podwright_rehearsal.aws import clock, cluster_rules
 from podwright_rehearsal.aws.account import Account, Subnet, random_id
-from podwright_rehearsal.aws.errors import HandlerError
+from podwright_rehearsal.aws.aws_errors import HandlerError
 
 IMAGE_RELEASES = ("2026.10.0", "2026.11.0")  # oldest first; AWS's own names of releases differ
 

@@ -26,9 +26,9 @@ from werkzeug.wrappers import Request, Response
 
 from podwright_rehearsal.aws import clock, cluster_schema, interruption, moto_patches, simulation
 from podwright_rehearsal.aws.account import Account
+from podwright_rehearsal.aws.aws_errors import AwsError
 from podwright_rehearsal.aws.cloud_control import CloudControl
 from podwright_rehearsal.aws.contents import Contents
-from podwright_rehearsal.aws.errors import AwsError
 from podwright_rehearsal.aws.file_systems import FileSystems
 from podwright_rehearsal.aws.gate import KEY_VARIABLE, Gate, Server
 from podwright_rehearsal.aws.hyperpod import EmulatedClusters

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from podwright.settings.root import Settings
-from podwright_bootstrap import report
-from podwright_bootstrap.aws import metadata
+from podwright_bootstrap import boot_report
+from podwright_bootstrap.aws import instance_metadata
+from podwright_bootstrap.boot_report import DEGRADED, SKIPPED
 from podwright_bootstrap.contract import (
     BOOTSTRAP_JSON,
     NODE_JSON,
@@ -25,7 +26,6 @@ from podwright_bootstrap.contract import (
     NodeRecord,
     ProvisioningParameters,
 )
-from podwright_bootstrap.report import DEGRADED, SKIPPED
 from podwright_rehearsal import processes
 from podwright_rehearsal.clusters import flat_environment
 from podwright_rehearsal.clusters.boots import BootResult
@@ -246,7 +246,7 @@ class NamespacedHosts(Hosts):
         return {it["step"]: it["seconds"] for it in self._results(hostname) if it["outcome"] != SKIPPED}
 
     def _results(self, hostname: str) -> list[dict[str, Any]]:
-        return [asdict(result) for result in report.parse(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())]
+        return [asdict(result) for result in boot_report.parse(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())]
 
     def _on_line(self, hostname: str, line: str) -> None:
         """Show a line of a boot, and copy it to CloudWatch as HyperPod's agent does; end the update it waits for."""
@@ -317,7 +317,7 @@ class FlatHosts(Hosts):
             packages=SlurmPackages(self.supplies.slurm),
             cluster_name=self.settings.name,
             nodes=self.deployment.nodes(),
-            environment={**self._host_variables(), metadata.DISABLED: "true", **self._mark()},
+            environment={**self._host_variables(), instance_metadata.DISABLED: "true", **self._mark()},
         )
         self.cluster.start()
 

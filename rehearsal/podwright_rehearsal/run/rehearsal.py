@@ -23,7 +23,7 @@ from podwright.settings.root import Settings
 from podwright_bootstrap.contract import RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
-from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run import cluster_status, operator, story
 from podwright_rehearsal.run.deployment import Deployment

@@ -16,7 +16,7 @@ import pytest
 from podwright import checkout
 from podwright.aws_session import Session
 from podwright.check.document import Document
-from podwright.check.errors import InvalidSettingsError
+from podwright.check.input_errors import InvalidSettingsError
 from podwright.check.load import load
 from podwright.cli import main
 from podwright.errors import ArgumentError, PodwrightError

@@ -13,7 +13,7 @@ from pathlib import Path
 from podwright_training.command_result import add_json, print_result
 from podwright_training.config.sources import preset_names
 from podwright_training.errors import LaunchError
-from podwright_training.nxdt import launch as nxdt
+from podwright_training.nxdt import nxdt_launch as nxdt
 from podwright_training.slurm.batch_script import render
 from podwright_training.slurm.job_plan import plan, run_dir_of
 from podwright_training.slurm.launch_checks import NodeRange, problems_of_nxdt, problems_of_run_dir

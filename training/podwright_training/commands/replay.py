@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print each sequence of the batch with the first words of its documents; return the exit status."""
-    from podwright_training.loop.replay import replay  # seconds
+    from podwright_training.loop.batch_replay import replay  # seconds
     from podwright_training.run_folder import RunFolder
 
     replayed = replay(RunFolder(args.run_dir), args.step, losses=args.losses)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from podwright_training.beats import Activity
+from podwright_training.elastic.host_report import HostRankReport, HostReport
 from podwright_training.elastic.policy import Policy
-from podwright_training.elastic.report import HostRankReport, HostReport
 from podwright_training.elastic.state_holders import fewest_holders
 from podwright_training.events import MembershipEvent
 

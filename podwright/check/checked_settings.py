@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from podwright.aws_session import Session
-from podwright.check import document, errors, rules, schema_errors
+from podwright.check import document, input_errors, rules, schema_errors
 from podwright.check.account import Account
 from podwright.check.document import Document
 from podwright.check.findings import Finding, has_errors
@@ -97,4 +97,4 @@ def _masked(finding: Finding, source: Document) -> Finding:
 def codes() -> dict[str, str]:
     """Return every code that a finding can have, with its meaning."""
     of_rules = {rules.code(rule): (getdoc(rule) or "") for rule in rules.all_rules()}
-    return {**document.CODES, **errors.CODES, **schema_errors.CODES, **rules.CODES, **of_rules}
+    return {**document.CODES, **input_errors.CODES, **schema_errors.CODES, **rules.CODES, **of_rules}
