@@ -83,7 +83,7 @@ class Session:
             for page in self.client(service).get_paginator(operation).paginate(**arguments):
                 yield from _of_aws(page).get(key, ())
 
-    def whole(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
+    def call_all_pages(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """Call an operation by boto3's name and return its answer, with all pages of a list.
 
         Raises:

@@ -157,7 +157,7 @@ class Account:
         key = (service, operation, json.dumps(arguments, sort_keys=True))
         if key not in self._answers:
             try:
-                self._answers[key] = self._session.whole(service, operation, **arguments)
+                self._answers[key] = self._session.call_all_pages(service, operation, **arguments)
             except OperationError as error:
                 is_absent = may_be_absent and isinstance(error, AwsError) and error.absent
                 self._answers[key] = {} if is_absent else error
