@@ -117,19 +117,30 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: the file is wrong, the kit fails, or AWS refuses.
     """
+    return run_locked("deploy", _deploy, options)
+
+
+def run_locked(
+    command: str, work: Callable[[argparse.Namespace, Settings, Kit, Session], int], options: argparse.Namespace
+) -> int:
+    """Run a command's work on the synthesized stacks of a settings file, alone in their folder; return its status.
+
+    Raises:
+        PodwrightError: the file is wrong, AWS refuses, or the stacks belong to another account.
+    """
     use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
     find_program()  # before anybody waits
-    with kit.locked("deploy"):
-        return _deploy(options, settings, kit, session)
+    with kit.locked(command):
+        kit.synthesize()
+        for stack in stacks(settings.name, folder=kit.folder).values():
+            stack.check_owner(account_id=session.account_id, region=settings.region)
+        return work(options, settings, kit, session)
 
 
 def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: Session) -> int:
-    kit.synthesize()
-    for stack in stacks(settings.name, folder=kit.folder).values():
-        stack.check_owner(account_id=session.account_id, region=settings.region)
     say = speaker(quiet=options.json)
     recover(settings, kit.folder, say, apply=not options.dry_run)
     preview = Preview.of(settings, kit, options.only)

@@ -93,12 +93,6 @@ class Journal:
         self.facts |= facts
         self.write()
 
-    def undo(self, *steps: str) -> None:
-        """Record that steps are no longer done."""
-        for step in steps:
-            self.done.pop(step, None)
-        self.write()
-
     def write(self) -> None:
         """Write the file atomically."""
         write_file(place_of(self.path), to_json(self.document()) + "\n")

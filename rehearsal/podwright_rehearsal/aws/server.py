@@ -182,15 +182,12 @@ class Application:
         return _json(200, asdict(refusal))
 
     def _fault(self, call: Call) -> Response:
-        """Keep a cluster or node in a state, or let the next change of a cluster fail; in whichever region it is."""
+        """Keep a cluster or node in a state, in whichever region it is."""
         fault = json.loads(call.body)
         name, regions = fault["cluster"], self._clusters.values()
         owner = next((clusters for clusters in regions if clusters.find(name)), self._clusters[self._regions[0]])
         try:
-            if "fail_next" in fault:
-                owner.fail_next(name, fault["fail_next"])
-            else:
-                owner.put_fault(**fault)
+            owner.put_fault(**fault)
         except LookupError as error:
             return _json(404, {"unknown": str(error)})
         return _json(200, fault)
