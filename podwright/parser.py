@@ -54,6 +54,13 @@ class Help(argparse.HelpFormatter):
         return "\n".join(lines)
 
 
+def positive_count(text: str) -> int:
+    """Return the number that an argument is, at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, need a whole number from 1")
+    return int(text)
+
+
 def flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator[str]:
     """Yield the flags of a parser, and of the commands in it that the arguments name."""
     for action in parser._actions:  # noqa: SLF001 — argparse has no public list

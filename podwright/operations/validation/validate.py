@@ -22,6 +22,7 @@ from podwright.operations.target import Target, add_examples, add_target_argumen
 from podwright.operations.validation import validation_job
 from podwright.operations.validation.validation_findings import findings, node_bus_gb_s, pair_bus_gb_s
 from podwright.output_file import place_of
+from podwright.parser import positive_count
 from podwright.planning.collectives import all_reduce
 from podwright_bootstrap.contract import COMPUTE
 from podwright_training.validation.measurements import Measurements, NodeReport
@@ -66,10 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--partition", help="Slurm partition. Default: the partition that has most of the nodes")
     parser.add_argument(
-        "--rounds", type=_count, metavar="N", help="largest number of rounds of pairs. Default: all pairs"
+        "--rounds", type=positive_count, metavar="N", help="largest number of rounds of pairs. Default: all pairs"
     )
     parser.add_argument(
-        "--file-mib", type=_count, default=FILE_MIB, metavar="N", help="size of each node's file. Default: %(default)s"
+        "--file-mib",
+        type=positive_count,
+        default=FILE_MIB,
+        metavar="N",
+        help="size of each node's file. Default: %(default)s",
     )
     parser.add_argument(
         "--python", metavar="PATH", help="Python with torch, on the nodes. Default: podwright's environment"
@@ -225,9 +230,3 @@ def _lines(instance_type: str, measured: Measurements) -> list[str]:
 def _figure(value: float | None) -> str:
     """Return three significant digits, or an empty text."""
     return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: PLR2004
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, need a whole number from 1")
-    return int(text)

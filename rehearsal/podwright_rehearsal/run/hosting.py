@@ -136,18 +136,12 @@ class Hosts(ABC):
         return self.directory / "fsx"
 
     def _shared_with_dataset(self) -> Path:
-        shutil.copytree(self.supplies.dataset, self._empty("fsx") / "data")
+        shutil.copytree(self.supplies.dataset, emptied(self.directory / "fsx") / "data")
         return self.shared
 
     def _host_variables(self) -> dict[str, str]:
         environment = self.deployment.aws.environment()
         return {name: environment[name] for name in HOST_VARIABLES}
-
-    def _empty(self, name: str) -> Path:
-        folder = self.directory / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return folder
 
 
 @dataclass
@@ -162,7 +156,7 @@ class NamespacedHosts(Hosts):
         """Start the hosts; no lifecycle script has run."""
         endpoint = self.deployment.aws.endpoint_url
         self.cluster = NamespacedCluster(
-            directory=self._empty("cluster"),
+            directory=emptied(self.directory / "cluster"),
             image=self.supplies.slurm,
             cluster_name=self.settings.name,
             cluster_arn=self.deployment.cluster_arn,
@@ -192,7 +186,7 @@ class NamespacedHosts(Hosts):
 
     def bootstrap(self) -> str:
         """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
-        self.lifecycle = self.deployment.download_lifecycle(self._empty("lifecycle"))
+        self.lifecycle = self.deployment.download_lifecycle(emptied(self.directory / "lifecycle"))
         parameters = self.lifecycle / self.deployment.parameters_name
         deployed = ProvisioningParameters.from_json(parameters.read_text())
         if (reduced := left_out.without(deployed)) != deployed:
@@ -313,7 +307,7 @@ class FlatHosts(Hosts):
         """Start the hosts with Slurm."""
         self._shared_with_dataset()
         self.cluster = FlatCluster(
-            directory=self._empty("cluster"),
+            directory=emptied(self.directory / "cluster"),
             packages=SlurmPackages(self.supplies.slurm),
             cluster_name=self.settings.name,
             nodes=self.deployment.nodes(),
@@ -323,7 +317,7 @@ class FlatHosts(Hosts):
 
     def build_environment(self) -> str:
         """Build the training environment from the bucket's wheel and lock, by the bootstrap's code."""
-        folder = self.deployment.download_lifecycle(self._empty("lifecycle"))
+        folder = self.deployment.download_lifecycle(emptied(self.directory / "lifecycle"))
         parameters, log = folder / self.deployment.parameters_name, self.directory / "logs" / "environment.log"
         self.environment = self.shared / SHARED_DIRECTORY / "environment"
         inherited = {
@@ -374,3 +368,10 @@ class FlatHosts(Hosts):
 
 
 KINDS: Mapping[str, type[Hosts]] = {hosts.kind: hosts for hosts in (Debian13Hosts, Debian12Hosts, FlatHosts)}
+
+
+def emptied(folder: Path) -> Path:
+    """Return a folder that is new and empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
