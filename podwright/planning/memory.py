@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from podwright.json_document import JsonObject
 from podwright.planning.accelerator import Accelerator
@@ -197,7 +197,7 @@ def least_recomputation(
     return first_fitting(layout, choices, lambda candidate: memory(model, candidate, accelerator, software).fits_surely)
 
 
-def first_fitting(layout: LayoutT, choices: Sequence[str], fits: Callable[[LayoutT], bool]) -> LayoutT:
+def first_fitting(layout: LayoutT, choices: Sequence[Any], fits: Callable[[LayoutT], bool]) -> LayoutT:
     """Return the layout with the first recomputation with which it fits, or with full recomputation."""
     candidates = (replace(layout, recompute=recompute) for recompute in choices)
     return next(filter(fits, candidates), replace(layout, recompute="full"))
