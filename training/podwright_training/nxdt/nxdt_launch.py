@@ -100,7 +100,7 @@ def _submit(args: argparse.Namespace, plan: Plan, needed: memory.Prediction | No
     }
     lines = [f"submitted {', '.join(f'{step} as job {job}' for step, job in jobs.items())}", words]
     lines += [f"  {name:8} {command}" for name, command in commands.items()]
-    submitted = SubmittedJobs(job=jobs[NXDT_STEPS[-1]], jobs=jobs, run_dir=plan.run.root, log=log)
+    submitted = SubmittedJobs(job=jobs[NXDT_STEPS[-1]], jobs=jobs, run_dir=plan.run.root, log=str(log))
     print_result(args, "\n".join(lines), LaunchedNxdtRun(submitted, plan.cache, commands))
 
 

@@ -22,7 +22,7 @@ class SubmittedJobs:
     job: int
     jobs: dict[str, int]
     run_dir: Path
-    log: Path
+    log: str
 
 
 @dataclass(frozen=True)
