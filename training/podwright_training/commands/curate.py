@@ -55,7 +55,7 @@ class SubmittedCuration:
     """
 
     output: Path
-    job: int
+    job: str
     logs: Path
 
 
