@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from podwright.aws_errors import ABSENT
+from podwright_common.exit_status import FAILED, OUT_OF_REACH, WRONG_INPUT
 
 
 class PodwrightError(Exception):
@@ -18,7 +19,7 @@ class PodwrightError(Exception):
     ``exit_status`` is the command's: 1 if the work failed, 2 if the input is wrong.
     """
 
-    exit_status = 1
+    exit_status = FAILED
 
     def __init__(self, message: object = "", hint: str = "") -> None:
         super().__init__(message)
@@ -36,7 +37,7 @@ class OperationError(PodwrightError):
 class ArgumentError(OperationError):
     """An argument names something that does not exist, or is missing; the message lists what exists."""
 
-    exit_status = 2
+    exit_status = WRONG_INPUT
 
 
 class AwsError(OperationError):
@@ -49,7 +50,7 @@ class AwsError(OperationError):
         denied: whether a permission is missing for this call alone.
     """
 
-    exit_status = 3
+    exit_status = OUT_OF_REACH
 
     def __init__(self, message: str, hint: str = "", *, code: str = "", denied: bool = False) -> None:
         super().__init__(message, hint)

@@ -24,7 +24,7 @@ from typing import Any
 from podwright import cli
 from podwright.check.checked_settings import codes
 from podwright.check.key_descriptions import Key, job_keys, keys
-from podwright.parser import Parser
+from podwright_common.command_line import Parser
 from podwright_training import __main__ as trainer
 from podwright_training.config.run_schema import run_schema
 from podwright_training.config.train_config import SECTIONS

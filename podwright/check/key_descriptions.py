@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from podwright.json_document import JsonObject
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
-from podwright.terminal import columns
+from podwright_common.terminal import columns
 
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true | false"}
 _LIMITS = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}

@@ -13,7 +13,7 @@ from podwright.config_file import CONFIG_VARIABLE, config_path
 from podwright.errors import ArgumentError
 from podwright.operations.account import hyperpod
 from podwright.operations.account.hyperpod import Cluster, Node
-from podwright.parser import add_examples
+from podwright_common.command_line import add_examples
 
 if TYPE_CHECKING:
     from podwright.check.document import Document

@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-m", "podwright"]
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(
-        map(str, [ROOT, *(ROOT / part for part in ("constructs", "lifecycle_scripts", "training"))])
+        map(str, [ROOT, *(ROOT / part for part in ("common", "constructs", "lifecycle_scripts", "training"))])
     ),
     "PYTHONIOENCODING": "utf-8",
 }

@@ -37,7 +37,12 @@ from podwright_training.run_folder import RunFolder
 pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
 
 COMMAND_TIMEOUT_S, WAITS_S = 1200, 600.0  # of a busy machine
-PYTHON, PACKAGES, TRAINER = "/opt/python", "/opt/packages", "/opt/training"  # of this machine, on the hosts
+PYTHON, PACKAGES, TRAINER, COMMON = (
+    "/opt/python",
+    "/opt/packages",
+    "/opt/training",
+    "/opt/common",
+)  # of this machine, on the hosts
 ENVIRONMENT, RUN = "/fsx/scratch/environment", "/fsx/scratch/run"
 MAX_STEPS = 4000
 SETTINGS = """\
@@ -82,7 +87,7 @@ class World:
 
     def environment(self) -> dict[str, str]:
         plugin = [str(self.hosts.session_plugin())] if hasattr(self, "hosts") else []
-        roots = (".", "constructs", "lifecycle_scripts", "stacks")
+        roots = (".", "common", "constructs", "lifecycle_scripts", "stacks")
         return {
             **os.environ,
             **self.aws.environment(),
@@ -158,7 +163,8 @@ class World:
             binds=[
                 (Path(sys.base_prefix), PYTHON),
                 (packages, PACKAGES),
-                (checkout.ROOT / "training", TRAINER),
+                (checkout.TRAINING, TRAINER),
+                (checkout.COMMON, COMMON),
                 (dataset(), "/opt/dataset"),
             ],
         )
@@ -246,7 +252,7 @@ def people(world: World) -> None:
         program = world.shared / "scratch" / "environment" / "bin" / name
         program.parent.mkdir(parents=True, exist_ok=True)
         python = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-        variables = f"LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{PACKAGES} OMP_NUM_THREADS=1"
+        variables = f"LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{COMMON}:{PACKAGES} OMP_NUM_THREADS=1"
         program.write_text(f'#!/bin/bash\nexport {variables}\nexec {python} -m {module} "$@"\n')
         program.chmod(0o755)
     said = world.hosts.run(

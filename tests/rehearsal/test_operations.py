@@ -142,7 +142,9 @@ def boot(hosts, aws, lifecycle, folder):
 
 def python_path():
     """Return the source roots, for a podwright that ssh starts."""
-    return os.pathsep.join(str(CHECKOUT / name) for name in (".", "constructs", "lifecycle_scripts", "training"))
+    return os.pathsep.join(
+        str(CHECKOUT / name) for name in (".", "common", "constructs", "lifecycle_scripts", "training")
+    )
 
 
 def worker(operator, number=1):
@@ -470,7 +472,8 @@ def trainer(known):
     environment = known.hosts.directory.parent / "fsx" / "trainer"
     programs = environment / "bin"
     programs.mkdir(parents=True)
-    shutil.copytree(CHECKOUT / "training" / "podwright_training", environment / "podwright_training")
+    for package in ("training/podwright_training", "common/podwright_common"):
+        shutil.copytree(CHECKOUT / package, environment / Path(package).name)
     start = f"#!/bin/bash\nexport PYTHONPATH={PACKAGES}:/fsx/trainer\nexec env LD_LIBRARY_PATH={PYTHON}/lib"
     interpreter = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     for name, words in {"podwright-train": "-m podwright_training", "python": ""}.items():

@@ -37,7 +37,7 @@ def environment():
         CACHE / "podwright" / "neuron-device", f"{torch.__version__}\n{source.read_text()}", partial(build, source)
     )
     library = CACHE / "podwright" / "neuron-device" / "device.so"
-    paths = os.pathsep.join(map(str, (STAND_IN, ROOT, ROOT / "training")))
+    paths = os.pathsep.join(map(str, (STAND_IN, ROOT, ROOT / "common", ROOT / "training")))
     return {**os.environ, "NEURON_STAND_IN": str(library), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 

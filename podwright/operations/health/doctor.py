@@ -25,8 +25,8 @@ from podwright.operations.health.overview import FAULTY_NODE, overview
 from podwright.operations.health.scripts import changed_scripts, changed_uploads
 from podwright.operations.output import print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
+from podwright_common.exit_status import FAILED, OK
 
-OK, FAILED = 0, 1
 TOOLS = {
     "terraform": "deploys: run `podwright setup`",
     "ssh": "opens shells on nodes: install your system's OpenSSH client",

@@ -18,8 +18,8 @@ from podwright.operations.account.log_streams import Line, LogGroup, Stream
 from podwright.operations.jobs import runs, slurm_jobs
 from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
-from podwright.parser import positive_count
 from podwright_bootstrap.contract import CONTROLLER
+from podwright_common.command_line import positive_count
 from podwright_training.run_folder import NXDT_STEPS, RunFolder
 
 LAST_LINES = 50

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright_common.drawing import drawing_console
 from podwright_training.command_result import add_json, print_result
 from podwright_training.commands.tokenize import train_on_shards
 from podwright_training.config.train_config import TrainConfig
@@ -23,7 +24,6 @@ from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_
 from podwright_training.data.bad_data import DataError
 from podwright_training.errors import ConfigError
 from podwright_training.spelling import flag
-from podwright_training.terminal import drawing_console
 
 if TYPE_CHECKING:
     from podwright_training.curation.stages import Curation

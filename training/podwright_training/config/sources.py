@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from podwright_common.regular_file import read_text
 from podwright_training.config.train_config import PRESETS, SECTIONS, TrainConfig, conflicts, option_names
 from podwright_training.errors import ConfigError
-from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import flag
 

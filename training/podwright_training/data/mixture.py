@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from podwright_common.regular_file import read_text
 from podwright_training.config import dataset_lists
 from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
-from podwright_training.regular_file import read_text
 
 LIMIT_BYTES = 16 << 20  # Texts that people write are far smaller.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from podwright_common.regular_file import read_text
 from podwright_training.config.option import option
 from podwright_training.errors import ConfigError
 from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
@@ -32,7 +33,6 @@ from podwright_training.jobs.yaml_file import (
     unknown,
 )
 from podwright_training.json_values import loads, misfit
-from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder
 
 LIMIT_BYTES = 16 << 20  # The job that launch wrote may contain whole scripts.

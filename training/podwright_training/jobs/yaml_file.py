@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from podwright_common.regular_file import open_regular
 from podwright_training.errors import ConfigError
-from podwright_training.regular_file import open_regular
 
 MAX_BYTES = 1 << 20
 LONGEST_SHOWN = 80  # characters of a wrong value in a message

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
+from podwright_common.regular_file import read_text
 from podwright_training.config.sources import canonical
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
-from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder, write_atomically
 
 LIMIT_BYTES = 16 << 20  # People edit this file, so it stays small.

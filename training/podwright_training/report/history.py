@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from podwright_common.regular_file import read_text
 from podwright_training.errors import UserError, shortened
 from podwright_training.events import (
     LARGEST_WHOLE,
@@ -34,7 +35,6 @@ from podwright_training.events import (
     ValidationEvent,
 )
 from podwright_training.jobs.spec import read_written
-from podwright_training.regular_file import read_text
 from podwright_training.report.goodput import RunGoodput, account
 from podwright_training.run_folder import RunFolder
 

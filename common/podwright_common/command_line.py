@@ -1,13 +1,13 @@
-"""The parser of commands: it takes no abbreviations, suggests the closest name, and its help fits the terminal."""
+"""Command lines: no abbreviations, the closest name in errors, and a help that fits the terminal.
+
+difflib and textwrap are imported by what needs them: a help, and a mistake.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
-from typing import Any
+from typing import Any, Iterable, Iterator, NoReturn, Sequence
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,23 +17,34 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, "formatter_class": Help, **options})
 
     def parse_whole(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the values; end with the flags that were meant if there are unknown ones."""
+        """Return the values; end with the flag that was meant if there are unknown ones."""
         options, unknown = self.parse_known_args(arguments)
         if unknown:
-            meant = _meant(unknown[0], flags(self, arguments))
-            _named(self, arguments).error(f"unknown argument {unknown[0]}{meant}")
+            self.refuse(unknown[0], arguments)
         return options
+
+    def refuse(self, word: str, arguments: Sequence[str]) -> NoReturn:
+        """End with the usage of the command that the arguments name, and the flag that an unknown word may mean."""
+        meant = did_you_mean(word.partition("=")[0], flags(self, arguments))
+        _named(self, arguments).error(f"unknown argument {word}{meant}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Exit after flushing the output, such as the help; raise the error if the output cannot be written."""
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        super().exit(status, message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write help or an error; argparse itself hides that it cannot be written."""
-        (file or sys.stderr).write(message)
+        stream = file or sys.stderr
+        if stream is not None:  # The shell may have closed it.
+            stream.write(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is not a choice, and suggest the closest one."""
         choices = [str(choice) for choice in action.choices or ()]
         if choices and value not in (action.choices or ()):
-            close = get_close_matches(str(value), choices, n=1)
-            meant = f"; did you mean {close[0]}?" if close else ""
+            meant = did_you_mean(str(value), choices)
             raise argparse.ArgumentError(action, f"got {value}, need {', '.join(choices)}{meant}")
 
 
@@ -50,8 +61,7 @@ class Help(argparse.HelpFormatter):
         self._action_max_length = max(self._action_max_length, longest)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines = (_wrapped(f"{indent}{line}", width) for line in text.splitlines())
-        return "\n".join(lines)
+        return "\n".join(_wrapped(f"{indent}{line}", width) for line in text.splitlines())
 
 
 def positive_count(text: str) -> int:
@@ -61,45 +71,51 @@ def positive_count(text: str) -> int:
     return int(text)
 
 
-def flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the flags of a parser, and of the commands in it that the arguments name."""
-    for action in parser._actions:  # noqa: SLF001 — argparse has no public list
-        yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 — as above
-            for name in set(arguments) & set(action.choices):
-                yield from flags(action.choices[name], arguments)
-
-
-def _named(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command that the arguments name, whose usage an error shows."""
-    for action in parser._actions:  # noqa: SLF001 — as above
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 — as above
-            for name in arguments:
-                if name in action.choices:
-                    return _named(action.choices[name], arguments)
-    return parser
-
-
-def _meant(word: str, flag_names: Iterator[str]) -> str:
-    close = get_close_matches(word.partition("=")[0], list(flag_names), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _wrapped(line: str, width: int) -> str:
-    is_command = line.startswith("  ")
-    lines = textwrap.wrap(
-        line,
-        width - 2 * is_command,
-        subsequent_indent="      " * is_command,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return (" \\\n" if is_command else "\n").join(lines)
-
-
 def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
     """End a command's help with examples, one per line."""
     parser.formatter_class = Help
     parser.epilog = "\n".join(
         ["examples:" if len(examples) > 1 else "example:", *(f"  {line}" for line in examples), ""]
     )
+
+
+def unknown_command(name: str, commands: Iterable[str]) -> str:
+    """Return the message that refuses a command, with the closest one, or all."""
+    names = list(commands)
+    return f"unknown command {name}{did_you_mean(name, names) or '; use one of ' + ', '.join(names)}"
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return the end of a message that suggests the closest of the names; empty if none is close."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, list(names), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the flags of a parser, and of the commands in it that the arguments name."""
+    for action in parser._actions:  # noqa: SLF001 (argparse has no public list)
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (as above)
+            for name in set(arguments) & set(action.choices):
+                yield from flags(action.choices[name], arguments)
+
+
+def _named(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that the arguments name, whose usage an error shows."""
+    for action in parser._actions:  # noqa: SLF001 (as above)
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (as above)
+            for name in arguments:
+                if name in action.choices:
+                    return _named(action.choices[name], arguments)
+    return parser
+
+
+def _wrapped(line: str, width: int) -> str:
+    from textwrap import wrap
+
+    is_command = line.startswith("  ")
+    indent = "      " * is_command
+    lines = wrap(line, width - 2 * is_command, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return (" \\\n" if is_command else "\n").join(lines)
