@@ -45,6 +45,24 @@ PYTHON, PACKAGES, TRAINER, COMMON = (
 )  # of this machine, on the hosts
 ENVIRONMENT, RUN = "/fsx/scratch/environment", "/fsx/scratch/run"
 MAX_STEPS = 4000
+PAUSED_TRAINER = """\
+if __name__ == "__main__":  # data workers import this file too
+    import sys
+    import time
+
+    from podwright_training.__main__ import main
+    from podwright_training.loop.metrics import Metrics
+
+    write = Metrics.write
+
+    def write_and_pause(self, event):
+        write(self, event)
+        if event.kind == "train":
+            time.sleep(0.5)
+
+    Metrics.write = write_and_pause
+    sys.exit(main())
+"""
 SETTINGS = """\
 # The team's cluster.
 name: demo
@@ -255,6 +273,7 @@ def people(world: World) -> None:
         variables = f"LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{COMMON}:{PACKAGES} OMP_NUM_THREADS=1"
         program.write_text(f'#!/bin/bash\nexport {variables}\nexec {python} -m {module} "$@"\n')
         program.chmod(0o755)
+    pause_after_steps(world.shared / "scratch" / "environment" / "bin")
     said = world.hosts.run(
         f"{ENVIRONMENT}/bin/podwright-train launch --run-dir={RUN} --environment={ENVIRONMENT} --nodes=1 "
         "--nproc-per-node=1 --partition=gpu --accelerator=cpu -- --preset=tiny --dataset=/opt/dataset "
@@ -264,6 +283,14 @@ def people(world: World) -> None:
     ).stdout
     assert re.findall(r"submitted job (\d+)", said)
     trained(world)
+
+
+def pause_after_steps(programs: Path) -> None:
+    """Let the job pause after each step: it trains for as long as these tests last, and would keep a core busy."""
+    (programs / "paused_trainer.py").write_text(PAUSED_TRAINER)
+    torchrun = programs / "torchrun"
+    line = torchrun.read_text().replace('"$@"', '"${@/#podwright_training/paused_trainer}"')
+    torchrun.write_text(line.replace("PYTHONPATH=", f"PYTHONPATH={ENVIRONMENT}/bin:"))
 
 
 def trained(world: World, *, steps: int = 3) -> None:

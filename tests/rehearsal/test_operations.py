@@ -389,6 +389,7 @@ def submit_counting(operator, name, hostname):
         "until [ -e over ]; do\n"
         "  step=$(($(ls | grep -c step) + 1))\n"
         "  srun --ntasks-per-node=1 hostname > partial 2> /dev/null && sort partial > sorted && mv sorted step-$step\n"
+        "  sleep 0.3\n"
         "done",
     )
     folder.mkdir(mode=0o777)
