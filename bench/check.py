@@ -33,7 +33,7 @@ def main() -> None:
     python = [_cpu_s([sys.executable, "-c", "pass"]) for _ in range(rounds)]
     print(f"podwright check, the production example: {statistics.median(alone):.2f} s", end="")
     print(f", of which Python itself {statistics.median(python):.2f} s")
-    from podwright.check.report import check as report
+    from podwright.check.checked_settings import check as report
 
     with TemporaryDirectory() as folder:
         files = _wrong_files(Path(folder))

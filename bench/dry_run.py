@@ -15,7 +15,7 @@ import io
 import json
 from typing import Any
 
-from podwright.planning.hardware import Hardware
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.memory import Memory
 from podwright.planning.trainer_run import plan_run
 from podwright_training.__main__ import main as podwright_train

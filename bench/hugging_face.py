@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -95,7 +96,7 @@ def _there_and_back(folder: Path, family: str, variant: dict[str, Any], steps: i
     differences = [
         _difference(imported(tokens), theirs(input_ids=tokens).logits),
         _difference(trained(tokens), back(input_ids=tokens).logits),
-        abs(found["loss"] - found["trainer_loss"]),
+        abs(found.quality.loss - found.trainer.trainer_loss) if found.trainer else math.inf,
     ]
     return differences, [event.loss for event in run.events_of(TrainEvent)][:: max(1, steps - 1)]
 

@@ -54,10 +54,10 @@ def main() -> int:
         folder = RunFolder(Path(name) / "run")
         _train(folder, args.steps)
         found = evaluate(folder, device="cpu")
-        rows = list(_rows(folder, found["tokens"]))
+        rows = list(_rows(folder, found.tokens))
         by_name = {
-            "trainer": found["trainer_loss"],
-            "evaluate": found["loss"],
+            "trainer": found.trainer.trainer_loss if found.trainer else math.nan,
+            "evaluate": found.quality.loss,
             "transformers": _by_transformers(folder.hf, rows),
             "lm-eval": _by_harness(folder.hf, rows),
         }
@@ -66,7 +66,7 @@ def main() -> int:
     for name, perplexity in perplexities.items():
         print(f"{name:14} {perplexity:.6f}")
     spread = max(perplexities.values()) / min(perplexities.values()) - 1
-    print(f"spread {spread:.1e} on {found['tokens']:,} tokens")
+    print(f"spread {spread:.1e} on {found.tokens:,} tokens")
     print(f"a task of {TASK_DOCUMENTS} documents: {numbers['bits_per_byte,none']:.4f} bits per byte by lm-eval")
     return int(spread > TOLERANCE)
 

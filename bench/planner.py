@@ -31,14 +31,14 @@ from published.table import predict, predict_file
 from published.table_row import ROW_ERRORS, ParsedRow, parse_row
 
 from podwright.planning.calibration import Calibration
-from podwright.planning.hardware import Hardware
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.layout import Layout, Recompute
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
-from podwright.planning.report import candidates_table
+from podwright.planning.plan_text import candidates_table
 from podwright.planning.search import best, layouts
-from podwright.planning.software import Software
 from podwright.planning.throughput import speed
+from podwright.planning.trainer_software import Software
 
 TABLE = Path(__file__).parent / "data" / "published_throughput.csv"
 # Constants that a group's own figures decided; without that group the defaults stand.

@@ -16,8 +16,8 @@ from textwrap import fill
 import pytest
 
 from podwright import cli
+from podwright.check.checked_settings import check_document
 from podwright.check.document import Document
-from podwright.check.report import check_document
 from podwright.check.schema_errors import CODES
 from podwright.checkout import ROOT
 from podwright.settings.root import Settings

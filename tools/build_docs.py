@@ -22,8 +22,8 @@ from textwrap import fill
 from typing import Any
 
 from podwright import cli
-from podwright.check.explain import Key, job_keys, keys
-from podwright.check.report import codes
+from podwright.check.checked_settings import codes
+from podwright.check.key_descriptions import Key, job_keys, keys
 from podwright_common.command_line import Parser
 from podwright_training import __main__ as trainer
 from podwright_training.config.run_schema import run_schema
@@ -41,7 +41,7 @@ _ITEM = re.compile(r"(?:-|\d+\.) +")
 TABLES = ("FIELDS", "DIAGNOSTICS")  # of metrics, in collectors: something, name, meaning
 API = {  # what scripts may import, by module
     "podwright.check.load": ("load", "load_run"),
-    "podwright.check.report": ("check", "check_live", "codes", "Report"),
+    "podwright.check.checked_settings": ("check", "check_live", "codes", "Report"),
     "podwright.check.findings": ("Finding",),
     "podwright.operations.deployment.outputs": ("outputs",),
     "podwright_stacks.app": ("synthesize",),

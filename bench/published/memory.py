@@ -9,7 +9,7 @@ from podwright.planning.accelerator import Accelerator
 from podwright.planning.activations import Activations, BlockPart
 from podwright.planning.calibration import Calibration
 from podwright.planning.gathered_weights import GatheredWeights
-from podwright.planning.memory import Allocator, Memory, largest_fitting, on_accelerator
+from podwright.planning.memory import Allocator, Memory, first_fitting, largest_fitting, on_accelerator
 from podwright.planning.model import Model
 from podwright.planning.states import StateBytes, States
 from podwright.planning.step_peak import StepPeak
@@ -64,11 +64,7 @@ def least_recomputation(
     choices: Sequence[PublishedRecompute] = RECOMPUTES,
 ) -> PublishedLayout:
     """Return the layout with the least recomputation that fits, or with full recomputation."""
-    for recompute in choices:
-        candidate = replace(layout, recompute=recompute)
-        if memory(model, candidate, accelerator, software).fits:
-            return candidate
-    return replace(layout, recompute="full")
+    return first_fitting(layout, choices, lambda candidate: memory(model, candidate, accelerator, software).fits)
 
 
 class PublishedStates(States):

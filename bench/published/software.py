@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from podwright.planning.software import READINGS, SHARDINGS, Software
+from podwright.planning.trainer_software import READINGS, SHARDINGS, Software
 from published.constants import DATA
 
 Graphs = Literal["none", "parts", "all"]

@@ -38,19 +38,9 @@ class PublishedKernels(Kernels):
 
     frozen: bool = False  # Linear layers have no gradients of weights.
 
-    def product_and_gradients(
-        self,
-        rows: float,
-        columns: float,
-        depth: float,
-        *,
-        groups: float = 1,
-        of_weight: Kernels | None = None,
-    ) -> tuple[float, float]:
-        """Time forward and backward of a linear layer."""
-        if not self.frozen:
-            return super().product_and_gradients(rows, columns, depth, groups=groups, of_weight=of_weight)
-        return self.product(rows, columns, depth, groups=groups), self.product(rows, depth, columns, groups=groups)
+    def weight_gradient(self, rows: float, columns: float, depth: float, *, groups: float) -> float:
+        """Time the gradient of a linear layer's weight, which frozen weights do not have."""
+        return 0.0 if self.frozen else super().weight_gradient(rows, columns, depth, groups=groups)
 
     def plain_attention(self, *, batch_heads: float, sequence: float, head_dim: int) -> tuple[float, float]:
         """Time forward and backward of attention that writes all ``s * s`` scores.

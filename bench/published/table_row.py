@@ -12,7 +12,7 @@ from podwright.errors import PodwrightError
 from podwright.planning.accelerator import Accelerator, UnknownAcceleratorError
 from podwright.planning.layout import LayoutError, check
 from podwright.planning.model import Model, UnknownModelError
-from podwright.planning.software import SHARDINGS, Sharding
+from podwright.planning.trainer_software import SHARDINGS, Sharding
 from published.layout import PublishedLayout, PublishedPrecision, PublishedRecompute, Training
 from published.memory import largest_micro_batch, least_recomputation
 from published.models import published_model

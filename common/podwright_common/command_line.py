@@ -64,6 +64,13 @@ class Help(argparse.HelpFormatter):
         return "\n".join(_wrapped(f"{indent}{line}", width) for line in text.splitlines())
 
 
+def positive_count(text: str) -> int:
+    """Return the number that an argument is, at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, need a whole number from 1")
+    return int(text)
+
+
 def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
     """End a command's help with examples, one per line."""
     parser.formatter_class = Help

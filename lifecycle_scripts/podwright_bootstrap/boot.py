@@ -17,13 +17,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, report
+from podwright_bootstrap import boot_report, contract
+from podwright_bootstrap.boot_report import Result
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
 from podwright_bootstrap.host import files, log, waits
 from podwright_bootstrap.host.errors import BootstrapError, CommandError, TimeLimitError
 from podwright_bootstrap.host.waits import STEP_PATIENCE
 from podwright_bootstrap.node import Node, identify
-from podwright_bootstrap.report import Result
 from podwright_bootstrap.steps import Step, ldap, user_updates
 from podwright_bootstrap.steps.accelerators import AcceleratorsStep
 from podwright_bootstrap.steps.accounting import AccountingStep
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _fail(step: str, error: Exception) -> int:
     hint = getattr(error, "hint", "") or f"look at the log and at {contract.RESOURCE_CONFIG.parent}"
-    log.say(report.failure(step, _why(error), host=socket.gethostname(), hint=hint))
+    log.say(boot_report.failure(step, _why(error), host=socket.gethostname(), hint=hint))
     return 1
 
 
@@ -193,18 +193,18 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _status() -> int:
-    results = report.load()
+    results = boot_report.load()
     if not results:
         print(f"no boot is recorded in {contract.BOOTSTRAP_JSON}")
         return 1
-    print(report.table(results))
-    failed = [result for result in results if result.outcome == report.FAILED]
+    print(boot_report.table(results))
+    failed = [result for result in results if result.outcome == boot_report.FAILED]
     for result in failed:
-        print(report.failure(result.step, result.detail, host=socket.gethostname(), hint=result.hint))
+        print(boot_report.failure(result.step, result.detail, host=socket.gethostname(), hint=result.hint))
     for step in STEPS:
         for result in results:
-            if (result.step, result.outcome) == (step.name, report.DEGRADED):
-                print(report.warning(result, host=socket.gethostname(), degraded_feature=step.degraded_feature))
+            if (result.step, result.outcome) == (step.name, boot_report.DEGRADED):
+                print(boot_report.warning(result, host=socket.gethostname(), degraded_feature=step.degraded_feature))
     return 1 if failed else 0
 
 
@@ -248,23 +248,23 @@ def _boot(steps: list[Step], node: Node) -> int:
         is_forgotten = is_forgotten or controller_failure.forget(node)
         results.append(_run(step, node))
         results[-1].log(node)
-        if results[-1].outcome == report.DEGRADED:
-            log.say(report.warning(results[-1], host=node.hostname, degraded_feature=step.degraded_feature))
-        if results[-1].outcome == report.FAILED:
+        if results[-1].outcome == boot_report.DEGRADED:
+            log.say(boot_report.warning(results[-1], host=node.hostname, degraded_feature=step.degraded_feature))
+        if results[-1].outcome == boot_report.FAILED:
             break
-    print(report.table(results), flush=True)
+    print(boot_report.table(results), flush=True)
     try:
-        report.save(results)
+        boot_report.save(results)
     except OSError as error:
         results.append(
-            Result("report", report.FAILED, [], 0.0, detail=str(error), hint="df -h shows which disk is full")
+            Result("report", boot_report.FAILED, [], 0.0, detail=str(error), hint="df -h shows which disk is full")
         )
-    failed = next((result for result in results if result.outcome == report.FAILED), None)
+    failed = next((result for result in results if result.outcome == boot_report.FAILED), None)
     if not failed:
         return 0
     controller_failure.record(node, failed.step, failed.detail)
     host = f"{node.hostname} ({node.instance_group}, {node.instance_id})"
-    log.say(report.failure(failed.step, failed.detail, host=host, hint=failed.hint))
+    log.say(boot_report.failure(failed.step, failed.detail, host=host, hint=failed.hint))
     return 1
 
 
@@ -280,7 +280,7 @@ def _run(step: Step, node: Node) -> Result:
     """Run one step within its time, again if trying again may help."""
     reason = _why_not(step, node)
     if reason:
-        return Result(step.name, report.SKIPPED, _removed(step, node), 0.0, detail=reason)
+        return Result(step.name, boot_report.SKIPPED, _removed(step, node), 0.0, detail=reason)
     started = time.monotonic()
     changes: list[str] = []
 
@@ -295,9 +295,9 @@ def _run(step: Step, node: Node) -> Result:
     except (Exception, TimeLimitError) as error:  # noqa: BLE001 (whatever it is, the table and the report follow)
         seconds = round(time.monotonic() - started, 3)
         hint = getattr(error, "hint", "") or step.hint
-        outcome = report.DEGRADED if step.degraded_feature else report.FAILED
+        outcome = boot_report.DEGRADED if step.degraded_feature else boot_report.FAILED
         return Result(step.name, outcome, changes, seconds, detail=_why(error), hint=hint)
-    outcome = report.CHANGED if changes else report.UNCHANGED
+    outcome = boot_report.CHANGED if changes else boot_report.UNCHANGED
     return Result(step.name, outcome, changes, round(time.monotonic() - started, 3))
 
 

@@ -1,4 +1,4 @@
-"""Ask an AWS account, through boto3 and read-only, for the facts that rules need, with the user's own credentials.
+"""Ask an AWS account, read-only, for the facts that rules need.
 
 Every question needs one read-only permission, which has the name of boto3's operation.
 """
@@ -10,38 +10,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import boto3
-import jmespath
-from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError  # noqa: A004 — its name
-from botocore.parsers import ResponseParserError
-
-from podwright import aws_client
-from podwright.aws_errors import (
-    ABSENT,
-    DENIED,
-    EXPIRED,
-    SIGN_IN,
-    THROTTLED,
-    UNKNOWN_IDENTITY,
-    action,
-    no_credentials,
-    throttled,
-)
-from podwright.check.errors import UnansweredError
-
-_NETWORK_HINT = "compare the region's name, and see whether a proxy (HTTPS_PROXY) or a firewall is in the way"
+from podwright.aws_session import Session
+from podwright.errors import AwsError, OperationError
 
 
 class Account:
     """An account in one region; each question is asked once.
 
-    Every method raises ``UnansweredError`` where AWS does not answer: no credentials, no network, no permission.
+    Every method raises ``OperationError`` where AWS does not answer: no credentials, no network, no permission.
     """
 
-    def __init__(self, *, region: str) -> None:
-        self.region = region
-        self._session: Any = None
-        self._answers: dict[tuple[str, str, str], Mapping[str, Any] | UnansweredError] = {}
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._answers: dict[tuple[str, str, str], Mapping[str, Any] | OperationError] = {}
 
     def quotas(self) -> dict[str, float]:
         """Return SageMaker's quotas by name: AWS's defaults, replaced by the account's own values."""
@@ -146,7 +127,7 @@ class Account:
 
     def account_id(self) -> str:
         """Return the account's id."""
-        return str(self._ask("sts", "get_caller_identity")["Account"])
+        return self._session.account_id
 
     def tagged(self, key: str, value: str) -> dict[str, dict[str, str]]:
         """The tags of everything in the region that has this one, by ARN; IAM's roles are not among it.
@@ -162,6 +143,8 @@ class Account:
 
     def look(self, expression: str, service: str, operation: str, **arguments: Any) -> Any:
         """Return the result of a JMESPath expression on an answer, or None if the resource does not exist."""
+        import jmespath  # noqa: PLC0415 — only deployments need it.
+
         return jmespath.search(expression, self._ask(service, operation, may_be_absent=True, **arguments)) or None
 
     def _ec2(self, operation: str, filters: Mapping[str, Sequence[str]], **arguments: Any) -> Mapping[str, Any]:
@@ -174,45 +157,11 @@ class Account:
         key = (service, operation, json.dumps(arguments, sort_keys=True))
         if key not in self._answers:
             try:
-                self._answers[key] = self._call(service, operation, arguments)
-            except ClientError as error:
-                code = error.response["Error"]["Code"]
-                self._answers[key] = {} if may_be_absent and code in ABSENT else _refused(service, error)
-            except (BotoCoreError, ResponseParserError) as error:
-                self._answers[key] = _not_sent(service, error)
+                self._answers[key] = self._session.call_all_pages(service, operation, **arguments)
+            except OperationError as error:
+                is_absent = may_be_absent and isinstance(error, AwsError) and error.absent
+                self._answers[key] = {} if is_absent else error
         answer = self._answers[key]
-        if isinstance(answer, UnansweredError):
+        if isinstance(answer, OperationError):
             raise answer
         return answer
-
-    def _call(self, service: str, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._session is None:
-            self._session = boto3.Session(region_name=self.region)
-        client = aws_client.client(self._session, service, region=self.region)
-        if client.can_paginate(operation):
-            return dict(client.get_paginator(operation).paginate(**arguments).build_full_result())
-        return dict(getattr(client, operation)(**arguments))
-
-
-def _refused(service: str, error: ClientError) -> UnansweredError:
-    """AWS answered no."""
-    code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
-    if code in EXPIRED | UNKNOWN_IDENTITY:
-        return UnansweredError(f"AWS does not accept these credentials ({code})", SIGN_IN)
-    called = action(service, error.operation_name)
-    if code in DENIED:
-        hint = f"get permission for {called}, or check by hand: `podwright explain CODE` gives the command"
-        return UnansweredError(f"AWS denied {called}", hint, fatal=False)
-    if code in THROTTLED:
-        return UnansweredError(*throttled(called, error.response))
-    return UnansweredError(f"AWS refused {called}: {code}: {message}", "try again")
-
-
-def _not_sent(service: str, error: BotoCoreError | ResponseParserError) -> UnansweredError:
-    """The question did not reach AWS."""
-    if isinstance(error, ResponseParserError):
-        return UnansweredError(f"{service}: the answer did not come from AWS", _NETWORK_HINT)
-    if isinstance(error, HTTPClientError | ConnectionError):
-        return UnansweredError(f"{service} does not answer: {error}", _NETWORK_HINT)
-    missing = no_credentials(error)
-    return UnansweredError(missing or f"the request was not sent: {str(error).rstrip('.')}", SIGN_IN)

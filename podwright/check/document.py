@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podwright.check.errors import UnreadableFileError
 from podwright.check.findings import Finding, KeyPath, Level
+from podwright.check.input_errors import UnreadableFileError
 from podwright.check.secrets import MEANING, find, masked, stars
 from podwright_common.yaml_document import MAX_DEPTH, Position, YamlDocument, YamlFileError
 

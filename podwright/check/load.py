@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podwright.check.errors import InvalidRunError, InvalidSettingsError
 from podwright.check.findings import has_errors
+from podwright.check.input_errors import InvalidRunError, InvalidSettingsError
 
 if TYPE_CHECKING:
     from podwright.check.rules.run import Run
@@ -21,7 +21,7 @@ def load(path: Path) -> Settings:
         InvalidSettingsError: the file has errors; all of them are in it.
         UnreadableFileError: reading the file fails.
     """
-    from podwright.check.report import check  # noqa: PLC0415 — --help need not wait for pydantic
+    from podwright.check.checked_settings import check  # noqa: PLC0415 — --help need not wait for pydantic
 
     report = check(path)
     if report.settings is None or has_errors(report.findings):

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 
 from podwright.diagram.mermaid import mermaid
 from podwright.diagram.parts import Diagram, diagram
-from podwright.diagram.resources import read
+from podwright.diagram.stack_resources import read
 from podwright.diagram.svg import html, narrow_svg, svg
-from podwright.diagram.text import in_lines, markdown
+from podwright.diagram.text_diagram import in_lines, markdown
 from podwright.errors import PodwrightError
 from podwright.output_file import write_output
 from podwright.settings.root import Settings

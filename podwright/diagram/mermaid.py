@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from podwright.diagram.parts import Box, Diagram, Part
-from podwright.diagram.text import cost, heading, total
+from podwright.diagram.text_diagram import cost, heading, total
 
 INDENT = "  "
 # In quotes, and with the codes of what would end them or be read as HTML: https://mermaid.js.org/syntax/flowchart.html

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from podwright.diagram import prices
-from podwright.diagram.resources import Resource, decoded
+from podwright.diagram.stack_resources import Resource, decoded
 from podwright.resource_types import resource_type
 from podwright.settings.access import ExistingKey, ExistingRole
 from podwright.settings.network import CreatedSubnet, ExistingNetwork

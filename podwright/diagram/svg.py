@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from podwright.diagram.parts import Box, Diagram, Part
-from podwright.diagram.text import cost, heading, total, words
+from podwright.diagram.text_diagram import cost, heading, total, words
 
 LINE, GAP, HEAD = 17, 12, 30
 MIDDLE = 270  # between the VPC and the account, where connections are labelled

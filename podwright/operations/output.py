@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
+from podwright.errors import ArgumentError
 from podwright.json_document import JsonObject, to_json
-from podwright.operations.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -9,7 +9,7 @@ from podwright_common.command_line import add_examples
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the planner."""
-    from podwright.planning.arguments import add_arguments as add_planning_arguments
+    from podwright.planning.plan_arguments import add_arguments as add_planning_arguments
 
     add_planning_arguments(parser)
     add_examples(

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from podwright.aws_session import Session
 from podwright.config_file import CONFIG_VARIABLE, config_path
-from podwright.operations.account import cluster
-from podwright.operations.account.cluster import Cluster, Node
-from podwright.operations.account.session import Session
-from podwright.operations.errors import ArgumentError
+from podwright.errors import ArgumentError
+from podwright.operations.account import hyperpod
+from podwright.operations.account.hyperpod import Cluster, Node
 from podwright_common.command_line import add_examples
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Target:
             ArgumentError: AWS has no cluster of this name.
             AwsError: AWS refuses or does not answer.
         """
-        return cluster.find(self.session, self.name)
+        return hyperpod.find(self.session, self.name)
 
     def nodes(self, described: Cluster, words: Iterable[str] | None = None) -> tuple[Node, ...]:
         """Return the cluster's nodes, or those that the arguments name.
@@ -47,8 +47,8 @@ class Target:
             ArgumentError: a word names no node.
             AwsError: AWS refuses or does not answer.
         """
-        existing = cluster.nodes(self.session, described)
-        return existing if words is None else cluster.select(described, existing, words)
+        existing = hyperpod.nodes(self.session, described)
+        return existing if words is None else hyperpod.select(described, existing, words)
 
 
 def add_target_arguments(parser: argparse.ArgumentParser, *, has_json: bool = True) -> None:
@@ -106,9 +106,9 @@ def _settings(file: Path, *, is_named: bool) -> tuple[str, str]:
 
 def _refuse(source: Document) -> None:
     """Raise the findings of a settings file, as ``podwright check`` prints them."""
-    from podwright.check.errors import InvalidSettingsError  # a named cluster needs no YAML
+    from podwright.check.checked_settings import check_document
     from podwright.check.findings import has_errors
-    from podwright.check.report import check_document
+    from podwright.check.input_errors import InvalidSettingsError  # a named cluster needs no YAML
 
     findings = check_document(source).findings
     if has_errors(findings):
@@ -124,4 +124,4 @@ def _from_environment(profile: str | None) -> str:
 
 
 def _existing(session: Session) -> str:
-    return f"{session.region} has {', '.join(cluster.names(session)) or 'no clusters'}"
+    return f"{session.region} has {', '.join(hyperpod.names(session)) or 'no clusters'}"

@@ -2,8 +2,8 @@
 
 import argparse
 
-from podwright.planning.arguments import add_arguments
 from podwright.planning.command import run
+from podwright.planning.plan_arguments import add_arguments
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(

@@ -7,7 +7,7 @@ from typing import Literal
 from podwright.planning.calibration import Calibration
 from podwright.planning.layout import Layout
 from podwright.planning.model import Model
-from podwright.planning.software import Software
+from podwright.planning.trainer_software import Software
 
 BlockPart = Literal["attention", "mlp", "mamba", "experts"]
 

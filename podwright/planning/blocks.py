@@ -9,7 +9,7 @@ from podwright.planning.calibration import Calibration
 from podwright.planning.kernels import Kernels
 from podwright.planning.layout import Layout
 from podwright.planning.model import Model
-from podwright.planning.software import Software
+from podwright.planning.trainer_software import Software
 
 
 @dataclass

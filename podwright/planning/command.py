@@ -14,17 +14,17 @@ from podwright.errors import PodwrightError
 from podwright.json_document import to_json
 from podwright.output_file import write_output
 from podwright.planning.accelerator import UnknownAcceleratorError
-from podwright.planning.hardware import Hardware, HardwareError, capacity_block_types
+from podwright.planning.cluster_hardware import Hardware, HardwareError, capacity_block_types
 from podwright.planning.launch import LaunchInputs, command, obstacles
 from podwright.planning.layout import LayoutError
 from podwright.planning.measured import MeasuredError, MeasuredNetwork
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.nxdt_memory import NxdtRunError, predict_file
 from podwright.planning.on_demand import BASE_REGION, source_of
-from podwright.planning.plan import Plan, make_plan
 from podwright.planning.plan_document import plan_document
-from podwright.planning.report import candidates_table, how_to_run, offers_table, render, to_spare
+from podwright.planning.plan_text import candidates_table, how_to_run, offers_table, render, to_spare
 from podwright.planning.roofline import roofline, to_svg, to_text
+from podwright.planning.run_plan import Plan, make_plan
 from podwright.planning.scaling import cheapest_with_serving, forecast, read_curve
 from podwright.planning.search import (
     Candidate,
@@ -37,9 +37,9 @@ from podwright.planning.search import (
     pareto,
     trainable_types,
 )
-from podwright.planning.software import Software
 from podwright.planning.trainer_options import OUR_SOFTWARE
 from podwright.planning.trainer_run import arguments, model_of, total_tokens
+from podwright.planning.trainer_software import Software
 from podwright.planning.units import (
     DAY_S,
     HOUR_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from podwright import list_prices
-from podwright.planning.hardware import Hardware
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.on_demand import on_demand, source_of
 from podwright.planning.units import HOUR_S
 from podwright_training.failures import Failures, failures

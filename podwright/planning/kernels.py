@@ -74,7 +74,11 @@ class Kernels:
         """
         forward = self.product(rows, columns, depth, groups=groups)
         backward = self.product(rows, depth, columns, groups=groups)
-        return forward, backward + (of_weight or self).product(columns, depth, rows, groups=groups)
+        return forward, backward + (of_weight or self).weight_gradient(rows, columns, depth, groups=groups)
+
+    def weight_gradient(self, rows: float, columns: float, depth: float, *, groups: float) -> float:
+        """Time the gradient of a linear layer's weight."""
+        return self.product(columns, depth, rows, groups=groups)
 
     def fused_attention(self, flops: float, *, sequence: float, head_dim: int, share: float) -> tuple[float, float]:
         """Time forward and backward of flash attention. Backward does 2.5 times the work (arXiv:2307.08691)."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from podwright.planning import trainer_options
 from podwright.planning.model import UnknownModelError
-from podwright.planning.plan import Plan
+from podwright.planning.run_plan import Plan
 from podwright.planning.trainer_options import DEFAULTS
 from podwright.planning.trainer_run import model_of
 from podwright_training.config.sources import load_file, preset_names

@@ -9,7 +9,7 @@ from typing import Literal
 
 from podwright.errors import PodwrightError
 from podwright.planning.model import Model
-from podwright.planning.software import Sharding
+from podwright.planning.trainer_software import Sharding
 from podwright.planning.zero_bubble import Action, Schedule, actions
 
 Recompute = Literal["none", "selective", "full"]

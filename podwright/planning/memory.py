@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
 
+from podwright.json_document import JsonObject
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.activations import Activations
 from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.gathered_weights import GatheredWeights
 from podwright.planning.layout import RECOMPUTES, Layout, Recompute
 from podwright.planning.model import Model
-from podwright.planning.software import Software
 from podwright.planning.states import States
 from podwright.planning.step_peak import StepMoment, StepPeak
+from podwright.planning.trainer_software import Software
 from podwright.planning.units import GB
+
+LayoutT = TypeVar("LayoutT", bound=Layout)
 
 CONTEXT_GB = 0.3  # Buffers outside the allocator, if its reports do not include the CUDA context.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
-    """GB per accelerator. With ``headroom_gb`` below zero the run may end out of memory.
+class MemoryItems(JsonObject):
+    """1e9 bytes per accelerator at the peak of a step."""
 
-    ``more_gaps_gb`` is what the allocator's gaps take beyond ``fragmentation``, their mean, in the worst published run.
-    ``error_gb`` is what a run may need more than predicted: nine of ten published runs need no more.
-    """
-
-    capacity_gb: float
-    more_gaps_gb: float
-    error_gb: float
     parameters: float
     gradients: float
     master_weights: float
@@ -39,6 +36,23 @@ class Memory:
     logits: float
     communication_and_context: float
     fragmentation: float
+
+    def items(self) -> dict[str, float]:
+        """Return the items by name."""
+        return {item.name: getattr(self, item.name) for item in fields(MemoryItems)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory(MemoryItems):
+    """GB per accelerator. With ``headroom_gb`` below zero the run may end out of memory.
+
+    ``more_gaps_gb`` is what the allocator's gaps take beyond ``fragmentation``, their mean, in the worst published run.
+    ``error_gb`` is what a run may need more than predicted: nine of ten published runs need no more.
+    """
+
+    capacity_gb: float
+    more_gaps_gb: float
+    error_gb: float
 
     @property
     def peak_gb(self) -> float:
@@ -59,10 +73,6 @@ class Memory:
     def fits_surely(self) -> bool:
         """True if the capacity holds the peak plus the planner's error, as required of every proposal."""
         return self.capacity_gb - self.peak_gb >= max(self.more_gaps_gb, self.error_gb)
-
-    def items(self) -> dict[str, float]:
-        """Return the items by name."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if not item.name.endswith("_gb")}
 
 
 def error_share() -> float:
@@ -184,8 +194,10 @@ def least_recomputation(
     choices: Sequence[Recompute] = RECOMPUTES,
 ) -> Layout:
     """Return the layout with the least recomputation that surely fits, or with full recomputation."""
-    for recompute in choices:
-        candidate = replace(layout, recompute=recompute)
-        if memory(model, candidate, accelerator, software).fits_surely:
-            return candidate
-    return replace(layout, recompute="full")
+    return first_fitting(layout, choices, lambda candidate: memory(model, candidate, accelerator, software).fits_surely)
+
+
+def first_fitting(layout: LayoutT, choices: Sequence[Any], fits: Callable[[LayoutT], bool]) -> LayoutT:
+    """Return the layout with the first recomputation with which it fits, or with full recomputation."""
+    candidates = (replace(layout, recompute=recompute) for recompute in choices)
+    return next(filter(fits, candidates), replace(layout, recompute="full"))

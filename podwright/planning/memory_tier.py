@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from podwright.json_document import JsonObject
-from podwright.planning.hardware import Hardware
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.units import GB
 from podwright_training.config.memory_checkpoints import STATE_BYTES, MemoryCheckpoints
 from podwright_training.failures import Failures, best_interval_steps, failures, seconds_between_failures

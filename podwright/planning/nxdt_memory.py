@@ -13,7 +13,7 @@ from podwright.planning.accelerator import Accelerator
 from podwright.planning.layout import Layout, check
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
-from podwright.planning.software import Software
+from podwright.planning.trainer_software import Software
 from podwright_common.regular_file import read_text
 
 SOFTWARE = "neuron.nki"

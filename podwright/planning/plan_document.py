@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from podwright.json_document import JsonObject
 from podwright.planning.layout import Layout
+from podwright.planning.memory import MemoryItems
 from podwright.planning.memory_tier import TierDocument
-from podwright.planning.plan import Plan
+from podwright.planning.run_plan import Plan
 from podwright_training.failures import Failures
 
 
@@ -31,19 +32,10 @@ class _Hardware(JsonObject):
     gpus: int
 
 
-@dataclass(frozen=True)
-class _Memory(JsonObject):
+@dataclass(frozen=True, kw_only=True)
+class _Memory(MemoryItems):
     """1e9 bytes per accelerator at the peak of a step."""
 
-    parameters: float
-    gradients: float
-    master_weights: float
-    optimizer: float
-    gathered_parameters: float
-    activations: float
-    logits: float
-    communication_and_context: float
-    fragmentation: float
     peak: float
     """The sum of all above."""
     capacity: float

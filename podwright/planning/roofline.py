@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 from podwright.planning.calibration import calibration
 from podwright.planning.kernels import Kernels
-from podwright.planning.plan import Plan
+from podwright.planning.run_plan import Plan
 
 LOWEST, HIGHEST = 0, 4  # powers of ten of FLOPs per byte that are drawn
 WIDTH, HEIGHT = 640, 400

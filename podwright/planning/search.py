@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from podwright.planning.accelerator import Accelerator
+from podwright.planning.cluster_hardware import Hardware, accelerated_types
 from podwright.planning.cost import Cost, cost, text_gb
-from podwright.planning.hardware import Hardware, accelerated_types
 from podwright.planning.layout import Layout, LayoutError, Optimizer, Precision, Recompute, check
 from podwright.planning.memory import Memory, largest_micro_batch, memory
 from podwright.planning.model import Model, model_names
 from podwright.planning.on_demand import BASE_REGION
-from podwright.planning.software import Sharding, Software
 from podwright.planning.throughput import Speed, speed
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, is_trained_dense, unsupported
+from podwright.planning.trainer_software import Sharding, Software
 from podwright.planning.units import HOUR_S
 from podwright_constructs.catalog import InstanceType
 from podwright_training.config.train_config import TrainConfig

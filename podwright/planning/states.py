@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from podwright.planning.layout import ENDS, Layout
 from podwright.planning.model import Model
-from podwright.planning.software import SHARDINGS, Software
+from podwright.planning.trainer_software import SHARDINGS, Software
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.kernels import Kernels
 from podwright.planning.layout import Layout
 from podwright.planning.model import Model
-from podwright.planning.software import Software
+from podwright.planning.trainer_software import Software
 from podwright.planning.zero_bubble import Kind, duration_s
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from podwright.planning.gathered_weights import GatheredWeights
 from podwright.planning.layout import Layout
 from podwright.planning.model import Model
 from podwright_training.config.parallel_dims import blocks_of_stage, rank_of_stage
@@ -175,6 +176,4 @@ class _Counting:
         return self.layout.recompute in ("full", "selective")
 
     def _shares(self) -> int:
-        """Return the ranks of tensor parallelism that divide embedding and head by words."""
-        model, tensor = self.model, self.layout.tensor
-        return 1 if model.tied or model.vocab % tensor else tensor
+        return GatheredWeights(self.model, self.layout).vocabulary_shards

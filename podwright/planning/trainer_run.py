@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from podwright.planning.hardware import Hardware
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.layout import Recompute
 from podwright.planning.model import Model, UnknownModelError
-from podwright.planning.plan import Plan, make_plan
+from podwright.planning.run_plan import Plan, make_plan
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS
 from podwright.planning.zero_bubble import Schedule
 from podwright_training.config.parallel_dims import accumulates_whole_gradients, splits_backward, stages_per_rank

@@ -12,9 +12,9 @@ from pathlib import Path
 from podwright import checkout
 from podwright.check.load import load
 from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
+from podwright.errors import ArgumentError, OperationError
 from podwright.operations.deployment import setup
 from podwright.operations.deployment.terraform import TerraformError
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright_common.exit_status import FAILED, OK, WRONG_INPUT
 from podwright_common.file_lock import locked
 from podwright_rehearsal import processes

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG
-from podwright.operations.errors import ArgumentError
+from podwright.errors import ArgumentError
 from podwright_common.command_line import add_examples
 
 DEFAULT_HOSTS = "debian-13"

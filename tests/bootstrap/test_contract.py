@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from podwright.settings import nodes
 from podwright.settings.section import sections
 from podwright_bootstrap import features
+from podwright_bootstrap.boot_report import failure
 from podwright_bootstrap.contract import (
     Accounting,
     ContractError,
@@ -26,7 +27,6 @@ from podwright_bootstrap.contract import (
 )
 from podwright_bootstrap.features import FOLLOWED, Health, NodeFeatures, Scratch, User
 from podwright_bootstrap.node import read_instances
-from podwright_bootstrap.report import failure
 from podwright_testing.mutations import mutated
 
 ONLY_IN_SETTINGS = {nodes.S3Mount: {"key_arn"}}  # of the role

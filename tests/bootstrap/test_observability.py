@@ -22,7 +22,7 @@ import yaml
 
 from podwright_bootstrap.collectors import __main__ as collectors
 from podwright_bootstrap.collectors import efa, gpu, neuron, slurm, training
-from podwright_bootstrap.host import kernel_log
+from podwright_bootstrap.host import kernel_messages
 from podwright_bootstrap.steps.dcgm import COUNTERS
 from podwright_bootstrap.steps.observability import HOST_COLLECTORS, SAME_LABELS
 from podwright_testing.debians import unpacked
@@ -115,7 +115,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs_of_jobs: 
     (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"event": "trai')
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     (tmp_path / "kmsg").write_text(KMSG)
-    monkeypatch.setattr(kernel_log, "KMSG", tmp_path / "kmsg")
+    monkeypatch.setattr(kernel_messages, "KMSG", tmp_path / "kmsg")
     monkeypatch.setattr(gpu, "STEPS_USER", os.getuid())
     monkeypatch.setattr(slurm, "BIN", str(programs))
     monkeypatch.setattr(neuron, "MONITOR", ("neuron-monitor",))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from podwright_bootstrap.contract import InstanceFacts
 from podwright_bootstrap.features import Remediation
 from podwright_bootstrap.health_checks import findings
-from podwright_bootstrap.host import kernel_log
+from podwright_bootstrap.host import kernel_messages
 from podwright_bootstrap.remediation import checks
 from podwright_bootstrap.remediation.decision import (
     DRAIN,
@@ -288,8 +288,8 @@ def test_errors_of_the_driver_are_not_those_of_programs(tmp_path, monkeypatch):
         f"3,{number},5,-;NVRM: Xid (PCI:0000:10:1c): {number}, pid=7, name=python, text\n SUBSYSTEM=pci\n"
         for number in (13, 31, 43, 79, 64)
     ]
-    monkeypatch.setattr(kernel_log, "KMSG", tmp_path / "kmsg")
-    kernel_log.KMSG.write_text("".join(log))
+    monkeypatch.setattr(kernel_messages, "KMSG", tmp_path / "kmsg")
+    kernel_messages.KMSG.write_text("".join(log))
     facts = InstanceFacts(accelerator="gpu")
     assert [list(checks.CHECKS[name][1](facts)) for name in ("xid", "xid_memory")] == [
         ["the driver reported Xid 79 of the GPU at 0000:10:1c"],
@@ -314,7 +314,7 @@ def test_a_user_reports_no_error_of_the_driver():
     for option in (f"{claim} x", f"{os.getpid()}\n[    5.1] {claim} x"):
         words = ("unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "-o", option, "x", "/mnt")
         subprocess.run(words, user=65534, group=65534, extra_groups=[], capture_output=True, check=False)
-    said = [message for message in kernel_log.messages() if f"{os.getpid():04x}:10:1c" in message]
+    said = [message for message in kernel_messages.messages() if f"{os.getpid():04x}:10:1c" in message]
     if not said:
         pytest.skip("this machine's kernel lets users mount nothing")
     assert len(said) == 2

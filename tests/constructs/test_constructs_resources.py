@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cdktf import App, TerraformProvider, TerraformProviderGeneratorMetadata, TerraformStack
 
-from podwright.diagram.resources import decoded
+from podwright.diagram.stack_resources import decoded
 from podwright_bootstrap.contract import ClusterFacts, InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import Hook, NodeFeatures, User
 from podwright_constructs import facts

@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from podwright.planning.arguments import add_arguments
 from podwright.planning.command import run
-from podwright.planning.report import COLUMNS
+from podwright.planning.plan_arguments import add_arguments
+from podwright.planning.plan_text import COLUMNS
 from podwright_common.exit_status import FAILED, OK, WRONG_INPUT
 
 P5 = ("--model", "llama3_2_1b", "--instance", "ml.p5.48xlarge", "--nodes", "2")

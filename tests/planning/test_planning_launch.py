@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from podwright.planning.hardware import Hardware
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.launch import LaunchInputs, command, obstacles
 from podwright.planning.layout import Layout, LayoutError, check
 from podwright.planning.model import Model, model_names
-from podwright.planning.plan import make_plan
+from podwright.planning.run_plan import make_plan
 from podwright.planning.search import layouts
-from podwright.planning.software import Software
 from podwright.planning.trainer_run import arguments, model_of, plan_run, total_tokens
+from podwright.planning.trainer_software import Software
 from podwright_training.config import parallel_dims, sources
 
 NODES = Hardware(instance_type="ml.p5.48xlarge", nodes=4)

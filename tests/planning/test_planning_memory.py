@@ -11,7 +11,7 @@ from podwright.planning.accelerator import Accelerator
 from podwright.planning.layout import Layout, LayoutError, check
 from podwright.planning.memory import error_share, largest_micro_batch, least_recomputation, memory
 from podwright.planning.model import Model
-from podwright.planning.software import Software
+from podwright.planning.trainer_software import Software
 
 LLAMA, H100, OURS = Model.of("llama3_1_8b"), Accelerator.of("H100"), Software.named("podwright")
 NEURON = Software.named("neuron.nki")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.cost import cost
-from podwright.planning.hardware import Hardware
 from podwright.planning.memory_tier import MemoryTier
 from podwright.planning.model import Model
 from podwright.planning.scaling import EPOCH, cheapest_with_serving, forecast

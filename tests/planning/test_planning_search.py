@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podwright.planning.hardware import Hardware, HardwareError, accelerated_types
+from podwright.planning.cluster_hardware import Hardware, HardwareError, accelerated_types
 from podwright.planning.layout import Layout, check
 from podwright.planning.memory import error_share, memory
 from podwright.planning.model import Model
-from podwright.planning.plan import make_plan
+from podwright.planning.run_plan import make_plan
 from podwright.planning.search import best, cheapest_cluster, largest_model, layouts, minimum_nodes, pareto
-from podwright.planning.software import Software
 from podwright.planning.trainer_options import flags, is_trained_dense, unsupported
 from podwright.planning.trainer_run import plan_run
+from podwright.planning.trainer_software import Software
 from podwright.planning.units import DAY_S
 from podwright_constructs.catalog import UnknownInstanceTypeError
 from podwright_training.config import parallel_dims, sources

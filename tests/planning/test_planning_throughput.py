@@ -11,8 +11,8 @@ from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.kernels import Kernels
 from podwright.planning.layout import Layout
 from podwright.planning.model import Model
-from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
+from podwright.planning.trainer_software import Software
 from podwright_constructs.catalog import InstanceType, cluster_instance_types
 from podwright_training.hardware import MEMORY_GB, PEAK_FLOPS, peak_flops
 

@@ -8,8 +8,8 @@ from podwright.planning.accelerator import Accelerator
 from podwright.planning.layout import Layout
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
-from podwright.planning.software import Software
 from podwright.planning.throughput import speed
+from podwright.planning.trainer_software import Software
 from podwright.planning.zero_bubble import actions, duration_s
 
 LLAMA, H100, OURS = Model.of("llama3_1_8b"), Accelerator.of("H100"), Software.named("podwright")

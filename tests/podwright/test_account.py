@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from podwright.check import rules
+from podwright.check.checked_settings import check, check_live, codes
 from podwright.check.findings import Finding, Level
-from podwright.check.report import check, check_live, codes
 from podwright_constructs import facts
 from podwright_constructs.catalog import cluster_instance_types
 from podwright_constructs.problems import dotted
@@ -352,7 +352,7 @@ def test_other_rules_go_on(judge: Judge, existing: dict[str, Any], monkeypatch: 
     ]
     denied = "AWS denied servicequotas:ListAWSDefaultServiceQuotas"
     assert denied in {finding.message for finding in found}
-    assert any(finding.message.startswith("fsx does not answer: ") for finding in found)
+    assert any(finding.message.startswith(f"fsx in {REGION} does not answer: ") for finding in found)
 
 
 def test_the_command(aws: AwsStandIn, existing: dict[str, Any], tmp_path: Path):

@@ -20,8 +20,8 @@ import pytest
 from golden import CASES, Case, cases
 
 from podwright import cli
-from podwright.check.explain import job_keys, keys
-from podwright.check.report import codes
+from podwright.check.checked_settings import codes
+from podwright.check.key_descriptions import job_keys, keys
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.jobs.job_schema import job_schema
 

@@ -19,9 +19,9 @@ from podwright.check.load import load
 from podwright.diagram import prices
 from podwright.diagram.forms import FORMS
 from podwright.diagram.parts import Box, Diagram, Part, _Drawing
-from podwright.diagram.resources import Resource, decoded, read
+from podwright.diagram.stack_resources import Resource, decoded, read
 from podwright.diagram.svg import NARROW, WIDE, Measures
-from podwright.diagram.text import in_lines, total
+from podwright.diagram.text_diagram import in_lines, total
 from podwright.resource_types import resource_type
 from podwright.settings.root import Settings
 from podwright_stacks import owner

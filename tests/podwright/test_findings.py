@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwright.check.checked_settings import check_document, codes
 from podwright.check.document import MAX_DEPTH, Document
 from podwright.check.findings import Finding, Level, has_errors, json_document, render, summary, write
-from podwright.check.report import check_document, codes
 from podwright.operations.output import to_json
 from podwright_constructs.problems import dotted
 

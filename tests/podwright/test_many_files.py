@@ -13,9 +13,9 @@ import pytest
 import yaml
 from golden import CASES
 
+from podwright.check.checked_settings import check_document
 from podwright.check.document import Document
 from podwright.check.findings import Finding, Level, json_document, render
-from podwright.check.report import check_document
 from podwright.checkout import ROOT
 from podwright.operations.output import to_json
 

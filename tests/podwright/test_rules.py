@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
 from podwright.check import rules
+from podwright.check.checked_settings import codes
 from podwright.check.findings import Level
 from podwright.check.incomplete import incomplete
 from podwright.check.load import load
-from podwright.check.report import codes
 from podwright.check.rules import addresses
 from podwright.check.rules import rule as rule_module
 from podwright.checkout import ROOT

@@ -19,9 +19,9 @@ from jsonschema import ValidationError as JsonError
 from pydantic import TypeAdapter, ValidationError
 
 from podwright import cli
+from podwright.check.checked_settings import check_document
 from podwright.check.document import Document
 from podwright.check.json_schema import _Generator
-from podwright.check.report import check_document
 from podwright.check.schema_errors import CODES
 from podwright.checkout import ROOT
 from podwright.cli import main

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from podwright.check import load as loading
-from podwright.check.errors import InvalidSettingsError, UnreadableFileError
+from podwright.check.input_errors import InvalidSettingsError, UnreadableFileError
 from podwright.config_file import config_path
 from podwright.settings.network import CreatedNetwork, ExistingNetwork
 from podwright.settings.root import Settings

@@ -9,8 +9,8 @@ import time
 import pytest
 from botocore.exceptions import ClientError
 
-from podwright.operations.account.cluster import described
-from podwright.operations.account.session import Session
+from podwright.aws_session import Session
+from podwright.operations.account.hyperpod import described
 from podwright.operations.nodes.group_request import group_request
 from podwright_rehearsal.aws import AwsStandIn
 

@@ -11,7 +11,7 @@ from podwright_constructs import checks
 from podwright_constructs.arguments.lustre import LustreArguments
 from podwright_constructs.arguments.openzfs import OpenZfsArguments
 from podwright_rehearsal.aws import AwsStandIn, lustre_limits, openzfs_limits
-from podwright_rehearsal.aws.errors import AwsError
+from podwright_rehearsal.aws.aws_errors import AwsError
 
 pytestmark = pytest.mark.slow
 

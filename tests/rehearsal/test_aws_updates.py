@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.check.account import Account
 from podwright.operations.deployment.align import align_stack, as_read
 from podwright.operations.deployment.deployed_stacks import DeployedStack
@@ -91,7 +92,7 @@ class UpdatedCluster:
         self.stack.terraform("apply", "-auto-approve", "-input=false", "-no-color")
 
     def align(self):
-        return align_stack(self.stack, Account(region=self.aws.region))
+        return align_stack(self.stack, Account(Session(region=self.aws.region)))
 
     def counts(self):
         """Return instances by group as SageMaker says."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from podwright_rehearsal.aws.stand_in import AwsStandIn
-from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_testing.elastic_cluster import ElasticCluster, ElasticRun, difference, lost
 from podwright_testing.metrics import logged
 

@@ -17,7 +17,7 @@ import pytest
 
 from podwright_rehearsal.clusters.flat import FlatCluster
 from podwright_rehearsal.hosts.debian import DebianError
-from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_rehearsal.hosts.slurm_packages import PACKAGES, SlurmPackages, fetch_slurm
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.processes import marked

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
-from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_testing.faults import NEVER, Download, Faults
 
 pytestmark = pytest.mark.hosts

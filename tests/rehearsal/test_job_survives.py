@@ -14,7 +14,7 @@ import torch
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Failure
-from podwright_rehearsal.hosts.errors import tail
+from podwright_rehearsal.hosts.host_errors import tail
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import SHARDS, dataset
 from podwright_testing.faults import NEVER, Faults

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from podwright import cli
-from podwright.check.errors import InvalidSettingsError
+from podwright.check.input_errors import InvalidSettingsError
 from podwright_rehearsal.run import cluster_status
 from podwright_rehearsal.run.rehearsal import job_size
 from podwright_rehearsal.run.resize import resized

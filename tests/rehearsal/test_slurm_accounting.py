@@ -12,7 +12,7 @@ import pytest
 from podwright_bootstrap.contract import Accounting, InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import Account, NodeFeatures, PamSlurmAdopt, PartitionLimits, Qos, SlurmPolicy
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
-from podwright_rehearsal.hosts.errors import tail
+from podwright_rehearsal.hosts.host_errors import tail
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import SHARDS
 from podwright_testing import trainer

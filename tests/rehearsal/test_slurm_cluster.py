@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
-from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_training.config.sources import preset_names
 from podwright_training.run_folder import RunFolder
 from podwright_training.slurm.batch_script import Job, render

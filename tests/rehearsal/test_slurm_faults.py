@@ -15,7 +15,7 @@ import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Resumption
-from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_rehearsal.hosts.leftovers import clean, leftovers
 from podwright_rehearsal.hosts.permission import why_not
 

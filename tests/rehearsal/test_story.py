@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from podwright import cli
-from podwright.check.report import check
+from podwright.check.checked_settings import check
 from podwright.config_file import CONFIG_VARIABLE
 from podwright_rehearsal import command
 from podwright_rehearsal.run import operator, story

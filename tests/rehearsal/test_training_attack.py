@@ -18,7 +18,7 @@ from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, 
 from podwright_bootstrap.features import NodeFeatures, User
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
-from podwright_rehearsal.hosts.errors import tail
+from podwright_rehearsal.hosts.host_errors import tail
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import SHARDS
 from podwright_testing import trainer

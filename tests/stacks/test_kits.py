@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from podwright.errors import ArgumentError, OperationError
 from podwright.operations.deployment.kit import find_program, install_command, kit_name
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright_constructs.kit_choice import KITS, VARIABLE
 
 REPOSITORY = Path(__file__).parents[2]

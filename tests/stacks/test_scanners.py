@@ -16,7 +16,7 @@ import yaml
 from cfnlint.api import lint
 from cfnlint.config import ManualArgs
 
-from podwright.diagram.resources import decoded
+from podwright.diagram.stack_resources import decoded
 
 REPOSITORY = Path(__file__).parents[2]
 SETTINGS = sorted([*REPOSITORY.glob("examples/*/cluster.yaml"), REPOSITORY / "cluster.yaml"])

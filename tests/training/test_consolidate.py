@@ -32,14 +32,15 @@ from podwright_training.checkpoint.hugging_face import HuggingFaceModel
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.code_version import code_version
 from podwright_training.commands.consolidate import consolidate
-from podwright_training.commands.evaluate import as_lines, evaluate
+from podwright_training.commands.evaluate import evaluate
 from podwright_training.config.architecture import RopeScaling
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.data.stream import open_stream
 from podwright_training.errors import UserError
 from podwright_training.harness import run_tasks
-from podwright_training.loop.replay import replay
+from podwright_training.json_document import to_values
+from podwright_training.loop.batch_replay import replay
 from podwright_training.report import summary
 from podwright_training.run_folder import RunFolder, commit_folder, delete_folder
 
@@ -78,10 +79,10 @@ def test_the_tokenizer_comes_with_it(exported, text_dataset):
 def test_the_perplexity_is_the_trainers_own(exported):
     """On the trainer's batches transformers finds its perplexity to 6 digits, in one process instead of two."""
     found = evaluate(exported)
-    assert found["step"] == 12
-    assert found["relative_difference"] < 1e-6
-    assert found["trainer_perplexity"] == list(logged(exported, "validation"))[-1]["perplexity"]
-    assert evaluate(exported, dtype="bfloat16")["relative_difference"] < 0.01
+    assert found.step == 12
+    assert found.trainer.relative_difference < 1e-6
+    assert found.trainer.trainer_perplexity == list(logged(exported, "validation"))[-1]["perplexity"]
+    assert evaluate(exported, dtype="bfloat16").trainer.relative_difference < 0.01
 
 
 def test_a_card_describes_it(exported, text_dataset):
@@ -125,8 +126,8 @@ def test_a_step_without_validation_is_evaluated(exported, capsys):
     """A run that was stopped between validations has its own figures; an export that names no step is refused."""
     consolidate(exported, step=8)
     of_run = evaluate(exported)
-    assert (of_run["step"], of_run["tokens"]) == (8, 16 * 32)
-    assert "trainer_loss" not in of_run
+    assert (of_run.step, of_run.tokens) == (8, 16 * 32)
+    assert of_run.trainer is None
     (exported.hf / "podwright.json").write_text("{}")
     assert main(["evaluate", "--run-dir", str(exported.root)]) == 2
     assert "podwright.json does not have the step of the model: run `podwright-train" in capsys.readouterr().err
@@ -159,23 +160,22 @@ def test_bits_per_byte(exported):
         local_batch_size=1,
     )  # fmt: skip
     tokenizer = AutoTokenizer.from_pretrained(exported.hf)
-    rows = [stream.next_batch().labels_BT[0] for _ in range(found["tokens"] // options.max_context_width)]
+    rows = [stream.next_batch().labels_BT[0] for _ in range(found.tokens // options.max_context_width)]
     text = "".join(tokenizer.decode(row, skip_special_tokens=True) for row in rows)
-    bits = found["loss"] / math.log(2) * found["tokens"]
-    assert found["bits_per_byte"] == pytest.approx(bits / len(text.encode()), rel=1e-3)
+    bits = found.quality.loss / math.log(2) * found.tokens
+    assert found.quality.bits_per_byte == pytest.approx(bits / len(text.encode()), rel=1e-3)
 
 
 @pytest.mark.slow
 def test_every_checkpoint_is_evaluated(exported, capsys):
     """Loss falls from checkpoint to checkpoint; each continues the prompts; the last is as the exported model."""
     command = ["evaluate", "--run-dir", str(exported.root), "--all-checkpoints", "--prompts", "the node"]
-    assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    assert main(command) == 0
+    lines, found = capsys.readouterr().out.splitlines(), json.loads(exported.evaluation.read_text())
     steps = found["progression"]
     assert [step["step"] for step in steps] == [4, 8, 12]
     assert steps[0]["loss"] > steps[1]["loss"] > steps[2]["loss"] == found["loss"]
     assert all(step["samples"][0].startswith("the node") for step in steps)
-    lines = list(as_lines(found))
     assert lines[0] == f"{exported.hf}, step 12, on {found['tokens']:,} tokens"
     assert f"  loss {found['loss']:.4f} nats per token, perplexity {found['perplexity']:.5g}" in lines[1]
     assert [line for line in lines if line.startswith("checkpoint")] == [f"checkpoint of step {n}" for n in (4, 8, 12)]
@@ -265,11 +265,11 @@ def test_perplexity_by_source(tiny_flags, text_dataset, tmp_path):
     assert main(["train", *tiny_flags(run, ranks=1, max_steps=1, data_mixture=tmp_path / "mixture.yaml")]) == 0
     assert main(["consolidate", "--run-dir", str(run)]) == 0
     found = evaluate(RunFolder(run))
-    sources = found["sources"]
-    assert sources["a"]["tokens"] > 2 * sources["b"]["tokens"] > 0
-    assert found["relative_difference"] < 1e-6
-    weighted = sum(source["loss"] * source["tokens"] for source in sources.values()) / found["tokens"]
-    assert weighted == pytest.approx(found["loss"])
+    sources = found.sources
+    assert sources["a"].tokens > 2 * sources["b"].tokens > 0
+    assert found.trainer.relative_difference < 1e-6
+    weighted = sum(source.quality.loss * source.tokens for source in sources.values()) / found.tokens
+    assert weighted == pytest.approx(found.quality.loss)
 
 
 def test_documents_are_evaluated_as_they_were_trained(tiny_flags, tmp_path):
@@ -277,7 +277,7 @@ def test_documents_are_evaluated_as_they_were_trained(tiny_flags, tmp_path):
     flags = tiny_flags(tmp_path, ranks=1, document_mask=1, validation_batches=1, max_steps=12)
     assert main(["train", *flags]) == 0
     assert main(["consolidate", "--run-dir", str(tmp_path)]) == 0
-    assert evaluate(RunFolder(tmp_path))["relative_difference"] < 1e-6
+    assert evaluate(RunFolder(tmp_path)).trainer.relative_difference < 1e-6
 
 
 def test_a_run_can_be_exported_from_any_folder(text_dataset, tiny_flags, tmp_path, monkeypatch):
@@ -313,7 +313,7 @@ def test_the_datasets_of_a_mixture_are_found_from_any_folder(text_dataset, tiny_
     monkeypatch.chdir(tmp_path / "elsewhere")
     run = RunFolder(Path("../run"))
     assert main(["consolidate", "--run-dir", "../run"]) == 0
-    assert set(evaluate(run)["sources"]) == {"ds/a", "ds/b"}
+    assert set(evaluate(run).sources) == {"ds/a", "ds/b"}
     assert replay(run, 2, losses=False).step == 2
     assert main(["train", "--config=../run/config.yaml", "--max-steps=3"]) == 0
     *_, validated = logged(run, "validation")
@@ -393,15 +393,15 @@ def test_ranks_share_an_evaluation(exported, call_ranks):
     finally:
         exported.config.write_text(config)
     assert status == 0, output
-    shared, alone = json.loads(exported.evaluation.read_text()), evaluate(exported)
-    assert shared["loss"] == pytest.approx(alone["loss"], rel=1e-9)
-    assert shared["bits_per_byte"] == pytest.approx(alone["bits_per_byte"], rel=1e-9)
+    shared, alone = json.loads(exported.evaluation.read_text()), evaluate(exported).quality
+    assert shared["loss"] == pytest.approx(alone.loss, rel=1e-9)
+    assert shared["bits_per_byte"] == pytest.approx(alone.bits_per_byte, rel=1e-9)
 
 
 def test_any_model_is_judged_on_a_text(exported, text_dataset, call_ranks, capsys):
     """An export has its run's loss on the run's text, on two ranks too; what a model does to its logits counts."""
     assert main(["evaluate", "--model", str(exported.hf), "--config", str(exported.config), "--json"]) == 0
-    found, of_run = json.loads(capsys.readouterr().out), evaluate(exported)
+    found, of_run = json.loads(capsys.readouterr().out), to_values(evaluate(exported))
     assert found == {"model": str(exported.hf), **{name: of_run[name] for name in list(found)[1:]}}
     text = ("--dataset", text_dataset, "--max-context-width", 32, "--validation-sequences", 16, "--data-streams", 4)
     status, output = call_ranks(2, "evaluate", "--model", exported.hf, *text, "--json")
@@ -591,9 +591,9 @@ def test_the_moving_average_can_be_exported(tiny_flags, tmp_path):
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=3, ema_decay=largest, lr=0.1)]) == 0
     consolidate(folder, ExportOptions(ema=True))
     assert_equal(AutoModelForCausalLM.from_pretrained(folder.hf).state_dict(), first)
-    assert "relative_difference" not in evaluate(folder)
+    assert evaluate(folder).trainer is None
     consolidate(folder)
-    assert evaluate(folder)["relative_difference"] < 1e-6
+    assert evaluate(folder).trainer.relative_difference < 1e-6
     trained = AutoModelForCausalLM.from_pretrained(folder.hf).state_dict()
     assert not torch.equal(trained["model.norm.weight"], first["model.norm.weight"])
     assert json.loads((folder.hf / "podwright.json").read_text())["ema"] is False

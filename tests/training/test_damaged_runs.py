@@ -27,6 +27,7 @@ from podwright_training.errors import UserError
 from podwright_training.events import StartEvent
 from podwright_training.jobs.log_reader import LogReader
 from podwright_training.jobs.spec import JobSpec, Log, Resume, read_written
+from podwright_training.json_document import to_values
 from podwright_training.report import screen
 from podwright_training.report.history import History
 from podwright_training.report.page import ReportFigures
@@ -128,7 +129,7 @@ def read_all(run: RunFolder) -> None:
         report._page([run], [history], usd_per_hour=usd_per_hour).encode()
         as_markdown([history], usd_per_hour=usd_per_hour).encode()
     ReportFigures.of([history, history]).to_json()
-    json.dumps(history.goodput.to_dict(3.0))
+    json.dumps(to_values(history.goodput.document(3.0)))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

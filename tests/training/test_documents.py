@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from podwright_testing.training_documents import as_described
 from podwright_training import __main__ as trainer
-from podwright_training.documents import DOCUMENTS
+from podwright_training.commands.schema import DOCUMENTS
 from podwright_training.run_folder import NXDT_STEPS, RunFolder
 
 
@@ -82,13 +82,27 @@ def test_documents_of_a_dataset(text_dataset, tmp_path, ask):
     assert curated["manifest"]["splits"]["train"]["documents"] > 0
 
 
-def test_documents_of_launch(tmp_path, monkeypatch, capsys, ask):
-    """Launch prints the job's number and commands, of both backends."""
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """The only program on PATH; it prints that job 42 was submitted."""
     program = tmp_path / "bin" / "sbatch"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 42\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_documents_of_a_submitted_curation(text_dataset, tmp_path, ask):
+    """With --partition, curate prints the last job's id."""
+    text = (f"--dataset={text_dataset}", f"--tokenizer={text_dataset / 'tokenizer'}")
+    document = ask("curate", *text, f"--output={tmp_path / 'curated'}", "--partition=cpu")
+    assert (document["job"], document["output"]) == ("42", str(tmp_path / "curated"))
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_documents_of_launch(tmp_path, capsys, ask):
+    """Launch prints the job's number and commands, of both backends."""
     where = (f"--run-dir={tmp_path / 'run'}", f"--environment={sys.prefix}", "--nodes=1")
     document = ask("launch", *where, "--preset=tiny", "--nproc-per-node=1", "--accelerator=cpu")
     assert (document["job"], document["jobs"]) == (42, {"train": 42})

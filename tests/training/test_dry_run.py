@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from podwright.planning.hardware import Hardware
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.memory import Memory
-from podwright.planning.plan import Plan
+from podwright.planning.run_plan import Plan
 from podwright.planning.traffic import traffic
 from podwright.planning.trainer_run import plan_run
 from podwright_testing.training_documents import as_described

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from podwright.planning.hardware import Hardware
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.kernels import Kernels
 from podwright.planning.trainer_run import plan_run
 from podwright_training.config import sources

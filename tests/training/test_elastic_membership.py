@@ -23,6 +23,7 @@ from podwright_training.beats import Activity, Beats
 from podwright_training.config.train_config import TrainConfig, conflicts
 from podwright_training.elastic.channel import Channel, ChannelError, accept, introduce
 from podwright_training.elastic.host_ranks import memory_folder
+from podwright_training.elastic.host_report import HostRankReport, HostReport
 from podwright_training.elastic.leader import Leader
 from podwright_training.elastic.membership import (
     FAILED,
@@ -40,7 +41,6 @@ from podwright_training.elastic.membership import (
 )
 from podwright_training.elastic.offenders import REPORT, Offenders, report
 from podwright_training.elastic.policy import Policy
-from podwright_training.elastic.report import HostRankReport, HostReport
 from podwright_training.elastic.state_holders import fewest_holders
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import ConfigError, UserError

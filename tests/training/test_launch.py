@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from podwright.operations.jobs.slurm_jobs import RUN_COMMENT_PREFIX
 from podwright.planning import command as plan_command
-from podwright.planning.arguments import add_arguments as add_plan_arguments
+from podwright.planning.plan_arguments import add_arguments as add_plan_arguments
 from podwright_bootstrap import contract
 from podwright_testing.metrics import logged
 from podwright_testing.mutations import mutated_bytes

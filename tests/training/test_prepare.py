@@ -117,9 +117,11 @@ def test_answers_for_programs(prose, tmp_path, capsys):
 
     data = tmp_path / "data"
     tokenizer = data / "tokenizer"
-    prepared = ask("prepare", prose, "--output", data, "--vocab-size", 300, "--shards", 2)
+    source = shutil.copytree(prose, tmp_path / "prose")
+    (source / "photo.png").touch()
+    prepared = ask("prepare", source, "--output", data, "--vocab-size", 300, "--shards", 2)
     assert (prepared["folder"], prepared["vocab_size"], prepared["shards"]) == (str(data), 300, 2)
-    assert prepared["dropped"]["unreadable"] == []
+    assert prepared["dropped"] == {"unreadable": [], "without_prose": [], "other_types": {".png": 1}, "duplicates": 0}
     (found,) = ask("tokenizer", "inspect", tokenizer, "--dataset", data, "--documents", 5)["tokenizers"].values()
     assert found["restored"]
     tokens = tmp_path / "tokens"

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from typing import Any
 
+from podwright_training.json_document import to_values
 from podwright_training.json_text import to_json
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse._ActionsContainer) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def print_result(args: argparse.Namespace, text: str, document: Mapping[str, Any]) -> None:
-    """Print a command's text or, with ``--json``, its document, whose paths become text."""
-    print(to_json(document, indent=2, default=str) if args.json else text)
+def print_result(args: argparse.Namespace, text: str, document: object) -> None:
+    """Print a command's text or, with ``--json``, its document, which is a dataclass."""
+    if args.json:
+        print_document(document)
+    else:
+        print(text)
+
+
+def print_document(document: object) -> None:
+    """Print a document, which is a dataclass, as JSON."""
+    print(to_json(to_values(document), indent=2))

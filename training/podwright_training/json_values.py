@@ -10,6 +10,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from podwright_training.errors import shortened
 
+SPREAD = {"spread": True}  # Metadata of a field: the keys of its object are keys of the object that has the field.
 _TYPES: dict[Any, tuple[type, ...]] = {
     str: (str,),
     bool: (bool,),
@@ -77,7 +78,9 @@ def _misfits(value: Any, kind: Any, place: str) -> Iterator[str]:
 def _misfits_of_fields(value: dict[str, Any], kind: Any, place: str) -> Iterator[str]:
     hints = get_type_hints(kind)
     for field in fields(kind):
-        if field.name in value:
+        if field.metadata == SPREAD:
+            yield from _misfits_of_fields(value, hints[field.name], place)
+        elif field.name in value:
             yield from _misfits(value[field.name], hints[field.name], f"{place}.{field.name}")
         elif field.default is MISSING and field.default_factory is MISSING:
             yield f"{place} has no {field.name}"

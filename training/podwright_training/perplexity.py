@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import ForgedMessageError, UserError
+from podwright_training.evaluation import Quality
 from podwright_training.ranks import Ranks
 from podwright_training.transformers_model import LoadedModel
 
@@ -48,11 +49,11 @@ class Sums:
         """Return the counts on both texts."""
         return Sums(self.nats + sums.nats, self.tokens + sums.tokens, self.text_bytes + sums.text_bytes)
 
-    def figures(self) -> dict[str, float]:
+    def quality(self) -> Quality:
         """Return loss (nats per token), perplexity and bits per byte."""
         loss = self.nats / self.tokens
         bits_per_byte = self.nats / math.log(2) / max(self.text_bytes, 1)
-        return {"loss": loss, "perplexity": perplexity(loss), "bits_per_byte": bits_per_byte}
+        return Quality(loss=loss, perplexity=perplexity(loss), bits_per_byte=bits_per_byte)
 
 
 def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> dict[str, Sums]:

@@ -7,7 +7,7 @@ from typing import Dict, Iterator, List, Tuple
 
 from podwright_bootstrap.contract import InstanceFacts, NodeRecord
 from podwright_bootstrap.health_checks import Check, accelerators, findings, host
-from podwright_bootstrap.host import kernel_log, log, process
+from podwright_bootstrap.host import kernel_messages, log, process
 from podwright_bootstrap.host.errors import CommandError
 from podwright_bootstrap.host.waits import PATIENCE
 from podwright_bootstrap.remediation.decision import REBOOT, REPLACE, SEVERITY
@@ -40,7 +40,7 @@ def gpu_rows(facts: InstanceFacts) -> Iterator[str]:
 
 def xids() -> Iterator[Tuple[str, int]]:
     """Give the bus and the number of each error that the driver has reported since the last reboot."""
-    for message in kernel_log.messages():
+    for message in kernel_messages.messages():
         error = XID.match(message)
         if error:
             yield error[1], int(error[2])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from podwright_bootstrap import report
+from podwright_bootstrap import boot_report
 from podwright_bootstrap.contract import COMPUTE
 from podwright_bootstrap.host import waits
 from podwright_bootstrap.node import Node
@@ -35,7 +35,7 @@ class HoldStep(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Drain it at its first boot; later ones find it set up, with jobs, or held by one that failed."""
-        if report.load():
+        if boot_report.load():
             return
         event = f"slurmctld to know {node.hostname}"
         waits.wait_until(

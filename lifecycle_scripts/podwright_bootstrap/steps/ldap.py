@@ -15,7 +15,7 @@ from podwright_bootstrap import contract
 from podwright_bootstrap.aws import secret
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.features import Ldap as Settings
-from podwright_bootstrap.host import files, ldap, process, sshd, units, waits
+from podwright_bootstrap.host import files, ldap_server, process, sshd, units, waits
 from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import metrics_service, packages
@@ -68,7 +68,7 @@ class LdapStep(Step):
         password = _password(settings, node)
         yield from _hand_over(settings, password, node)
         bind = (settings.bind_dn, password) if settings.bind_dn and password else None
-        ldap.greet(
+        ldap_server.greet(
             settings.uri, certificate=_certificate(settings), bind=bind, timeout_s=ANSWER_LIMIT_S * waits.PATIENCE
         )
         yield from _install(node)

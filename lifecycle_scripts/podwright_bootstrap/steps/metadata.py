@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, List
 
-from podwright_bootstrap.aws import metadata
+from podwright_bootstrap.aws import instance_metadata
 from podwright_bootstrap.contract import COMPUTE
 from podwright_bootstrap.host import waits
 from podwright_bootstrap.host.errors import BootstrapError
@@ -25,7 +25,7 @@ class MetadataStep(Step):
 
     def applies(self, node: Node) -> bool:
         """Run where a later step uses S3, unless the metadata service is switched off."""
-        return node.role == COMPUTE and node.environment is not None and not metadata.is_disabled()
+        return node.role == COMPUTE and node.environment is not None and not instance_metadata.is_disabled()
 
     def apply(self, node: Node) -> Iterator[str]:
         """Do nothing: this step only checks."""
@@ -34,7 +34,7 @@ class MetadataStep(Step):
     def verify(self, node: Node) -> None:
         """Wait for the role, then compare instance and region; another region would ask another bucket."""
         waits.wait_until(
-            lambda: bool(metadata.read("iam/security-credentials/")),
+            lambda: bool(instance_metadata.read("iam/security-credentials/")),
             event="the instance's metadata to name a role",
             limit_s=LIMIT_S,
             hint=self.hint,
@@ -42,7 +42,7 @@ class MetadataStep(Step):
         expected = {"instance-id": node.instance_id, "placement/region": node.parameters.region}
         problems: List[str] = []
         for path, value in expected.items():
-            reported = metadata.read(path)
+            reported = instance_metadata.read(path)
             if value and reported and reported != value:
                 problems.append(f"{path} is {reported} in the metadata, {value} in the service's configuration")
         if problems:

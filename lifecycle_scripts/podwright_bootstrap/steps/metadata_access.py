@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Iterator, List
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.aws import metadata
+from podwright_bootstrap.aws import instance_metadata
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import files, identity, log, process, units
 from podwright_bootstrap.host.errors import CommandError
@@ -75,9 +75,9 @@ def _restrict(nft: str, *, changed: bool) -> Iterator[str]:
     Raises:
         CommandError: the kernel refuses the rules, or they were taken back.
     """
-    role = metadata.read(ROLE) if changed else None
+    role = instance_metadata.read(ROLE) if changed else None
     yield from units.run_at_boot(UNIT, _unit(nft), rerun=changed)
-    if role and not metadata.read(ROLE):
+    if role and not instance_metadata.read(ROLE):
         yield from _let_everybody_in()
         raise CommandError("with the rules root's programs have lost the node's role")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from podwright.check.errors import UnansweredError
+from podwright.check.account import Account
 from podwright.check.findings import Finding, Level
 from podwright.check.rules import (
     addresses,
@@ -33,10 +33,10 @@ from podwright.check.rules import (
 )
 from podwright.check.rules.rule import Rule, until_unknown_value
 from podwright.check.rules.run import job_costs, job_fits, run_fits
+from podwright.errors import AwsError, OperationError
 from podwright.settings.root import Settings
 
 if TYPE_CHECKING:
-    from podwright.check.account import Account  # loads boto3
     from podwright.check.rules.run import Run
 
 RunRule = Callable[[Settings, "Run"], Iterator[Finding]]
@@ -168,9 +168,11 @@ def apply_live(settings: Settings, account: Account) -> list[Finding]:
     for rule in live_rules():
         try:
             findings += [replace(finding, code=code(rule)) for finding in rule(settings, account)]
-        except UnansweredError as error:
-            level = Level.ERROR if error.fatal else Level.WARNING
-            unanswered[str(error)] = Finding(level, UNANSWERED, ("region",), str(error), error.hint)
+        except OperationError as error:
+            level, hint = Level.ERROR, error.hint
+            if isinstance(error, AwsError) and error.denied:  # Other questions may be allowed.
+                level, hint = Level.WARNING, f"{hint}, or check by hand: `podwright explain {code(rule)}` says how"
+            unanswered[str(error)] = Finding(level, UNANSWERED, ("region",), str(error), hint)
     return [*unanswered.values(), *findings]
 
 

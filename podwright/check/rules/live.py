@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from podwright.check.account import Account
 from podwright.check.findings import Finding, KeyPath, error, warning
 from podwright.check.rights import rights
 from podwright.check.rules import live_network
@@ -19,9 +20,6 @@ from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNe
 from podwright.settings.root import Settings
 from podwright.settings.section import Section
 from podwright.settings.storage import ExistingBucket, ExistingLustre, ExistingOpenZfs
-
-if TYPE_CHECKING:
-    from podwright.check.account import Account  # loads boto3
 
 Live = Callable[[Settings, "Account"], Iterator[Finding]]
 SAGEMAKER = "sagemaker.amazonaws.com"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from podwright.check.account import Account
 from podwright.check.findings import Finding, KeyPath, error, warning
 from podwright.check.rules.addresses import interfaces_of
 from podwright.check.rules.rule import nodes_by_type
@@ -15,9 +16,6 @@ from podwright.settings.root import Settings
 from podwright.settings.storage import NoOpenZfs
 from podwright_constructs import facts
 from podwright_constructs.facts import PortRange
-
-if TYPE_CHECKING:
-    from podwright.check.account import Account  # loads boto3
 
 SUBNETS: KeyPath = ("network", "subnet_ids")
 GROUP: KeyPath = ("network", "security_group_id")

@@ -29,7 +29,7 @@ def run_fits(settings: Settings, run: Run) -> Iterator[Finding]:
     On trn1 the run is checked as one of AWS's NxD Training.
     """
     # Only `check --run` needs the trainer's options; `explain` reads the line above without them.
-    from podwright.planning.hardware import accelerated_types  # noqa: PLC0415 — only `--run` needs it
+    from podwright.planning.cluster_hardware import accelerated_types  # noqa: PLC0415 — only `--run` needs it
     from podwright_training import neuron  # noqa: PLC0415 — only `--run` needs it
     from podwright_training.config.train_config import TrainConfig  # noqa: PLC0415 — only `--run` needs it
     from podwright_training.nxdt.plan import MEMBERS as NXDT  # noqa: PLC0415 — only `--run` needs it
@@ -50,7 +50,7 @@ def run_fits(settings: Settings, run: Run) -> Iterator[Finding]:
 
 
 def _natively(run: TrainConfig, region: str, group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
-    from podwright.planning.hardware import Hardware  # noqa: PLC0415 — only `--run` needs it
+    from podwright.planning.cluster_hardware import Hardware  # noqa: PLC0415 — only `--run` needs it
     from podwright.planning.trainer_run import plan_run  # noqa: PLC0415 — only `--run` needs it
     from podwright_training.config import parallel_dims  # noqa: PLC0415 — only `--run` needs it
 

@@ -6,9 +6,9 @@ import argparse
 import socket
 import sys
 
+from podwright.errors import OperationError
 from podwright.operations.access import session_plugin
 from podwright.operations.access.remote import pick
-from podwright.operations.errors import OperationError
 from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
 
 HOST = "127.0.0.1"

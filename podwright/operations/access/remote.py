@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from podwright.errors import ArgumentError, OperationError
 from podwright.operations.access import session_plugin, ssh
 from podwright.operations.access.drain import Drain
-from podwright.operations.account.cluster import Cluster, Node
-from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.account.hyperpod import Cluster, Node
 from podwright.operations.target import NODE_HELP, Target
 from podwright_bootstrap.contract import CONTROLLER, JOB_USER, LOGIN, SLURM_ROOT
 

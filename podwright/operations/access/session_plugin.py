@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import NoReturn
 
-from podwright.operations.account.session import Session
-from podwright.operations.errors import AwsError, OperationError
+from podwright.aws_session import Session
+from podwright.errors import AwsError, OperationError
 
 PLUGIN = "session-manager-plugin"
 INSTALL_PAGE = (

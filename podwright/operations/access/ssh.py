@@ -9,8 +9,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from podwright.operations.account.cluster import Cluster, Node
-from podwright.operations.account.session import Session
+from podwright.aws_session import Session
+from podwright.operations.account.hyperpod import Cluster, Node
 from podwright_bootstrap.contract import JOB_USER
 
 PORT = 22

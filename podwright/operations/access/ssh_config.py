@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.access import session_plugin, ssh
 from podwright.operations.access.remote import RUNNING, add_login_arguments, front, quoted, running
-from podwright.operations.account.cluster import Cluster, Node
-from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.account.hyperpod import Cluster, Node
 from podwright.operations.output import print_document
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
 from podwright.output_file import place_of

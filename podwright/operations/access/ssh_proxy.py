@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from podwright.aws_session import Session
 from podwright.operations.access import session_plugin
-from podwright.operations.account.session import Session
 from podwright.operations.target import add_examples, add_profile
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from podwright.aws_session import Session
+from podwright.errors import AwsError, OperationError
 from podwright.list_prices import S3_USD_PER_GIB_MONTH
-from podwright.operations.account.session import Session
-from podwright.operations.errors import AwsError, OperationError
 
 BATCH = 1000  # the most that one DeleteObjects takes
 MAX_COUNTED = 10_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from podwright.json_document import JsonObject
-from podwright.operations.account.cluster import Cluster
+from podwright.operations.account.hyperpod import Cluster
 
 
 @dataclass(frozen=True)

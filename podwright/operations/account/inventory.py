@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from podwright.aws_session import Session
 from podwright.diagram import prices
+from podwright.errors import AwsError, OperationError
 from podwright.json_document import JsonObject
 from podwright.list_prices import (
     ADDRESS_USD_PER_HOUR,
@@ -23,9 +25,7 @@ from podwright.list_prices import (
     SNAPSHOT_USD_PER_GIB_MONTH,
 )
 from podwright.operations.account.bucket import GIB, Contents
-from podwright.operations.account.file_systems import file_system_price
-from podwright.operations.account.session import Session
-from podwright.operations.errors import AwsError, OperationError
+from podwright.operations.account.fsx import file_system_price
 from podwright.settings import names
 from podwright_constructs import facts
 

@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
+from podwright.aws_session import Session
 from podwright.json_document import JsonObject
-from podwright.operations.account.session import Session
 
 POLL_S = 2.0  # GetLogEvents takes 25 requests a second
 PAGE = 10_000  # events, the most of one answer

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from podwright.aws_session import Session
+from podwright.check.account import Account
 from podwright.config_file import add_file
 from podwright.json_document import JsonObject
 from podwright.operations.deployment.align import identifier
@@ -23,7 +25,6 @@ from podwright_common.command_line import add_examples
 from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
-    from podwright.check.account import Account
     from podwright.settings.root import Settings
 
 # Of the state file, since Terraform 0.12; https://developer.hashicorp.com/terraform/internals/json-format omits it.
@@ -97,13 +98,12 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> Iterator[Outcome]
     Raises:
         NotDeployedError: It was not deployed from this folder.
         TerraformError: Terraform cannot plan or import.
-        UnansweredError: AWS does not answer.
+        OperationError: AWS does not answer.
     """
     parts = stacks(settings.name, folder=folder)
     parts["foundation"].check()
-    from podwright.check.account import Account
 
-    account = Account(region=settings.region)
+    account = Account(Session(region=settings.region))
     for stack in parts.values():
         if stack.was_initialized:
             stack.check_owner(account_id=account.account_id(), region=settings.region)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from podwright.aws_session import Session
+from podwright.check.account import Account
 from podwright.config_file import add_file
 from podwright.json_document import JsonObject
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
@@ -26,7 +28,6 @@ from podwright_common.command_line import add_examples
 from podwright_common.exit_status import OK
 
 if TYPE_CHECKING:
-    from podwright.check.account import Account
     from podwright.settings.root import Settings
 
 IDENTIFIERS = ("InstanceGroupName", "Key")  # the members that identify an item of a list
@@ -73,13 +74,12 @@ def align(settings: Settings, *, folder: Path) -> bool:
     Raises:
         NotDeployedError: It was not deployed from this folder.
         TerraformError: Terraform cannot read or write the state.
-        UnansweredError: AWS does not answer.
+        OperationError: AWS does not answer.
     """
     stack = stacks(settings.name, folder=folder)["cluster"]
     stack.check()
-    from podwright.check.account import Account
 
-    account = Account(region=settings.region)
+    account = Account(Session(region=settings.region))
     stack.check_owner(account_id=account.account_id(), region=settings.region)
     return align_stack(stack, account)
 

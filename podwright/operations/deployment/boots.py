@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
 
-from podwright.operations.account.session import Session
-from podwright.operations.errors import AwsError, OperationError
+from podwright.aws_session import Session
+from podwright.errors import AwsError, OperationError
 
 POLL_S = 5.0
 STREAMS = "LifecycleConfig/"  # LifecycleConfig/GROUP/INSTANCE
-SKIPPED, DEGRADED, FAILED = "skipped", "degraded", "failed"  # outcomes of podwright_bootstrap.report
+SKIPPED, DEGRADED, FAILED = "skipped", "degraded", "failed"  # outcomes of podwright_bootstrap.boot_report
 MANY_NODES = 16  # A larger cluster prints only degraded and failed steps, so that they are not lost among others.
 
 

@@ -14,13 +14,15 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
+from podwright.aws_session import Session
+from podwright.check.account import Account
 from podwright.check.load import load
 from podwright.config_file import add_file
-from podwright.diagram.resources import read
+from podwright.diagram.stack_resources import read
+from podwright.errors import OperationError
 from podwright.json_document import JsonObject
 from podwright.list_prices import MONTH_H
 from podwright.operations.account.failures import cause_of_deployment
-from podwright.operations.account.session import Session
 from podwright.operations.deployment import planned_changes
 from podwright.operations.deployment.align import align_stack
 from podwright.operations.deployment.boots import followed
@@ -31,7 +33,6 @@ from podwright.operations.deployment.outputs import Outputs, outputs
 from podwright.operations.deployment.planned_changes import CREATE, REPLACE, UPDATE, Change
 from podwright.operations.deployment.recovery import forget, noted, recover
 from podwright.operations.deployment.terraform import TerraformError
-from podwright.operations.errors import OperationError
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
@@ -116,19 +117,30 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: the file is wrong, the kit fails, or AWS refuses.
     """
+    return run_locked("deploy", _deploy, options)
+
+
+def run_locked(
+    command: str, work: Callable[[argparse.Namespace, Settings, Kit, Session], int], options: argparse.Namespace
+) -> int:
+    """Run a command's work on the synthesized stacks of a settings file, alone in their folder; return its status.
+
+    Raises:
+        PodwrightError: the file is wrong, AWS refuses, or the stacks belong to another account.
+    """
     use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
     find_program()  # before anybody waits
-    with kit.locked("deploy"):
-        return _deploy(options, settings, kit, session)
+    with kit.locked(command):
+        kit.synthesize()
+        for stack in stacks(settings.name, folder=kit.folder).values():
+            stack.check_owner(account_id=session.account_id, region=settings.region)
+        return work(options, settings, kit, session)
 
 
 def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: Session) -> int:
-    kit.synthesize()
-    for stack in stacks(settings.name, folder=kit.folder).values():
-        stack.check_owner(account_id=session.account_id, region=settings.region)
     say = speaker(quiet=options.json)
     recover(settings, kit.folder, say, apply=not options.dry_run)
     preview = Preview.of(settings, kit, options.only)
@@ -162,9 +174,7 @@ def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: 
                 {"cluster": preview.changes["cluster"]}, allowed=options.replace, deployed="the foundation alone"
             )
         if preview.updates_cluster:
-            from podwright.check.account import Account  # boto3 takes 0.2 s to import
-
-            align_stack(preview.stacks["cluster"], Account(region=settings.region))
+            align_stack(preview.stacks["cluster"], Account(session))
         _open_guard(preview)
         alone = [ALONE] if options.only else []
         kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, *alone, on_line=follow)
@@ -277,7 +287,7 @@ class Preview:
 
     def text(self) -> str:
         """Return the preview for a terminal."""
-        from podwright.diagram.text import total
+        from podwright.diagram.text_diagram import total
         from podwright.planning.on_demand import BASE_REGION
 
         lines = [f"{self.settings.name} in {self.settings.region}"]

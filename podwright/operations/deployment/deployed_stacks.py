@@ -223,3 +223,9 @@ def stacks(name: str, *, folder: Path) -> dict[str, DeployedStack]:
     """A cluster's stacks by ``foundation`` and ``cluster``, in the order of their deployment."""
     folders = {"foundation": names.foundation_stack(name), "cluster": names.cluster_stack(name)}
     return {part: DeployedStack(folder / STACKS / stack) for part, stack in folders.items()}
+
+
+def state_in(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the attributes that each resource of a plan has in the state, by address."""
+    root = plan.get("prior_state", {}).get("values", {}).get("root_module", {})
+    return {item["address"]: item["values"] for item in root.get("resources", ()) if item["mode"] == "managed"}

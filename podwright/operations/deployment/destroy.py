@@ -6,13 +6,12 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from podwright.check.load import load
+from podwright.aws_session import Session
+from podwright.errors import ArgumentError
 from podwright.operations.account.bucket import Contents, empty
 from podwright.operations.account.inventory import inventory
-from podwright.operations.account.session import Session
 from podwright.operations.deployment.deploy import (
     ALONE,
     APPROVED,
@@ -20,15 +19,14 @@ from podwright.operations.deployment.deploy import (
     SKIP_SYNTH,
     add_kit_arguments,
     resource_lines,
+    run_locked,
     speaker,
-    use_profile,
 )
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.recovery import forget, recover
 from podwright.operations.deployment.teardown import Teardown, print_inventory
 from podwright.operations.deployment.terraform import TerraformError
-from podwright.operations.errors import ArgumentError
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples
 from podwright.settings import names
@@ -73,18 +71,10 @@ def destroy_stacks(options: argparse.Namespace, *, command: str) -> int:
     Raises:
         PodwrightError: something retained is in the way, the kit fails, or AWS refuses.
     """
-    use_profile(options.profile)
-    settings, kit = load(options.file), Kit(options.file, Path.cwd())
-    session = Session(region=settings.region, profile=options.profile)
-    session.require_answer()
-    with kit.locked(command):
-        return _destroy(options, settings, kit, session)
+    return run_locked(command, _destroy, options)
 
 
 def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session: Session) -> int:
-    kit.synthesize()
-    for stack in stacks(settings.name, folder=kit.folder).values():
-        stack.check_owner(account_id=session.account_id, region=settings.region)
     say = speaker(quiet=options.json)
     try:
         recover(settings, kit.folder, say)

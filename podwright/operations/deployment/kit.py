@@ -21,12 +21,12 @@ from typing import Any
 
 from podwright import checkout
 from podwright.config_file import CONFIG_VARIABLE
+from podwright.errors import ArgumentError, OperationError
 from podwright.operations.deployment import state_lock
 from podwright.operations.deployment.deployed_stacks import STACKS
 from podwright.operations.deployment.folder_lock import FolderLock
 from podwright.operations.deployment.supervised_process import announcing, supervised
 from podwright.operations.deployment.terraform import find_terraform
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright_constructs import kit_choice
 
 PROJECT_FILE, OUTPUT = "cdktf.json", "cdktf.out"

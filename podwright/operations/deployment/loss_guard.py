@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from podwright.errors import ArgumentError
 from podwright.operations.deployment.planned_changes import CREATE, DESTROY, REPLACE, Change
-from podwright.operations.errors import ArgumentError
 from podwright.resource_types import CLUSTER, resource_type
 
 

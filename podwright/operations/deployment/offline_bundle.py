@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import boto3
 from boto3.exceptions import Boto3Error
-from botocore.exceptions import BotoCoreError, ClientError
 from packaging.markers import Marker
 
 from podwright import checkout
-from podwright.aws_errors import ABSENT
-from podwright.errors import PodwrightError
+from podwright.aws_session import Session
+from podwright.errors import AwsError, PodwrightError
 from podwright.json_document import JsonObject
 from podwright.operations.deployment import outputs
 from podwright.settings import names
@@ -99,9 +97,8 @@ def build(settings: Settings, folder: Path | None, *, python: str, upload: bool)
     index = write_index(folder, sorted(set(paths)))
     uploaded = None
     if bucket:
-        client = boto3.Session(region_name=settings.region).client("s3")
         prefix = names.bundle_prefix(settings.name)
-        sent = send(folder, index, client=client, bucket=bucket, prefix=prefix)
+        sent = send(folder, index, session=Session(region=settings.region), bucket=bucket, prefix=prefix)
         print(f"uploaded {sent} of {len(index) + 1} objects to s3://{bucket}/{prefix}, the others were there")
         uploaded = _Uploaded(f"s3://{bucket}/{prefix}", sent)
     node_downloads = settings.nodes.downloads
@@ -203,23 +200,26 @@ def write_index(folder: Path, paths: list[Path]) -> dict[str, dict[str, Any]]:
     return index
 
 
-def send(folder: Path, index: dict[str, dict[str, Any]], *, client: Any, bucket: str, prefix: str) -> int:
+def send(folder: Path, index: dict[str, dict[str, Any]], *, session: Session, bucket: str, prefix: str) -> int:
     """Upload objects that the bucket lacks, the index last; return the number of uploaded objects.
 
     Raises:
-        BundleError: S3 refuses.
+        BundleError: S3 refuses an object.
+        OperationError: as ``Session.call``.
     """
     sent = 0
-    try:
-        for name, entry in index.items():
-            key = f"{prefix}/{name}"
-            if _checksum(client, bucket, key) != entry["sha256"]:
-                metadata = {"Metadata": {CHECKSUM: entry["sha256"]}}
-                client.upload_file(str(folder / name), bucket, key, ExtraArgs=metadata)
-                sent += 1
-        client.upload_file(str(folder / INDEX), bucket, f"{prefix}/{INDEX}")
-    except (BotoCoreError, ClientError, Boto3Error) as error:
-        raise BundleError(f"upload to s3://{bucket}/{prefix} failed: {error}") from error
+    with session.translated("s3"):
+        client = session.client("s3")
+        try:
+            for name, entry in index.items():
+                key = f"{prefix}/{name}"
+                if _checksum(session, bucket, key) != entry["sha256"]:
+                    metadata = {"Metadata": {CHECKSUM: entry["sha256"]}}
+                    client.upload_file(str(folder / name), bucket, key, ExtraArgs=metadata)
+                    sent += 1
+            client.upload_file(str(folder / INDEX), bucket, f"{prefix}/{INDEX}")
+        except Boto3Error as error:
+            raise BundleError(f"upload to s3://{bucket}/{prefix} failed: {error}") from error
     return sent + 1
 
 
@@ -249,12 +249,12 @@ def _bucket(settings: Settings) -> str:
     return str(foundation["BucketName"])
 
 
-def _checksum(client: Any, bucket: str, key: str) -> str:
+def _checksum(session: Session, bucket: str, key: str) -> str:
     """Return the object's checksum from its metadata; empty if the object does not exist."""
     try:
-        metadata: dict[str, str] = client.head_object(Bucket=bucket, Key=key)["Metadata"]
-    except ClientError as error:
-        if error.response["Error"]["Code"] in ABSENT:
+        metadata: dict[str, str] = session.call("s3", "head_object", Bucket=bucket, Key=key)["Metadata"]
+    except AwsError as error:
+        if error.absent:
             return ""
         raise
     return {name.lower(): value for name, value in metadata.items()}.get(CHECKSUM, "")  # headers have no case

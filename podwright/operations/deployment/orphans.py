@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from podwright.operations.deployment.deployed_stacks import DeployedStack
+from podwright.check.account import Account
+from podwright.operations.deployment.deployed_stacks import DeployedStack, state_in
 from podwright.resource_types import CLUSTER, Values, resource_type
 from podwright.settings import names
-
-if TYPE_CHECKING:
-    from podwright.check.account import Account
 
 COPIES = re.compile(r":(backup/|snapshot:)")  # AWS copies a resource's tags to its backups
 GONE = {"deleted", "deleting", "DELETING", "Deleting", "PendingDeletion", "terminated"}
@@ -70,7 +68,7 @@ def orphans(
         tagged: Tags by ARN of all resources of the cluster.
         account: The account to ask.
     """
-    tagged_orphans = list(_by_tag(stack, _state(plan), tagged, account))
+    tagged_orphans = list(_by_tag(stack, state_in(plan), tagged, account))
     claimed_addresses = {orphan.address for orphan in tagged_orphans if orphan.is_adoptable}
     return [*tagged_orphans, *(orphan for orphan in _by_name(plan, account) if orphan.address not in claimed_addresses)]
 
@@ -111,12 +109,6 @@ def _by_name(plan: Mapping[str, Any], account: Account) -> Iterator[Orphan]:
             continue
         if import_id:
             yield Orphan(import_id, change["address"], import_id)
-
-
-def _state(plan: Mapping[str, Any]) -> dict[str, Values]:
-    """Return the attributes of each resource in the state by address."""
-    root = plan.get("prior_state", {}).get("values", {}).get("root_module", {})
-    return {item["address"]: item["values"] for item in root.get("resources", ()) if item["mode"] == "managed"}
 
 
 def _alike(kind: str, state: Mapping[str, Values]) -> list[Values]:

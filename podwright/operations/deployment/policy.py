@@ -12,11 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from podwright.aws_session import Session
 from podwright.check.load import load
 from podwright.config_file import add_file
-from podwright.diagram.resources import read
+from podwright.diagram.stack_resources import read
 from podwright.json_document import JsonObject
-from podwright.operations.account.session import Session
 from podwright.operations.deployment.deployer_actions import actions
 from podwright.operations.deployment.kit import OUTPUT, Kit
 from podwright.operations.output import print_document

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podwright.check.errors import UnansweredError
+from podwright.errors import AwsError
 from podwright.operations.deployment.adopt import adopt
 from podwright.operations.deployment.kit import OUTPUT
 
@@ -55,5 +55,5 @@ def recover(settings: Settings, folder: Path, say: Callable[[str], None], *, app
     try:
         for outcome in adopt(settings, folder=folder, apply=apply):
             say(outcome.text)
-    except UnansweredError as error:  # a role that may deploy and not list
+    except AwsError as error:  # a role that may deploy and not list
         say(f"not looked for: {error}; another role can: `podwright adopt --apply`")

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Literal
 
 from podwright import checkout
+from podwright.errors import OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.deployment import terraform_release
 from podwright.operations.deployment.kit import find_program, kit_name, search_path
 from podwright.operations.deployment.terraform import find_terraform
-from podwright.operations.errors import OperationError
 from podwright.operations.output import print_document
 from podwright.operations.target import add_examples
 from podwright_common.exit_status import OK

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from podwright.aws_session import Session
 from podwright.check.load import load
 from podwright.config_file import add_file
+from podwright.errors import ArgumentError, AwsError, OperationError
 from podwright.json_document import JsonObject
-from podwright.operations.account.session import Session
 from podwright.operations.deployment.deployed_stacks import BACKEND_CACHE, DeployedStack, stacks
 from podwright.operations.deployment.kit import Kit
-from podwright.operations.errors import ArgumentError, AwsError, OperationError
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from podwright.aws_session import Session
 from podwright.check.findings import Finding, KeyPath, Level
-from podwright.operations.account.session import Session
+from podwright.errors import AwsError
 from podwright.operations.deployment.adopt import as_made
-from podwright.operations.deployment.deployed_stacks import DeployedStack
-from podwright.operations.errors import AwsError
+from podwright.operations.deployment.deployed_stacks import DeployedStack, state_in
 from podwright.resource_types import CLUSTER
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Plans:
     @property
     def state(self) -> dict[str, Values]:
         """The resources by address, as the last deployment left them."""
-        return _state(self.by_settings)
+        return state_in(self.by_settings)
 
     def place(self, address: str) -> KeyPath:
         """Return the path of a finding about a resource: its stack, and the path of its construct."""
@@ -121,7 +121,7 @@ def _pending(plans: Plans) -> Iterator[Finding]:
 
 def _edited(plans: Plans) -> Iterator[Finding]:
     """Yield resources that were changed in AWS since the last deployment, or deleted."""
-    now, changed = _state(plans.by_aws), {item["address"]: item for item in plans.by_aws.get("resource_changes", ())}
+    now, changed = state_in(plans.by_aws), {item["address"]: item for item in plans.by_aws.get("resource_changes", ())}
     for address, values in plans.state.items():
         item = changed.get(address)
         if _is(CLUSTER, address) or item is None:
@@ -251,11 +251,6 @@ def _parsed(value: Any) -> Any:
         except ValueError:
             return value
     return value
-
-
-def _state(plan: Values) -> dict[str, Values]:
-    root = plan.get("prior_state", {}).get("values", {}).get("root_module", {})
-    return {item["address"]: item["values"] for item in root.get("resources", ()) if item["mode"] == "managed"}
 
 
 def _is(kind: str, address: str) -> bool:

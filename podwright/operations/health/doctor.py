@@ -13,15 +13,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
+from podwright.aws_session import Session
 from podwright.check.findings import Finding, FindingDocument, KeyPath, Level, summary, write
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
-from podwright.operations.account.cluster import Cluster, Node
-from podwright.operations.account.cluster import nodes as cluster_nodes
-from podwright.operations.account.session import Session
+from podwright.operations.account.hyperpod import Cluster, Node
+from podwright.operations.account.hyperpod import nodes as cluster_nodes
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import install_command, kit_name, search_path
 from podwright.operations.deployment.terraform import TerraformError
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.health.node_role import missing_actions
 from podwright.operations.health.overview import FAULTY_NODE, overview
 from podwright.operations.health.scripts import changed_scripts, changed_uploads
@@ -98,7 +98,7 @@ def _on_this_machine(cluster_target: Target) -> Iterator[Finding]:
     """Yield problems of this machine: tools, and the settings file."""
     yield from _tools()
     if cluster_target.file:
-        from podwright.check.report import check  # --help need not wait for pydantic
+        from podwright.check.checked_settings import check  # --help need not wait for pydantic
 
         yield from check(cluster_target.file).findings
 
@@ -106,7 +106,7 @@ def _on_this_machine(cluster_target: Target) -> Iterator[Finding]:
 def _in_aws(cluster_target: Target, account: str) -> Iterator[Finding]:
     """Yield problems in AWS; if AWS does not answer for an area, such as the role, that is a finding itself."""
     if cluster_target.file:
-        from podwright.check.report import check, check_live  # --help need not wait for pydantic
+        from podwright.check.checked_settings import check, check_live  # --help need not wait for pydantic
 
         report = check(cluster_target.file)
         yield from (finding for finding in check_live(report).findings if finding not in report.findings)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from podwright.aws_session import Session
 from podwright.check.document import Document
 from podwright.check.findings import Finding, FindingDocument, Level, summary, write
 from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.json_document import JsonObject
-from podwright.operations.account.session import Session
 from podwright.operations.deployment.deploy import use_profile
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit

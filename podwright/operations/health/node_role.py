@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from podwright.operations.account.cluster import Cluster
-from podwright.operations.account.session import Session
+from podwright.aws_session import Session
+from podwright.operations.account.hyperpod import Cluster
 
 LOGS = ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
 SESSIONS = (

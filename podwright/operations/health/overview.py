@@ -10,14 +10,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright.aws_session import Session
 from podwright.diagram import prices
+from podwright.errors import OperationError
 from podwright.json_document import JsonObject
-from podwright.operations.account import cluster as clusters
-from podwright.operations.account.cluster import Cluster, InstanceGroup, Node
+from podwright.operations.account import hyperpod as clusters
 from podwright.operations.account.failures import Cause, causes
-from podwright.operations.account.file_systems import FileSystem, file_systems
-from podwright.operations.account.session import Session
-from podwright.operations.errors import OperationError
+from podwright.operations.account.fsx import FileSystem, file_systems
+from podwright.operations.account.hyperpod import Cluster, InstanceGroup, Node
 from podwright.operations.jobs.slurm_jobs import Job, queue
 from podwright.operations.nodes.slurm_states import controller_shell
 
@@ -169,8 +169,8 @@ def _drift(cluster: Cluster, file: Path | None) -> Iterator[str]:
     """
     if file is None:
         return
+    from podwright.check.checked_settings import check
     from podwright.check.findings import has_errors, summary  # pydantic, for a cluster with a file
-    from podwright.check.report import check
 
     report = check(file)
     if report.settings is None or has_errors(report.findings):

@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterator
 
-from podwright.operations.account.cluster import Cluster
-from podwright.operations.account.session import Session
+from podwright.aws_session import Session
+from podwright.errors import AwsError
+from podwright.operations.account.hyperpod import Cluster
 from podwright.operations.deployment.deployed_stacks import DeployedStack
-from podwright.operations.errors import AwsError
 from podwright_bootstrap.contract import API_PARAMETERS_NAME, PROVISIONING_PARAMETERS_NAME
 from podwright_constructs.lifecycle_archive import ARCHIVE
 

@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from podwright.diagram import prices
+from podwright.errors import ArgumentError, AwsError
 from podwright.json_document import JsonObject
 from podwright.operations.account.failures import Cause
-from podwright.operations.account.file_systems import FileSystem
-from podwright.operations.errors import ArgumentError, AwsError
+from podwright.operations.account.fsx import FileSystem
 from podwright.operations.health.keys import quit_key
 from podwright.operations.health.overview import Event, GroupState, Overview, overview
 from podwright.operations.jobs import jobs as job_table

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from podwright.aws_session import Session
 from podwright.check.load import load
 from podwright.config_file import add_file
+from podwright.errors import OperationError
 from podwright.json_document import JsonObject
-from podwright.operations.account.session import Session
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.terraform import TerraformError
-from podwright.operations.errors import OperationError
 from podwright.operations.import_export.create_cluster import problems
 from podwright.operations.output import print_document
 from podwright.operations.target import add_examples

@@ -19,17 +19,17 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from podwright.check.errors import InvalidSettingsError
+from podwright.aws_session import Session
+from podwright.check.input_errors import InvalidSettingsError
 from podwright.check.load import load
 from podwright.config_file import DEFAULT_CONFIG, config_path
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
-from podwright.operations.account import cluster as clusters
-from podwright.operations.account.cluster import Cluster
-from podwright.operations.account.session import Session
+from podwright.operations.account import hyperpod as clusters
+from podwright.operations.account.hyperpod import Cluster
 from podwright.operations.deployment.adopt import as_made, enter
 from podwright.operations.deployment.deployed_stacks import GUARD, DeployedStack, stacks
 from podwright.operations.deployment.kit import PROJECT_FILE, Kit
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.health.differences import unequal
 from podwright.operations.import_export.imported import ClusterDescription, Description, describe, normalised
 from podwright.operations.output import print_document

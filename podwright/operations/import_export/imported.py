@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from podwright.operations.account.cluster import Cluster, InstanceGroup
+from podwright.operations.account.hyperpod import Cluster, InstanceGroup
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN
 from podwright_constructs import facts
 

@@ -6,9 +6,9 @@ import argparse
 from dataclasses import dataclass
 from typing import Literal
 
+from podwright.errors import ArgumentError
 from podwright.json_document import JsonObject
 from podwright.operations.access.remote import add_remote_arguments, remote
-from podwright.operations.errors import ArgumentError
 from podwright.operations.jobs import slurm_jobs
 from podwright.operations.jobs.slurm_jobs import Job
 from podwright.operations.output import confirm, print_document

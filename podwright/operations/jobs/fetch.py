@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.access.remote import Remote, add_remote_arguments, quoted, remote
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.jobs import runs
 from podwright.operations.jobs.runs import Runs
 from podwright.operations.output import print_document

@@ -10,15 +10,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
+from podwright.errors import ArgumentError, AwsError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.access.remote import Remote, add_remote_arguments, connection, pick, quoted, remote
-from podwright.operations.account.cluster import Node
+from podwright.operations.account.hyperpod import Node
 from podwright.operations.account.log_streams import Line, LogGroup, Stream
-from podwright.operations.errors import ArgumentError, AwsError, OperationError
 from podwright.operations.jobs import runs, slurm_jobs
 from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import CONTROLLER
+from podwright_common.command_line import positive_count
 from podwright_training.run_folder import NXDT_STEPS, RunFolder
 
 LAST_LINES = 50
@@ -106,7 +107,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-f", "--follow", action="store_true", help="follow the log until the job ends, or Ctrl-C")
     parser.add_argument(
-        "-n", "--lines", type=_count, default=LAST_LINES, metavar="N", help="number of last lines. Default: %(default)s"
+        "-n",
+        "--lines",
+        type=positive_count,
+        default=LAST_LINES,
+        metavar="N",
+        help="number of last lines. Default: %(default)s",
     )
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)
@@ -294,9 +300,3 @@ def _text(line: Line) -> str:
 
 def _clock(stream: Stream) -> str:
     return f"{stream.written_at:%Y-%m-%d %H:%M:%S} UTC" if stream.written_at else ""
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, need a whole number from 1")
-    return int(text)

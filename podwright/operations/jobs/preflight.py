@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podwright.operations.account.cluster import InstanceGroup
-from podwright.operations.errors import ArgumentError
+from podwright.errors import ArgumentError
+from podwright.operations.account.hyperpod import InstanceGroup
 from podwright_bootstrap.contract import COMPUTE
 from podwright_common.command_line import Parser
 
@@ -30,7 +30,7 @@ def refuse_run(options: argparse.Namespace, groups: Sequence[InstanceGroup]) -> 
         return []
     from podwright.planning import nxdt as planner  # a native run needs no planner
     from podwright_training.errors import ConfigError
-    from podwright_training.nxdt.launch import planned
+    from podwright_training.nxdt.nxdt_launch import planned
     from podwright_training.nxdt.plan import MEMBERS
     from podwright_training.slurm.launch_checks import problems_of_nxdt
 
@@ -59,7 +59,7 @@ def refuse_job(options: argparse.Namespace, job: JobSpec, settings_file: Path | 
     """
     if settings_file is None:
         return
-    from podwright.check.report import check
+    from podwright.check.checked_settings import check
     from podwright.check.rules.run import job_fits
 
     settings, flags = check(settings_file).settings, _launch(options)

@@ -6,8 +6,8 @@ import argparse
 import re
 from dataclasses import dataclass
 
+from podwright.errors import ArgumentError, OperationError
 from podwright.operations.access.remote import Remote, quoted
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright_bootstrap.contract import NODE_JSON, RUNS_DIRECTORY, ContractError, NodeRecord
 
 DEFAULT_SHARED = "/fsx"  # HyperPod's examples mount Lustre there.

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.access.remote import Remote, RemoteError, quoted
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright_bootstrap.slurm import listing
 from podwright_bootstrap.slurm.listing import ListingError
 

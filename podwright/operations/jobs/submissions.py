@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from podwright.errors import ArgumentError, OperationError
 from podwright.operations.access.remote import Remote, quoted
-from podwright.operations.account.cluster import InstanceGroup
-from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.account.hyperpod import InstanceGroup
 from podwright.operations.jobs import preflight, runs, slurm_jobs
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.access.remote import add_remote_arguments, remote
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.jobs import runs, slurm_jobs, upload
 from podwright.operations.jobs.submission_record import FILE_NAME, record
 from podwright.operations.jobs.submissions import Submission, submission_of

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from podwright.errors import OperationError
 from podwright.operations.access.drain import Drain
 from podwright.operations.access.remote import Remote, quoted
-from podwright.operations.errors import OperationError
 from podwright.operations.jobs.submission_record import FILE_NAME
 
 # Each file gets its name when all of them have arrived, and when no other job or submission has the run.

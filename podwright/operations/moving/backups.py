@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from podwright.operations.account.session import Session
-from podwright.operations.errors import AwsError, OperationError
+from podwright.aws_session import Session
+from podwright.errors import AwsError, OperationError
 from podwright.operations.moving.journal import Journal
 from podwright.settings import names
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from podwright.aws_session import Session
+from podwright.errors import OperationError
 from podwright.operations.access.remote import quoted
-from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
-from podwright.operations.errors import OperationError
+from podwright.operations.account import hyperpod
 from podwright.operations.moving.journal import Place
 from podwright.operations.nodes.slurm_states import ControllerShell, controller_shell
 
@@ -38,8 +38,8 @@ class Controller:
         Raises:
             OperationError: there is no such cluster, or no controller runs.
         """
-        described = cluster.find(session, place.name)
-        return cls(controller_shell(session, described, cluster.nodes(session, described)))
+        described = hyperpod.find(session, place.name)
+        return cls(controller_shell(session, described, hyperpod.nodes(session, described)))
 
     def call(self, program: str, verb: str, *arguments: object) -> Mapping[str, Any]:
         """Run a program of ``on_node`` and return its results.

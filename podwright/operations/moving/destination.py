@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podwright.check.checked_settings import check_document
 from podwright.check.document import Document
-from podwright.check.errors import InvalidSettingsError
 from podwright.check.findings import Finding, KeyPath, Level, has_errors
-from podwright.check.report import check_document
+from podwright.check.input_errors import InvalidSettingsError
 from podwright.operations.moving.settings_text import edited
 from podwright.settings.root import Settings
 from podwright_constructs import facts

@@ -11,8 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject, to_json
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.output_file import place_of
 from podwright_common.atomic_file import write_file
 from podwright_common.file_lock import try_lock
@@ -91,12 +91,6 @@ class Journal:
     def note(self, **facts: Any) -> None:
         """Record results of a step that is not finished."""
         self.facts |= facts
-        self.write()
-
-    def undo(self, *steps: str) -> None:
-        """Record that steps are no longer done."""
-        for step in steps:
-            self.done.pop(step, None)
         self.write()
 
     def write(self) -> None:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from podwright.aws_session import Session
 from podwright.check.document import Document
 from podwright.check.load import load
+from podwright.errors import ArgumentError
 from podwright.json_document import JsonObject
 from podwright.operations.account.inventory import inventory
-from podwright.operations.account.session import Session
 from podwright.operations.deployment import destroy
 from podwright.operations.deployment.deploy import speaker, use_profile
 from podwright.operations.deployment.supervised_process import announcing
 from podwright.operations.deployment.teardown import print_inventory
-from podwright.operations.errors import ArgumentError
 from podwright.operations.moving import backups, settings_text
 from podwright.operations.moving import journal as journals
 from podwright.operations.moving.destination import Destination, default_name, new_file

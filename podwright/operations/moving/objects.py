@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from podwright.operations.account.session import Session
-from podwright.operations.errors import OperationError
+from podwright.aws_session import Session
+from podwright.errors import OperationError
 from podwright.settings import names
 
 COPIED_AT_A_TIME = 16

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from podwright import list_prices
 from podwright.diagram import prices
+from podwright.errors import ArgumentError
 from podwright.json_document import JsonObject
-from podwright.operations.account.file_systems import file_system_price
-from podwright.operations.errors import ArgumentError
+from podwright.operations.account.fsx import file_system_price
 from podwright.operations.moving.backups import MovedFileSystem
 from podwright.operations.moving.destination import NewFile
 from podwright.settings.root import Settings

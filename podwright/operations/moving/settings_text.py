@@ -8,7 +8,7 @@ from typing import Any
 
 from podwright.check.document import Document
 from podwright.check.findings import KeyPath
-from podwright.operations.errors import ArgumentError
+from podwright.errors import ArgumentError
 from podwright_constructs.problems import dotted
 
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:")

@@ -13,14 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from podwright.aws_session import Session
 from podwright.check.findings import KeyPath
 from podwright.check.load import load
-from podwright.operations.account.session import Session
+from podwright.errors import OperationError
 from podwright.operations.deployment import deploy
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.recovery import noted, recover
-from podwright.operations.errors import OperationError
 from podwright.operations.moving import objects
 from podwright.operations.moving.backups import Carrier, Say
 from podwright.operations.moving.controller import Controller

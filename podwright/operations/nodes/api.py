@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from podwright.aws_session import Session
+from podwright.errors import ArgumentError, AwsError
 from podwright.json_document import JsonObject
-from podwright.operations.account.cluster import Cluster, Node
-from podwright.operations.account.session import Session
-from podwright.operations.errors import ArgumentError, AwsError
+from podwright.operations.account.hyperpod import Cluster, Node
 
 BATCH_SIZE = 25  # nodes in a call
 ADDED_AT_A_TIME = 50

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from podwright.operations.account.cluster import InstanceGroup
-from podwright.operations.account.session import Session
+from podwright.aws_session import Session
+from podwright.operations.account.hyperpod import InstanceGroup
 
 
 def group_request(session: Session, group: InstanceGroup, *, count: int) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from podwright.errors import ArgumentError
 from podwright.json_document import JsonObject
-from podwright.operations.account.cluster import Cluster, Node, select
-from podwright.operations.errors import ArgumentError
+from podwright.operations.account.hyperpod import Cluster, Node, select
 from podwright.operations.nodes import api, slurm_states
 from podwright.operations.nodes.api import Added, NodeChange, Result
 from podwright.operations.nodes.slurm_states import ACTIONS, SlurmState

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.check.document import Document
-from podwright.check.errors import InvalidSettingsError
 from podwright.check.findings import has_errors
+from podwright.check.input_errors import InvalidSettingsError
 from podwright.diagram import prices
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
-from podwright.operations.account.cluster import suggestion
+from podwright.operations.account.hyperpod import suggestion
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.planned_changes import Change, planned, summary
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.nodes.group_request import group_request
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
@@ -171,7 +171,7 @@ def _checked(source: Document) -> Settings:
     Raises:
         InvalidSettingsError: it has errors; all of them are in it.
     """
-    from podwright.check.report import check_document  # --help need not wait for pydantic
+    from podwright.check.checked_settings import check_document  # --help need not wait for pydantic
 
     report = check_document(source)
     if report.settings is None or has_errors(report.findings):

@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from podwright.aws_session import Session
+from podwright.errors import ArgumentError, OperationError
 from podwright.operations.access import session_plugin
 from podwright.operations.access.remote import SLURM_PATH, quoted, running
-from podwright.operations.account.cluster import Cluster, Node
-from podwright.operations.account.session import Session
-from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.account.hyperpod import Cluster, Node
 
 # HyperPod acts on exactly these reasons, once the node's jobs have ended, and the node keeps its name.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm-replace-faulty-instance.html

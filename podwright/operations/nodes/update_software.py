@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from podwright.errors import ArgumentError
 from podwright.json_document import JsonObject
-from podwright.operations.account.cluster import Cluster, InstanceGroup
-from podwright.operations.errors import ArgumentError
+from podwright.operations.account.hyperpod import Cluster, InstanceGroup
 from podwright.operations.output import Column, confirm, print_document, print_table
 from podwright.operations.target import add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import CONTROLLER

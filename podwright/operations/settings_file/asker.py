@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from podwright.operations.errors import ArgumentError
-from podwright.operations.settings_file.text import Answers
+from podwright.aws_session import Session
+from podwright.check.account import Account
+from podwright.errors import ArgumentError, OperationError
+from podwright.operations.settings_file.new_settings_text import Answers
 
 if TYPE_CHECKING:
     from podwright.planning.search import Offer
@@ -122,22 +124,16 @@ class Asker:
     @cached_property
     def zones(self) -> tuple[str, ...] | None:
         """The zones that offer the instance type, from EC2; None without an answer."""
-        from podwright.check.account import Account
-        from podwright.check.errors import UnansweredError
-
         try:
-            return Account(region=self["region"]).zones_offering(self["instance_type"].removeprefix("ml."))
-        except UnansweredError:
+            return Account(Session(region=self["region"])).zones_offering(self["instance_type"].removeprefix("ml."))
+        except OperationError:
             return None
 
     def quota(self, instance_type: str) -> float | None:
         """Return the account's quota of a type for clusters; None without an answer."""
-        from podwright.check.account import Account
-        from podwright.check.errors import UnansweredError
-
         try:
-            return Account(region=self["region"]).quotas().get(f"{instance_type} for cluster usage")
-        except UnansweredError:
+            return Account(Session(region=self["region"])).quotas().get(f"{instance_type} for cluster usage")
+        except OperationError:
             return None
 
     @property

@@ -28,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if one fails the check, 3 if AWS did not answer."""
-    from podwright.check.errors import InputError
+    from podwright.check.checked_settings import check, check_live
     from podwright.check.findings import Level, json_document, summary, write
+    from podwright.check.input_errors import InputError
     from podwright.check.load import load_run_or_job
-    from podwright.check.report import check, check_live
     from podwright.check.rules import UNANSWERED
 
     try:

@@ -16,7 +16,7 @@ from podwright_common.command_line import add_examples
 from podwright_common.exit_status import OK, WRONG_INPUT
 
 if TYPE_CHECKING:
-    from podwright.check.explain import Key
+    from podwright.check.key_descriptions import Key
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print keys or codes, or draw the file."""
-    from podwright.check.explain import job_keys, keys, run_keys
-    from podwright.check.report import codes
+    from podwright.check.checked_settings import codes
+    from podwright.check.key_descriptions import job_keys, keys, run_keys
 
     if options.output or (options.key and _is_file(options.key)):
         return _draw(Path(options.key or config_path()), options.output, as_json=options.json)
@@ -75,13 +75,13 @@ def _is_file(word: str) -> bool:
 
 def _keys_named(word: str, files: Iterable[Callable[[], Iterator[Key]]]) -> list[Key]:
     """Return the keys that a word names in the first of the files that has one."""
-    from podwright.check.explain import matching
+    from podwright.check.key_descriptions import matching
 
     return next((matches for keys_of_file in files if (matches := matching(keys_of_file(), word))), [])
 
 
 def _print_keys(keys: Iterable[Key], *, as_json: bool) -> int:
-    from podwright.check.explain import Explain
+    from podwright.check.key_descriptions import Explain
 
     if as_json:
         print_document(Explain(keys=list(keys)))
@@ -92,7 +92,7 @@ def _print_keys(keys: Iterable[Key], *, as_json: bool) -> int:
 
 def _print_codes(meaning_by_code: dict[str, str], *, as_json: bool) -> int:
     """Print each code with the first line of its meaning; in JSON with all of it."""
-    from podwright.check.explain import Explain
+    from podwright.check.key_descriptions import Explain
 
     if as_json:
         print_document(Explain(codes=meaning_by_code))
@@ -104,7 +104,7 @@ def _print_codes(meaning_by_code: dict[str, str], *, as_json: bool) -> int:
 
 
 def _print_code(code: str, meaning: str, *, as_json: bool) -> int:
-    from podwright.check.explain import Explain
+    from podwright.check.key_descriptions import Explain
 
     if as_json:
         print_document(Explain(codes={code: meaning}))
@@ -124,7 +124,7 @@ def _suggest(word: str, names: Iterable[str]) -> int:
 
 def _draw(file: Path, output: Path | None, *, as_json: bool) -> int:
     """Write the picture of a file's cluster, or print the cluster as text."""
-    from podwright.check.explain import Explain
+    from podwright.check.key_descriptions import Explain
     from podwright.check.load import load
     from podwright.diagram.forms import draw
     from podwright.operations.settings_file.synthesis import synthesize

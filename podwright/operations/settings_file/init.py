@@ -15,9 +15,9 @@ from typing import Literal
 
 from podwright import checkout
 from podwright.config_file import DEFAULT_CONFIG, add_file, config_path
+from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.deployment.kit import PROJECT_FILE
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.output import print_document
 from podwright.operations.settings_file import schema
 from podwright.operations.settings_file.asker import Asker
@@ -159,9 +159,9 @@ def _checked(text: str, file: Path) -> str:
     Raises:
         ArgumentError: it finds errors; all of them are named.
     """
+    from podwright.check.checked_settings import check_document
     from podwright.check.document import Document  # --help need not wait for pydantic
     from podwright.check.findings import Level
-    from podwright.check.report import check_document
 
     report = check_document(Document.parse(text, file=file))
     errors = [finding for finding in report.findings if finding.level is Level.ERROR]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from podwright.operations.errors import ArgumentError
+from podwright.errors import ArgumentError
 from podwright.planning import launch, search, units
-from podwright.planning.hardware import Hardware
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.layout import Layout
 from podwright.planning.model import Model
 from podwright.planning.on_demand import source_of
-from podwright.planning.plan import Plan, make_plan
-from podwright.planning.report import offers_table, to_spare
+from podwright.planning.plan_text import offers_table, to_spare
+from podwright.planning.run_plan import Plan, make_plan
 from podwright.planning.search import Offer
-from podwright.planning.software import Software
 from podwright.planning.trainer_options import OUR_SOFTWARE
+from podwright.planning.trainer_software import Software
 from podwright_constructs.catalog import cluster_instance_types
 
 OFFERS_SHOWN = 5

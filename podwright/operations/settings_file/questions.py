@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from podwright.diagram import prices
 from podwright.operations.settings_file.asker import Asker, Question
-from podwright.operations.settings_file.text import CREATE, EXISTING, EXISTING_VPC, NETWORKS
+from podwright.operations.settings_file.new_settings_text import CREATE, EXISTING, EXISTING_VPC, NETWORKS
 from podwright.planning import units
 from podwright.planning.model import Model, UnknownModelError
 from podwright.settings.regions import HYPERPOD_REGIONS, zone_ids

@@ -24,7 +24,7 @@ DOCUMENTS = {
     "destroy": "podwright.operations.deployment.destroy:Destroy",
     "doctor": "podwright.operations.health.doctor:Doctor",
     "drift": "podwright.operations.health.drift:Drift",
-    "explain": "podwright.check.explain:Explain",
+    "explain": "podwright.check.key_descriptions:Explain",
     "export": "podwright.operations.import_export.export:Export",
     "fetch": "podwright.operations.jobs.fetch:Fetch",
     "import": "podwright.operations.import_export.import_cluster:Import",

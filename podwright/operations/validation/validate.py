@@ -11,10 +11,10 @@ from statistics import median
 from typing import Literal
 
 from podwright.check.findings import Finding, FindingDocument, summary, write
+from podwright.errors import ArgumentError
 from podwright.json_document import JsonObject, to_json
 from podwright.operations.access.remote import add_remote_arguments, remote
-from podwright.operations.account.cluster import Cluster, Node
-from podwright.operations.errors import ArgumentError
+from podwright.operations.account.hyperpod import Cluster, Node
 from podwright.operations.jobs import runs
 from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
@@ -24,6 +24,7 @@ from podwright.output_file import place_of
 from podwright.planning.collectives import all_reduce
 from podwright_bootstrap.contract import COMPUTE
 from podwright_common.atomic_file import write_file
+from podwright_common.command_line import positive_count
 from podwright_common.exit_status import FAILED, OK
 from podwright_training.validation.measurements import Measurements, NodeReport
 from podwright_training.validation.slow import fastest_of_nodes
@@ -66,10 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--partition", help="Slurm partition. Default: the partition that has most of the nodes")
     parser.add_argument(
-        "--rounds", type=_count, metavar="N", help="largest number of rounds of pairs. Default: all pairs"
+        "--rounds", type=positive_count, metavar="N", help="largest number of rounds of pairs. Default: all pairs"
     )
     parser.add_argument(
-        "--file-mib", type=_count, default=FILE_MIB, metavar="N", help="size of each node's file. Default: %(default)s"
+        "--file-mib",
+        type=positive_count,
+        default=FILE_MIB,
+        metavar="N",
+        help="size of each node's file. Default: %(default)s",
     )
     parser.add_argument(
         "--python", metavar="PATH", help="Python with torch, on the nodes. Default: podwright's environment"
@@ -219,9 +224,3 @@ def _lines(instance_type: str, measured: Measurements) -> list[str]:
 def _figure(value: float | None) -> str:
     """Return three significant digits, or an empty text."""
     return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: PLR2004
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, need a whole number from 1")
-    return int(text)

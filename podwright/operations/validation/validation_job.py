@@ -15,9 +15,9 @@ from importlib.resources import files
 
 import podwright_common
 import podwright_training
+from podwright.errors import ArgumentError, OperationError
 from podwright.operations.access.remote import Remote, quoted
-from podwright.operations.account.cluster import Node
-from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.account.hyperpod import Node
 from podwright.operations.jobs import slurm_jobs
 from podwright.operations.jobs.runs import Runs
 from podwright.operations.jobs.upload import send

@@ -14,8 +14,8 @@ from typing import Any
 
 from podwright_rehearsal.aws import clock
 from podwright_rehearsal.aws.account import Account, random_id
+from podwright_rehearsal.aws.aws_errors import AwsError
 from podwright_rehearsal.aws.contents import Contents
-from podwright_rehearsal.aws.errors import AwsError
 
 MOST_COPIES = 5  # in progress to one region
 

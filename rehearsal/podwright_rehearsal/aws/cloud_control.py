@@ -16,7 +16,7 @@ import jsonpatch
 import jsonpointer
 
 from podwright_rehearsal.aws import clock, cluster_schema
-from podwright_rehearsal.aws.errors import AwsError, HandlerError
+from podwright_rehearsal.aws.aws_errors import AwsError, HandlerError
 from podwright_rehearsal.aws.hyperpod import EmulatedCluster, EmulatedClusters
 from podwright_rehearsal.aws.list_order import reordered
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from podwright_rehearsal.aws import clock
 from podwright_rehearsal.aws.account import Account, random_id
-from podwright_rehearsal.aws.errors import AwsError
+from podwright_rehearsal.aws.aws_errors import AwsError
 
 MOST_PER_FILE_SYSTEM = 8
 DEFAULT_CHUNK_MIB = 1024

@@ -12,10 +12,10 @@ from typing import Any
 
 from podwright_rehearsal.aws import clock, lustre_limits, openzfs_limits
 from podwright_rehearsal.aws.account import Account, SecurityGroup, Subnet, random_id
+from podwright_rehearsal.aws.aws_errors import AwsError
 from podwright_rehearsal.aws.backups import Backup, Backups, check_backup, check_restore
 from podwright_rehearsal.aws.contents import Contents
 from podwright_rehearsal.aws.data_repositories import Association, DataRepositories
-from podwright_rehearsal.aws.errors import AwsError
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
 
 MOUNT_NAME_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # AWS's mount names, for example "vkqadbmv"

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from podwright_rehearsal.aws import clock, cluster_rules
 from podwright_rehearsal.aws.account import Account, Subnet, random_id
-from podwright_rehearsal.aws.errors import HandlerError
+from podwright_rehearsal.aws.aws_errors import HandlerError
 
 IMAGE_RELEASES = ("2026.10.0", "2026.11.0")  # oldest first; AWS's own names of releases differ
 
@@ -140,7 +140,6 @@ class EmulatedClusters:
         self._account = account
         self._transition_s = transition_s
         self._by_arn: dict[str, EmulatedCluster] = {}
-        self._failing: dict[str, str] = {}  # messages by names of clusters whose next change fails
 
     def all(self) -> list[EmulatedCluster]:
         """Return every cluster that is not deleted, oldest first."""
@@ -182,7 +181,6 @@ class EmulatedClusters:
         cluster.note("Cluster creation started")
         _note_changes(cluster, before=[])
         self._by_arn[cluster.arn] = cluster
-        self._fail_if_due(cluster, is_new=True)
         return cluster
 
     def put_fault(self, *, cluster: str, node: str, status: str, message: str) -> None:
@@ -205,23 +203,6 @@ class EmulatedClusters:
         if message:
             emulated.note(message, faulty, level="Error")
 
-    def fail_next(self, cluster: str, message: str) -> None:
-        """Let the next creation or update of a cluster of this name fail with AWS's words."""
-        self._failing[cluster] = message
-
-    def _fail_if_due(self, cluster: EmulatedCluster, *, is_new: bool) -> None:
-        """Fail a change as AWS does: a new cluster is Failed, an update is rolled back.
-
-        Raises:
-            HandlerError: the change fails.
-        """
-        message = self._failing.pop(cluster.name, "")
-        if message:
-            cluster.note(message, level="Error")
-            if is_new:
-                cluster.fault = Fault("Failed", message)
-            raise HandlerError("NotStabilized", message)
-
     def update(self, cluster: EmulatedCluster, model: dict[str, Any]) -> None:
         """Update a cluster to another desired state; a failed update has no effect.
 
@@ -229,7 +210,6 @@ class EmulatedClusters:
             HandlerError: HyperPod would fail; every reason is named.
         """
         self._refuse([*_unchangeable(cluster.model, model), *cluster_rules.problems(model, self._account)])
-        self._fail_if_due(cluster, is_new=False)
         nodes = list(self._nodes_for(cluster, model))
         before, cluster.model, cluster.nodes = cluster.nodes, model, nodes
         cluster.note("Cluster update started")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from podwright_rehearsal.aws.account import SecurityGroup
-from podwright_rehearsal.aws.errors import AwsError
+from podwright_rehearsal.aws.aws_errors import AwsError
 
 LNET_PORT = 988
 

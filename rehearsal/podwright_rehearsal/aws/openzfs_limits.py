@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from podwright_rehearsal.aws.account import Subnet
-from podwright_rehearsal.aws.errors import AwsError
+from podwright_rehearsal.aws.aws_errors import AwsError
 
 SINGLE_AZ_1_MBPS = {64, 128, 256, 512, 1024, 2048, 3072, 4096}
 WITH_CACHE_MBPS = {160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240}

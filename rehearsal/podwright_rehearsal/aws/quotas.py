@@ -10,7 +10,7 @@ from typing import Any
 
 from podwright_constructs.catalog import cluster_instance_types
 from podwright_rehearsal.aws.account import Account
-from podwright_rehearsal.aws.errors import AwsError
+from podwright_rehearsal.aws.aws_errors import AwsError
 
 SERVICE = "sagemaker"
 DEFAULT = 100.0  # AWS's own default is 0 for most types; a rehearsal needs no increase.

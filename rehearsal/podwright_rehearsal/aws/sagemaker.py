@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from podwright_rehearsal.aws import cluster_rules, cluster_schema
-from podwright_rehearsal.aws.errors import AwsError, HandlerError
+from podwright_rehearsal.aws.aws_errors import AwsError, HandlerError
 from podwright_rehearsal.aws.hyperpod import (
     IMAGE_RELEASES,
     ClusterEvent,

@@ -26,9 +26,9 @@ from werkzeug.wrappers import Request, Response
 
 from podwright_rehearsal.aws import clock, cluster_schema, interruption, moto_patches, simulation
 from podwright_rehearsal.aws.account import Account
+from podwright_rehearsal.aws.aws_errors import AwsError
 from podwright_rehearsal.aws.cloud_control import CloudControl
 from podwright_rehearsal.aws.contents import Contents
-from podwright_rehearsal.aws.errors import AwsError
 from podwright_rehearsal.aws.file_systems import FileSystems
 from podwright_rehearsal.aws.gate import KEY_VARIABLE, Gate, Server
 from podwright_rehearsal.aws.hyperpod import EmulatedClusters
@@ -182,15 +182,12 @@ class Application:
         return _json(200, asdict(refusal))
 
     def _fault(self, call: Call) -> Response:
-        """Keep a cluster or node in a state, or let the next change of a cluster fail; in whichever region it is."""
+        """Keep a cluster or node in a state, in whichever region it is."""
         fault = json.loads(call.body)
         name, regions = fault["cluster"], self._clusters.values()
         owner = next((clusters for clusters in regions if clusters.find(name)), self._clusters[self._regions[0]])
         try:
-            if "fail_next" in fault:
-                owner.fail_next(name, fault["fail_next"])
-            else:
-                owner.put_fault(**fault)
+            owner.put_fault(**fault)
         except LookupError as error:
             return _json(404, {"unknown": str(error)})
         return _json(200, fault)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from podwright_rehearsal.aws.account import Account
-from podwright_rehearsal.aws.errors import AwsError
+from podwright_rehearsal.aws.aws_errors import AwsError
 from podwright_rehearsal.aws.hyperpod import ClusterNode, EmulatedClusters
 
 TARGET = re.compile(r"sagemaker-cluster:(?P<cluster>[a-z0-9]+)_(?P<group>.+)-(?P<instance>i-[0-9a-f]+)")

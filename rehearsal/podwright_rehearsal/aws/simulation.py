@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from moto.iam.models import iam_backends
 
-from podwright_rehearsal.aws.errors import AwsError
+from podwright_rehearsal.aws.aws_errors import AwsError
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
 
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html

@@ -246,10 +246,6 @@ class AwsStandIn:
         if "unknown" in answer:
             raise AwsStandInError(f"The AWS stand-in has no {answer['unknown']}")
 
-    def fail_next_change(self, cluster: str, *, message: str) -> None:
-        """Let the next creation or update of a cluster of this name fail with AWS's words."""
-        self._control("PUT", FAULT_PATH, {"cluster": cluster, "fail_next": message})
-
     @contextmanager
     def stopped_clock(self) -> Iterator[None]:
         """Stop the account's clock in the block: operations that take ``transition_s`` do not end."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podwright_rehearsal.clusters.rehearsed import end_group
-from podwright_rehearsal.hosts.errors import tail
+from podwright_rehearsal.hosts.host_errors import tail
 
 TIMED_OUT = 124  # timeout(1)'s exit status
 

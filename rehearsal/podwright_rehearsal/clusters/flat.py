@@ -24,7 +24,7 @@ from typing import final
 from podwright_rehearsal.clusters import flat_supervisor
 from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
 from podwright_rehearsal.clusters.slurm_conf import node_line, partition_lines
-from podwright_rehearsal.hosts.errors import HostError, tail
+from podwright_rehearsal.hosts.host_errors import HostError, tail
 from podwright_rehearsal.hosts.image import SOURCES
 from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
 from podwright_rehearsal.hosts.waiting import wait_for

@@ -35,8 +35,8 @@ from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedClust
 from podwright_rehearsal.clusters.set_up_by_api import MountedFileSystem
 from podwright_rehearsal.hosts import session_manager_plugin
 from podwright_rehearsal.hosts.description import File, HostDescription
-from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.hosts.fabric import Fabric
+from podwright_rehearsal.hosts.host_errors import HostError
 
 _SSH_PORT = 22
 _CONNECT_S, _CONNECTS = 2, 2  # the kernel accepts: a host that is on takes no time

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_rehearsal.hosts.waiting import wait_for
 
 if TYPE_CHECKING:

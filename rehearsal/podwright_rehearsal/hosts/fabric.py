@@ -22,7 +22,7 @@ from typing import IO, Any, Literal
 from podwright_rehearsal.hosts import cgroups, freezing
 from podwright_rehearsal.hosts.cluster_namespaces import FABRIC
 from podwright_rehearsal.hosts.description import HostDescription
-from podwright_rehearsal.hosts.errors import HostError, tail
+from podwright_rehearsal.hosts.host_errors import HostError, tail
 from podwright_rehearsal.hosts.image import LAYER, ROOT, SOURCES
 
 _EXIT_TIMEOUT_S = 5.0  # A process that has closed its output ends within this time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.host_errors import HostError
 
 BUSY_SHARE = 0.25  # Questions start processes on the machine's shared cores: they get this share of the time.
 MOST_PAUSE_S = 5.0

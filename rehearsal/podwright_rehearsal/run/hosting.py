@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from podwright.settings.root import Settings
-from podwright_bootstrap import report
-from podwright_bootstrap.aws import metadata
+from podwright_bootstrap import boot_report
+from podwright_bootstrap.aws import instance_metadata
+from podwright_bootstrap.boot_report import DEGRADED, SKIPPED
 from podwright_bootstrap.contract import (
     BOOTSTRAP_JSON,
     NODE_JSON,
@@ -25,7 +26,6 @@ from podwright_bootstrap.contract import (
     NodeRecord,
     ProvisioningParameters,
 )
-from podwright_bootstrap.report import DEGRADED, SKIPPED
 from podwright_rehearsal import processes
 from podwright_rehearsal.clusters import flat_environment
 from podwright_rehearsal.clusters.boots import BootResult
@@ -136,18 +136,12 @@ class Hosts(ABC):
         return self.directory / "fsx"
 
     def _shared_with_dataset(self) -> Path:
-        shutil.copytree(self.supplies.dataset, self._empty("fsx") / "data")
+        shutil.copytree(self.supplies.dataset, emptied(self.directory / "fsx") / "data")
         return self.shared
 
     def _host_variables(self) -> dict[str, str]:
         environment = self.deployment.aws.environment()
         return {name: environment[name] for name in HOST_VARIABLES}
-
-    def _empty(self, name: str) -> Path:
-        folder = self.directory / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return folder
 
 
 @dataclass
@@ -162,7 +156,7 @@ class NamespacedHosts(Hosts):
         """Start the hosts; no lifecycle script has run."""
         endpoint = self.deployment.aws.endpoint_url
         self.cluster = NamespacedCluster(
-            directory=self._empty("cluster"),
+            directory=emptied(self.directory / "cluster"),
             image=self.supplies.slurm,
             cluster_name=self.settings.name,
             cluster_arn=self.deployment.cluster_arn,
@@ -192,7 +186,7 @@ class NamespacedHosts(Hosts):
 
     def bootstrap(self) -> str:
         """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
-        self.lifecycle = self.deployment.download_lifecycle(self._empty("lifecycle"))
+        self.lifecycle = self.deployment.download_lifecycle(emptied(self.directory / "lifecycle"))
         parameters = self.lifecycle / self.deployment.parameters_name
         deployed = ProvisioningParameters.from_json(parameters.read_text())
         if (reduced := left_out.without(deployed)) != deployed:
@@ -246,7 +240,7 @@ class NamespacedHosts(Hosts):
         return {it["step"]: it["seconds"] for it in self._results(hostname) if it["outcome"] != SKIPPED}
 
     def _results(self, hostname: str) -> list[dict[str, Any]]:
-        return [asdict(result) for result in report.parse(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())]
+        return [asdict(result) for result in boot_report.parse(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())]
 
     def _on_line(self, hostname: str, line: str) -> None:
         """Show a line of a boot, and copy it to CloudWatch as HyperPod's agent does; end the update it waits for."""
@@ -313,17 +307,17 @@ class FlatHosts(Hosts):
         """Start the hosts with Slurm."""
         self._shared_with_dataset()
         self.cluster = FlatCluster(
-            directory=self._empty("cluster"),
+            directory=emptied(self.directory / "cluster"),
             packages=SlurmPackages(self.supplies.slurm),
             cluster_name=self.settings.name,
             nodes=self.deployment.nodes(),
-            environment={**self._host_variables(), metadata.DISABLED: "true", **self._mark()},
+            environment={**self._host_variables(), instance_metadata.DISABLED: "true", **self._mark()},
         )
         self.cluster.start()
 
     def build_environment(self) -> str:
         """Build the training environment from the bucket's wheel and lock, by the bootstrap's code."""
-        folder = self.deployment.download_lifecycle(self._empty("lifecycle"))
+        folder = self.deployment.download_lifecycle(emptied(self.directory / "lifecycle"))
         parameters, log = folder / self.deployment.parameters_name, self.directory / "logs" / "environment.log"
         self.environment = self.shared / SHARED_DIRECTORY / "environment"
         inherited = {
@@ -374,3 +368,10 @@ class FlatHosts(Hosts):
 
 
 KINDS: Mapping[str, type[Hosts]] = {hosts.kind: hosts for hosts in (Debian13Hosts, Debian12Hosts, FlatHosts)}
+
+
+def emptied(folder: Path) -> Path:
+    """Return a folder that is new and empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

@@ -23,11 +23,11 @@ from podwright.settings.root import Settings
 from podwright_bootstrap.contract import RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
-from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run import cluster_status, operator, story
 from podwright_rehearsal.run.deployment import Deployment
-from podwright_rehearsal.run.hosting import Debian13Hosts, Hosts
+from podwright_rehearsal.run.hosting import Debian13Hosts, Hosts, emptied
 from podwright_rehearsal.run.progress import Progress, StepFailed
 from podwright_rehearsal.run.summary import Summary
 from podwright_rehearsal.run.supplies import SHARDS, Supplies
@@ -134,7 +134,7 @@ class Rehearsal:
     def start_aws(self, stack: ExitStack) -> str:
         """Start the AWS stand-in with an empty account."""
         self.aws = AwsStandIn(
-            directory=self._empty("aws"),
+            directory=emptied(self.directory / "aws"),
             region=self.settings.region,
             instant_deletion=True,
             order_seed=secrets.randbelow(2**32),  # aws.log has it
@@ -149,8 +149,8 @@ class Rehearsal:
             config=self.config,
             settings=self.settings,
             aws=self.aws,
-            project=self._empty("project"),
-            logs=self._empty(LOGS),
+            project=emptied(self.directory / "project"),
+            logs=emptied(self.directory / LOGS),
             on_line=self.progress.note,
         )
         self.summary.resources_applied = self.deployment.deploy()
@@ -395,12 +395,6 @@ class Rehearsal:
 
     def _log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
-
-    def _empty(self, name: str) -> Path:
-        folder = self.directory / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return folder
 
 
 Step = Callable[[Rehearsal, ExitStack], str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podwright.operations.errors import ArgumentError
+from podwright.errors import ArgumentError
 from podwright.operations.jobs.cancel import _named_jobs
 from podwright.operations.jobs.slurm_jobs import Job
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from podwright import checkout
+from podwright.aws_session import Session
 from podwright.cli import main
-from podwright.operations.account.session import Session
 from podwright.operations.deployment.boots import BootLog
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.planned_changes import planned

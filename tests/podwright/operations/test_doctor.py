@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.cli import main
-from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
+from podwright.operations.account import hyperpod
 from podwright.operations.health.doctor import NAMED_WITHIN_S, unnamed
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.documents import as_described
@@ -48,7 +48,7 @@ def test_nodes_that_slurm_lacks_for_long_are_named(maker: ClusterMaker) -> None:
     """A compute node that slurm.conf does not name minutes after its boot is found, a younger one and heads are not."""
     maker.make("unnamed", workers=3)
     session = Session()
-    nodes = cluster.nodes(session, cluster.find(session, "unnamed"))
+    nodes = hyperpod.nodes(session, hyperpod.find(session, "unnamed"))
     named, late, young = (node for node in nodes if node.role == "compute")
     now = late.launched_at + timedelta(seconds=NAMED_WITHIN_S + 1)
     listed = [replace(node, status="Running", launched_at=late.launched_at) for node in nodes]

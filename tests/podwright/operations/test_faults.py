@@ -10,10 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.check.account import Account
-from podwright.check.errors import UnansweredError
 from podwright.checkout import ROOT
 from podwright.cli import main
+from podwright.errors import AwsError
 
 COMMANDS = {
     "status": [],
@@ -152,8 +153,10 @@ def test_checks_of_the_account_repeat_throttled_calls(attempts, server, monkeypa
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", str(attempts))
     server.refusal = REFUSALS["throttled"]
-    with pytest.raises(UnansweredError, match=rf"throttled sts:GetCallerIdentity .* in all {attempts} attempts"):
-        Account(region="us-west-2").account_id()
+    with pytest.raises(
+        AwsError, match=rf"throttled servicequotas:ListAWSDefaultServiceQuotas .* in all {attempts} attempts"
+    ):
+        Account(Session(region="us-west-2")).quotas()
 
 
 @every_command

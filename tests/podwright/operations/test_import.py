@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from podwright import checkout
+from podwright.aws_session import Session
 from podwright.cli import main
-from podwright.operations.account import cluster as clusters
-from podwright.operations.account.session import Session
+from podwright.errors import ArgumentError
+from podwright.operations.account import hyperpod as clusters
 from podwright.operations.deployment.kit import search_path
 from podwright.operations.deployment.terraform import PROVIDER, find_terraform, terraform_environment
-from podwright.operations.errors import ArgumentError
 from podwright.operations.import_export.import_cluster import refuse
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.hyperpod import ClusterMaker

@@ -16,8 +16,8 @@ import pytest
 from podwright import checkout
 from podwright.check.load import load, load_run
 from podwright.cli import main
+from podwright.errors import OperationError
 from podwright.operations.deployment.kit import Kit
-from podwright.operations.errors import OperationError
 from podwright.operations.settings_file.init import EXAMPLES, example_names
 from podwright.operations.settings_file.schema import cluster_text
 from podwright_testing.pages import blocks

@@ -14,11 +14,10 @@ import pytest
 
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.errors import PodwrightError
+from podwright.errors import ArgumentError, OperationError, PodwrightError
 from podwright.operations.deployment.folder_lock import FolderBusyError
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.state_lock import StateLockedError
-from podwright.operations.errors import ArgumentError, OperationError
 
 pytestmark = pytest.mark.terraform
 

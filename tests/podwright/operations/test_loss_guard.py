@@ -8,10 +8,10 @@ import pytest
 
 from podwright.check.load import load
 from podwright.checkout import ROOT
+from podwright.errors import ArgumentError, OperationError
 from podwright.operations.deployment.deploy import explained
 from podwright.operations.deployment.loss_guard import refuse_losses
 from podwright.operations.deployment.planned_changes import Change, _changes
-from podwright.operations.errors import ArgumentError, OperationError
 from podwright.resource_types import CLUSTER
 
 CLUSTER_PATH = "cluster/cluster"

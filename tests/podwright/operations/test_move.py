@@ -15,15 +15,14 @@ from types import ModuleType
 import pytest
 
 from podwright import checkout
+from podwright.aws_session import Session
 from podwright.check.document import Document
-from podwright.check.errors import InvalidSettingsError
+from podwright.check.input_errors import InvalidSettingsError
 from podwright.check.load import load
 from podwright.cli import INTERRUPTED, main
-from podwright.errors import PodwrightError
+from podwright.errors import ArgumentError, PodwrightError
 from podwright.json_document import to_json
-from podwright.operations.account.session import Session
 from podwright.operations.deployment.kit import Kit
-from podwright.operations.errors import ArgumentError
 from podwright.operations.moving import on_node
 from podwright.operations.moving.backups import Carrier
 from podwright.operations.moving.controller import packed

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.cli import main
-from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
-from podwright.operations.errors import AwsError
+from podwright.errors import AwsError
+from podwright.operations.account import hyperpod
 from podwright.operations.nodes import api
 from podwright.operations.output import age
 
@@ -26,11 +26,11 @@ def name(maker):
 
 @pytest.fixture
 def found(name):
-    return cluster.find(Session(), name)
+    return hyperpod.find(Session(), name)
 
 
-def workers(found) -> list[cluster.Node]:
-    return [node for node in cluster.nodes(Session(), found) if node.group == "workers"]
+def workers(found) -> list[hyperpod.Node]:
+    return [node for node in hyperpod.nodes(Session(), found) if node.group == "workers"]
 
 
 def test_replaced_nodes_keep_their_addresses(name, found, capsys):
@@ -108,8 +108,8 @@ def test_deletion_names_the_count_to_write(maker, capsys):
     assert main(["nodes", "delete", "workers/3", "--cluster", "shrinking", "--yes"]) == 0
     assert "`podwright scale workers 2`" in capsys.readouterr().out
     session = Session()
-    found = cluster.find(session, "shrinking")
-    assert (found.group("workers").target_count, len(cluster.nodes(session, found))) == (2, 3)
+    found = hyperpod.find(session, "shrinking")
+    assert (found.group("workers").target_count, len(hyperpod.nodes(session, found))) == (2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +127,12 @@ def test_added_nodes_come_in_calls_of_50(aws, continuous, capsys):
     assert (answer["schema"], answer["count"]) == ("podwright.nodes.add/1", 62)
     assert [len(result["nodes"]) for result in answer["results"]] == [50, 10]
     assert [call for call in aws.changing_calls() if "Batch" in call] == ["sagemaker BatchAddClusterNodes"] * 2
-    assert cluster.find(Session(), continuous).group("workers").target_count == 62
+    assert hyperpod.find(Session(), continuous).group("workers").target_count == 62
 
 
 def test_a_quota_stops_the_addition_and_what_came_stays_known(aws, continuous, capsys):
     """If a later call is refused, its row has AWS's reason; a refusal of the first names the way to the quota."""
-    before = cluster.find(Session(), continuous).group("workers").target_count
+    before = hyperpod.find(Session(), continuous).group("workers").target_count
     limit = "The account-level service limit is 62 Instances"
     aws.interrupt(at=2, call="BatchAddClusterNodes")
     assert main(["nodes", "add", "workers", "60", "--cluster", continuous, "--yes"]) == 1
@@ -146,7 +146,7 @@ def test_a_quota_stops_the_addition_and_what_came_stays_known(aws, continuous, c
 
 def test_a_group_that_aws_refuses_is_a_row(continuous):
     """AWS's list of failures has a code and the number of nodes."""
-    found = cluster.find(Session(), continuous)
+    found = hyperpod.find(Session(), continuous)
     (result,) = api.add(Session(), found, "controller", 1)
     assert (result.code, result.refused, result.nodes) == ("InvalidInstanceGroupStatus", 1, ())
 

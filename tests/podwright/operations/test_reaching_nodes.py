@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.cli import main
-from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
+from podwright.operations.account import hyperpod
 from podwright.operations.jobs import submit
 from podwright.operations.jobs.fetch import RemoteFile, not_exported, summary
 from podwright.operations.jobs.preflight import refuse_run
@@ -155,7 +155,7 @@ def test_the_cluster_says_which_trainium_a_run_gets(reach, folder):
     (folder / "run.yaml").write_text(RUN)
     parser = Parser()
     submit.add_arguments(parser)
-    existing = cluster.find(Session(), reach).groups
+    existing = hyperpod.find(Session(), reach).groups
     groups = [replace(group, instance_type="ml.trn1n.32xlarge") for group in existing if group.role == "compute"]
     for flags, added in (("", ["--instance=ml.trn1n.32xlarge"]), (" --instance=ml.trn1.32xlarge", [])):
         options = parser.parse_args(["run.yaml", "--nodes=1", f"--launch-arguments=--backend=nxdt{flags}"])

@@ -16,11 +16,11 @@ from typing import Any, cast
 
 import pytest
 
-from podwright.check.errors import UnansweredError
+from podwright.aws_session import Session
 from podwright.check.load import load
 from podwright.checkout import ROOT
+from podwright.errors import AwsError
 from podwright.operations.account.bucket import Contents
-from podwright.operations.account.session import Session
 from podwright.operations.deployment import deploy, destroy, recovery
 from podwright.operations.deployment.adopt import Outcome
 from podwright.operations.deployment.kit import OUTPUT
@@ -84,7 +84,7 @@ def test_who_may_not_list_is_told(settings: Settings, tmp_path: Path, monkeypatc
     """A role that may deploy and not list goes on, and the line names the command for another role."""
 
     def denied(*_: object, **__: object) -> Iterator[Outcome]:
-        raise UnansweredError("AWS denied tag:GetResources", "get permission")
+        raise AwsError("AWS denied tag:GetResources", "get permission", denied=True)
 
     monkeypatch.setattr(recovery, "adopt", denied)
     recovery.note_file(settings, tmp_path).touch()

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from podwright.aws_session import Session
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
+from podwright.operations.account import hyperpod
 from podwright.operations.deployment.folder_lock import FolderLock
 from podwright_testing.documents import as_described
 
@@ -117,12 +117,12 @@ def test_a_cluster_without_a_file_is_updated(maker, capsys):
     """Through the API the group's other settings stay, and the nodes that stay are the same instances."""
     maker.make("elsewhere", workers=2)
     session = Session()
-    before = cluster.find(session, "elsewhere")
-    nodes = cluster.nodes(session, before)
+    before = hyperpod.find(session, "elsewhere")
+    nodes = hyperpod.nodes(session, before)
     assert main(["scale", "workers", "4", "--cluster", "elsewhere", "--yes"]) == 0
     assert "workers: 2 -> 4 nodes, " in capsys.readouterr().out
-    after = cluster.find(session, "elsewhere")
-    ids = [node.instance_id for node in cluster.nodes(session, after)]
+    after = hyperpod.find(session, "elsewhere")
+    ids = [node.instance_id for node in hyperpod.nodes(session, after)]
     assert len(ids) == 5
     assert {node.instance_id for node in nodes} < set(ids)
     ignored = {"TargetCount": 0, "CurrentCount": 0, "Status": ""}

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from podwright import checkout, cli
+from podwright.errors import OperationError
 from podwright.operations.deployment import setup, terraform_release
 from podwright.operations.deployment.terraform import TerraformError
-from podwright.operations.errors import OperationError
 
 
 @pytest.fixture

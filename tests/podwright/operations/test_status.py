@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from podwright.aws_session import Session
 from podwright.checkout import ROOT
 from podwright.cli import main
 from podwright.operations.account.failures import KNOWN, UNKNOWN, causes
-from podwright.operations.account.session import Session
 from podwright.operations.health.overview import overview
 from podwright.operations.health.status import _screen, render
 from podwright.settings.names import CLUSTER_TAG

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from podwright.operations.errors import ArgumentError
+from podwright.errors import ArgumentError
 from podwright.operations.jobs import submit, upload
 from podwright.operations.jobs.submissions import JobSubmission, RunSubmission, ScriptSubmission, submission_of
 from podwright_common.command_line import Parser

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.cli import main
-from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
-from podwright.operations.errors import ArgumentError
+from podwright.errors import ArgumentError
+from podwright.operations.account import hyperpod
 from podwright.operations.target import add_target_arguments, target
 
 USER = "arn:aws:sts::123456789012:assumed-role/dev/ada"
@@ -66,20 +66,20 @@ def test_a_cluster_has_roles_partitions_and_names(maker, api_mode):
     name = f"roles-{api_mode}".lower()
     arn = maker.make(name, api_mode=api_mode)
     session = Session()
-    found = cluster.find(session, name)
+    found = hyperpod.find(session, name)
     assert [(group.name, group.role, group.partition) for group in found.groups] == [
         ("controller", "controller", ""),
         ("workers", "compute", "gpu"),
     ]
-    nodes = cluster.nodes(session, found)
+    nodes = hyperpod.nodes(session, found)
     assert [f"{node.group}/{node.index}" for node in nodes] == ["controller/1", "workers/1", "workers/2"]
     last = nodes[-1]
     words = [last.slurm_name, last.instance_id, last.private_ip, "workers/2"]
-    assert cluster.select(found, nodes, words) == (last,)
-    assert cluster.select(found, nodes, ["controller"]) == nodes[:1]
+    assert hyperpod.select(found, nodes, words) == (last,)
+    assert hyperpod.select(found, nodes, ["controller"]) == nodes[:1]
     assert found.session_target(last) == f"sagemaker-cluster:{arn.split('/')[-1]}_workers-{last.instance_id}"
     with pytest.raises(ArgumentError, match="has no node 'workers/3' and 'nobody'") as error:
-        cluster.select(found, nodes, ["workers/3", last.instance_id, "nobody"])
+        hyperpod.select(found, nodes, ["workers/3", last.instance_id, "nobody"])
     assert "did you mean workers/" in error.value.hint
 
 
@@ -138,7 +138,7 @@ def test_a_refusal_is_one_line_and_status_3(aws, capsys, monkeypatch, code, mess
 def test_throttled_calls_are_repeated(aws, small):
     """A call that AWS throttles once succeeds at the second attempt."""
     aws.refuse("sagemaker ListClusters", code="ThrottlingException")
-    assert small in cluster.names(Session())
+    assert small in hyperpod.names(Session())
 
 
 def test_no_network_is_one_line(capsys, monkeypatch):

@@ -14,11 +14,11 @@ import pytest
 from botocore.response import StreamingBody
 from botocore.stub import ANY, Stubber
 
+from podwright.aws_session import Session
+from podwright.errors import OperationError
 from podwright.operations.access.remote import Remote
-from podwright.operations.account import cluster
+from podwright.operations.account import hyperpod
 from podwright.operations.account.inventory import Inventory, Leftover, _Search
-from podwright.operations.account.session import Session
-from podwright.operations.errors import OperationError
 from podwright.operations.import_export.imported import ClusterDescription, describe
 from podwright.operations.jobs import runs
 from podwright_bootstrap.contract import InstanceFacts, NodeRecord
@@ -84,7 +84,7 @@ def test_parameters_of_others_are_no_reason_to_fail(parameters: Any) -> None:
         s3.add_response("get_object", {"Body": body}, {"Bucket": ANY, "Key": "src/provisioning_parameters.json"})
         answer = describing()
         answer["InstanceGroups"][0] |= scripts
-        (group,) = cluster.described(session, answer).groups
+        (group,) = hyperpod.described(session, answer).groups
     assert (group.role, group.partition) == ("", "")
 
 
@@ -96,7 +96,7 @@ def test_every_login_group_is_known() -> None:
     text = json.dumps({"login_group": "login", "podwright": {"more_login_groups": ["notebooks"]}}).encode()
     with Stubber(session.client("s3")) as s3:
         s3.add_response("get_object", {"Body": StreamingBody(io.BytesIO(text), len(text))})
-        found = cluster.described(session, describing(InstanceGroups=groups)).groups
+        found = hyperpod.described(session, describing(InstanceGroups=groups)).groups
     assert [group.role for group in found] == ["login", "login"]
 
 
@@ -104,7 +104,7 @@ def test_a_group_without_scripts_of_its_own_is_described() -> None:
     """Every member of LifeCycleConfig is optional in the API."""
     answer = describing()
     answer["InstanceGroups"][0]["LifeCycleConfig"] = {"OnInitComplete": "after.sh"}
-    assert cluster.described(Session(region="us-west-2"), answer).groups[0].scripts_s3_uri == ""
+    assert hyperpod.described(Session(region="us-west-2"), answer).groups[0].scripts_s3_uri == ""
 
 
 def test_restricted_groups_cost_too() -> None:
@@ -166,7 +166,7 @@ def test_an_imported_group_has_a_partition_that_check_takes(partition: str, writ
     text = json.dumps(parameters).encode()
     with Stubber(session.client("s3")) as s3:
         s3.add_response("get_object", {"Body": StreamingBody(io.BytesIO(text), len(text))})
-        found = cluster.described(session, answer)
+        found = hyperpod.described(session, answer)
     model = {
         "ClusterName": "odd",
         "VpcConfig": {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]},

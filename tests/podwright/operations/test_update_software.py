@@ -8,10 +8,10 @@ import time
 
 import pytest
 
+from podwright.aws_session import Session
 from podwright.cli import main
-from podwright.operations.account import cluster
-from podwright.operations.account.session import Session
-from podwright.operations.errors import ArgumentError
+from podwright.errors import ArgumentError
+from podwright.operations.account import hyperpod
 from podwright.operations.nodes.update_software import add_arguments, deployment_config
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
@@ -31,7 +31,7 @@ def update(name, capsys):
 
     def run(*arguments: str) -> tuple[int, dict]:
         deadline = time.monotonic() + 600
-        while cluster.find(Session(), name).status != "InService" and time.monotonic() < deadline:
+        while hyperpod.find(Session(), name).status != "InService" and time.monotonic() < deadline:
             time.sleep(0.05)
         status = main(["update-software", "--cluster", name, "--json", *arguments])
         return status, json.loads(capsys.readouterr().out)
@@ -40,7 +40,7 @@ def update(name, capsys):
 
 
 def versions(name) -> dict[str, str]:
-    return {group.name: group.image_version for group in cluster.find(Session(), name).groups}
+    return {group.name: group.image_version for group in hyperpod.find(Session(), name).groups}
 
 
 def test_one_group_is_updated_and_checked(name, update):

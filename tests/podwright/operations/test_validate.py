@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from podwright.operations.account.cluster import Node
-from podwright.operations.errors import ArgumentError, OperationError
+from podwright.errors import ArgumentError, OperationError
+from podwright.operations.account.hyperpod import Node
 from podwright.operations.validation import validation_job
 from podwright.operations.validation.validation_findings import findings
 from podwright.operations.validation.validation_job import measurements as read_measurements

@@ -14,7 +14,7 @@ from podwright_rehearsal.aws.stand_in import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.profile import Profile
 from podwright_rehearsal.clusters.rehearsed import Failure, Node
-from podwright_rehearsal.hosts.errors import HostError, tail
+from podwright_rehearsal.hosts.host_errors import HostError, tail
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing import trainer
 from podwright_testing.faults import Faults

@@ -19,7 +19,7 @@ from typing import Literal
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts import relay, resolver
-from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_testing.host_limits import disk_usage_bytes, limit_network, resize_disk
 
 Download = Literal["refused", "cut short", "changed", "late"]  # relay.py knows them too

@@ -6,12 +6,12 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from podwright_training.documents import document_schema
+from podwright_training.commands.schema import schema_of_command
 
 
 def as_described(command: str, document: dict[str, Any]) -> None:
     """Refuse a document that its command's schema does not describe, or that has keys which the schema lacks."""
-    Draft202012Validator(_closed(document_schema(command))).validate(document)
+    Draft202012Validator(_closed(schema_of_command(command))).validate(document)
 
 
 def _closed(schema: Any) -> Any:

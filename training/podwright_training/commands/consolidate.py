@@ -6,15 +6,31 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from podwright_common.drawing import drawing_console
-from podwright_training.command_result import add_json, print_result
+from podwright_training.command_result import add_json, print_document, print_result
 from podwright_training.config.export_options import DTYPES, SHARD_GB, ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
 from podwright_training.run_claim import Claim, Owner, OwnerKind
 from podwright_training.run_folder import RunFolder, writable
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A checkpoint, and the folder of its Hugging Face model."""
+
+    checkpoint: Path
+    model: Path
+
+
+@dataclass(frozen=True)
+class Consolidation:
+    """The document of `podwright-train consolidate --json`."""
+
+    exported: list[ExportedModel]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     merged_runs = [RunFolder(Path(run_dir)) for run_dir in args.merge_with]
     if not args.all_checkpoints:
         source = consolidate(folder, export_options, step=args.step, merge_with=merged_runs)
-        print_result(args, f"{source} → {folder.hf}", {"exported": [{"checkpoint": source, "model": folder.hf}]})
+        print_result(args, f"{source} → {folder.hf}", Consolidation([ExportedModel(source, folder.hf)]))
         return 0
     exported = []
     for path in reversed(step_folder.intact(load_run(folder).checkpoints)):
@@ -79,9 +95,9 @@ def run(args: argparse.Namespace) -> int:
             continue
         _export(folder, path, target, export_options)
         _say(args, f"{path} → {target}")
-        exported.append({"checkpoint": path, "model": target})
+        exported.append(ExportedModel(path, target))
     if args.json:
-        print_result(args, "", {"exported": exported})
+        print_document(Consolidation(exported))
     return 0
 
 

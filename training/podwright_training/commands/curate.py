@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,34 @@ if TYPE_CHECKING:
     from podwright_training.curation.stages import Curation
 
 REFRESH_S = 0.5
+
+
+@dataclass(frozen=True)
+class CuratedDataset:
+    """The document of `podwright-train curate --json`.
+
+    Attributes:
+        output: Folder of the dataset.
+        manifest: Content of its ``manifest.json``.
+    """
+
+    output: Path
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SubmittedCuration:
+    """The document of `podwright-train curate --partition P --json`.
+
+    Attributes:
+        output: Folder that the jobs will create.
+        job: Slurm's id of the last job.
+        logs: Folder of the jobs' logs.
+    """
+
+    output: Path
+    job: str
+    logs: Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +127,7 @@ def _run(curation: Curation, args: argparse.Namespace) -> int:
         job = curation.submit(slurm)
         logs = curation.work / "logs"
         text = f"{curation.work}: jobs up to {job} write {args.output}; logs are in {logs}"
-        print_result(args, text, {"output": args.output, "job": job, "logs": logs})
+        print_result(args, text, SubmittedCuration(args.output, job, logs))
         return 0
     curation.run(workers=args.workers, on_stage=_progress)
     manifest = json.loads((args.output / MANIFEST).read_text())
@@ -112,7 +141,7 @@ def _run(curation: Curation, args: argparse.Namespace) -> int:
     else:
         shards = [[s["documents"] for s in manifest["shards"] if s["split"] == split] for split in documents]
         shown.append(train_on_shards(args.output, args.tokenizer, vocab_size=manifest["vocabulary"], documents=shards))
-    print_result(args, "\n".join(shown), {"output": args.output, "manifest": manifest})
+    print_result(args, "\n".join(shown), CuratedDataset(args.output, manifest))
     return 0
 
 

@@ -9,11 +9,11 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from podwright_common.exit_status import FAILED
+from podwright_training.command_result import add_json, print_document
 from podwright_training.config import sources
 from podwright_training.config.parallel_dims import problems
 from podwright_training.errors import ConfigError, UserError
 from podwright_training.hardware import MEMORY_GB
-from podwright_training.json_text import to_json
 from podwright_training.ranks import Ranks
 from podwright_training.worker_pool import run_all
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"GPU type, instead of --memory-gb: one of {', '.join(sorted(MEMORY_GB))}",
     )
-    group.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(group)
     sources.add_arguments(parser)
 
 
@@ -77,9 +77,10 @@ def run(args: argparse.Namespace) -> int:
             with ProcessPoolExecutor(1, mp_context=context) as process:
                 steps += run_all(process, rank.run, [(config, ranks, kind)])
         if not args.json:
-            print(step_report.text(config, steps[-1], memory_gb=memory_gb), flush=True)
+            text = step_report.text(config, steps[-1], world_size=args.world_size, memory_gb=memory_gb)
+            print(text, flush=True)
     if args.json:
-        print(to_json(step_report.document(config, steps, world_size=args.world_size, memory_gb=memory_gb), indent=2))
+        print_document(step_report.document(config, steps, world_size=args.world_size, memory_gb=memory_gb))
     exceeds = memory_gb is not None and any(step.peak_bytes > memory_gb * 1e9 for step in steps)
     return FAILED if exceeds else 0
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,17 @@ from podwright_training.commands.generate import PROMPTS, continue_texts
 from podwright_training.config.sources import add_options, load, load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
+from podwright_training.evaluation import (
+    CheckpointQuality,
+    ModelEvaluation,
+    Quality,
+    RunEvaluation,
+    SourceQuality,
+    TrainerQuality,
+)
 from podwright_training.events import ValidationEvent
 from podwright_training.harness import PROGRAM, run_tasks
+from podwright_training.json_document import to_values
 from podwright_training.json_text import to_json
 from podwright_training.model_folder import read_object
 from podwright_training.perplexity import Sums, sums_by_source
@@ -91,25 +101,25 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("got --all-checkpoints with --model: only --run-dir has checkpoints")
 
 
-def _of_model(args: argparse.Namespace) -> dict[str, Any]:
+def _of_model(args: argparse.Namespace) -> ModelEvaluation:
     config = load(args, TEXT)
-    figures = _figures(args.model, config, _validated_tokens(config), device=args.device, dtype=args.dtype)
-    return {"model": str(args.model), **figures}
+    tokens = _validated_tokens(config)
+    quality, sources = _quality(args.model, config, tokens, device=args.device, dtype=args.dtype)
+    return ModelEvaluation(model=str(args.model), tokens=tokens, quality=quality, sources=sources)
 
 
-def _of_run(args: argparse.Namespace) -> dict[str, Any]:
+def _of_run(args: argparse.Namespace) -> RunEvaluation:
     folder = RunFolder(args.run_dir)
-    result = evaluate(folder, device=args.device, dtype=args.dtype)
-    if args.all_checkpoints:
-        result["progression"] = list(
-            progression(folder, args.prompts, tokens=result["tokens"], device=args.device, dtype=args.dtype)
-        )
-    return result
+    evaluation = evaluate(folder, device=args.device, dtype=args.dtype)
+    if not args.all_checkpoints:
+        return evaluation
+    checkpoints = progression(folder, args.prompts, tokens=evaluation.tokens, device=args.device, dtype=args.dtype)
+    return replace(evaluation, progression=list(checkpoints))
 
 
-def _keep(result: dict[str, Any], args: argparse.Namespace) -> None:
+def _keep(evaluation: ModelEvaluation | RunEvaluation, args: argparse.Namespace) -> None:
     if args.tasks:
-        result["tasks"] = run_tasks(
+        tasks = run_tasks(
             args.model or RunFolder(args.run_dir).hf,
             args.tasks,
             program=args.lm_eval,
@@ -117,34 +127,39 @@ def _keep(result: dict[str, Any], args: argparse.Namespace) -> None:
             device=args.device or default_device(),
             dtype=args.dtype,
         )
+        evaluation = replace(evaluation, tasks=tasks)
     if args.run_dir:
-        write_atomically(RunFolder(args.run_dir).evaluation, to_json(result, indent=2) + "\n")
-    print_result(args, "\n".join(as_lines(result)), result)
+        text = to_json(to_values(evaluation), indent=2)
+        write_atomically(RunFolder(args.run_dir).evaluation, f"{text}\n")
+    print_result(args, "\n".join(_lines(evaluation)), evaluation)
 
 
-def as_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the result, one for each source, checkpoint, prompt and task."""
-    step = f", step {result['step']}" if "step" in result else ""
-    yield f"{result['model']}{step}, on {result['tokens']:,} tokens"
-    yield f"  {_quality(result)}"
-    if "trainer_loss" in result:
-        perplexity, apart = result["trainer_perplexity"], result["relative_difference"]
+def _lines(evaluation: ModelEvaluation | RunEvaluation) -> Iterator[str]:
+    """Yield the lines of an evaluation, one for each source, checkpoint, prompt and task."""
+    of_run = evaluation if isinstance(evaluation, RunEvaluation) else None
+    step = f", step {of_run.step}" if of_run else ""
+    yield f"{evaluation.model}{step}, on {evaluation.tokens:,} tokens"
+    yield f"  {_quality_text(evaluation.quality)}"
+    if of_run and of_run.trainer:
+        perplexity, apart = of_run.trainer.trainer_perplexity, of_run.trainer.relative_difference
         yield f"  the trainer's perplexity at this step: {perplexity:.5g}, relative difference {apart:.1e}"
-    for name, figures in result.get("sources", {}).items():
-        yield f"source {name}, {figures['tokens']:,} tokens"
-        yield f"  {_quality(figures)}"
-    for checkpoint in result.get("progression", ()):
-        yield f"checkpoint of step {checkpoint['step']}"
-        yield f"  {_quality(checkpoint)}"
-        yield from (f"  writes {json.dumps(text, ensure_ascii=False)}" for text in checkpoint["samples"])
-    for task, numbers in result.get("tasks", {}).items():
+    for name, source in (evaluation.sources or {}).items():
+        yield f"source {name}, {source.tokens:,} tokens"
+        yield f"  {_quality_text(source.quality)}"
+    for checkpoint in (of_run and of_run.progression) or ():
+        yield f"checkpoint of step {checkpoint.step}"
+        yield f"  {_quality_text(checkpoint.quality)}"
+        yield from (f"  writes {json.dumps(text, ensure_ascii=False)}" for text in checkpoint.samples)
+    for task, numbers in (evaluation.tasks or {}).items():
         yield f"task {task}"
         yield from (f"  {name} {number:.4g}" for name, number in numbers.items())
 
 
-def _quality(figures: Mapping[str, Any]) -> str:
-    loss, perplexity, bits = (figures[name] for name in ("loss", "perplexity", "bits_per_byte"))
-    return f"loss {loss:.4f} nats per token, perplexity {perplexity:.5g}, {bits:.4f} bits per byte"
+def _quality_text(quality: Quality) -> str:
+    return (
+        f"loss {quality.loss:.4f} nats per token, perplexity {quality.perplexity:.5g}, "
+        f"{quality.bits_per_byte:.4f} bits per byte"
+    )
 
 
 @contextmanager
@@ -163,7 +178,7 @@ def _process_group() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "float32") -> dict[str, Any]:
+def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "float32") -> RunEvaluation:
     """Return loss (nats per token), perplexity and bits per byte of ``folder.hf``, and the trainer's at the same step.
 
     Args:
@@ -179,16 +194,19 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
     validations = {event.step: event for event in folder.events_of(ValidationEvent)}
     trainer = validations.get(step)  # none if the run was stopped between validations
     tokens = next((event.tokens for event in reversed(validations.values())), _validated_tokens(config))
-    figures = _figures(folder.hf, config, trainer.tokens if trainer else tokens, device=device, dtype=dtype)
-    result = {"model": str(folder.hf), "step": step, **figures}
+    if trainer:
+        tokens = trainer.tokens
+    quality, sources = _quality(folder.hf, config, tokens, device=device, dtype=dtype)
+    of_trainer = None
     if trainer and not is_averaged:  # the trainer validates the weights that it trains
-        perplexity = trainer.perplexity
-        result |= {
-            "trainer_loss": trainer.loss,
-            "trainer_perplexity": perplexity,
-            "relative_difference": abs(figures["perplexity"] - perplexity) / perplexity,
-        }
-    return result
+        of_trainer = TrainerQuality(
+            trainer_loss=trainer.loss,
+            trainer_perplexity=trainer.perplexity,
+            relative_difference=abs(quality.perplexity - trainer.perplexity) / trainer.perplexity,
+        )
+    return RunEvaluation(
+        model=str(folder.hf), step=step, tokens=tokens, quality=quality, sources=sources, trainer=of_trainer
+    )
 
 
 def _origin(folder: RunFolder) -> dict[str, Any]:
@@ -207,19 +225,23 @@ def _validated_tokens(config: TrainConfig) -> int:
     return config.validated_sequences(readers=1) * config.max_context_width
 
 
-def _figures(model: Path, config: TrainConfig, tokens: int, *, device: str | None, dtype: str) -> dict[str, Any]:
-    """Return the figures of a model; for a mixture, also by source."""
+def _quality(
+    model: Path, config: TrainConfig, tokens: int, *, device: str | None, dtype: str
+) -> tuple[Quality, dict[str, SourceQuality] | None]:
+    """Return the quality of a model; for a mixture, also by source."""
     by_source = sums_by_source(load_model(model, device=device, dtype=dtype), config, tokens=tokens)
-    figures: dict[str, Any] = {"tokens": tokens, **sum(by_source.values(), Sums()).figures()}
-    if len(by_source) > 1:
-        figures["sources"] = {name: {"tokens": sums.tokens, **sums.figures()} for name, sums in by_source.items()}
-    return figures
+    quality = sum(by_source.values(), Sums()).quality()
+    if len(by_source) == 1:
+        return quality, None
+    return quality, {
+        name: SourceQuality(tokens=sums.tokens, quality=sums.quality()) for name, sums in by_source.items()
+    }
 
 
 def progression(
     folder: RunFolder, prompts: list[str], *, tokens: int, device: str | None = None, dtype: str = "float32"
-) -> Iterator[dict[str, Any]]:
-    """Yield the figures of every checkpoint of a run, the oldest first, with its likeliest continuations.
+) -> Iterator[CheckpointQuality]:
+    """Yield the quality of every checkpoint of a run, the oldest first, with its likeliest continuations.
 
     Args:
         folder: a run.
@@ -233,6 +255,6 @@ def progression(
     config, is_first_rank = load_run(folder), Ranks.from_environment().rank == 0
     for path in reversed(step_folder.intact(config.checkpoints)):
         loaded = load_model(path, tokenizer=config.tokenizer, device=device, dtype=dtype)
-        figures = sum(sums_by_source(loaded, config, tokens=tokens).values(), Sums()).figures()
+        quality = sum(sums_by_source(loaded, config, tokens=tokens).values(), Sums()).quality()
         texts = continue_texts(loaded, prompts, max_new_tokens=SAMPLE_TOKENS, do_sample=False) if is_first_rank else []
-        yield {"step": trainer_state.read_state(path).step, **figures, "samples": texts}
+        yield CheckpointQuality(step=trainer_state.read_state(path).step, quality=quality, samples=texts)

@@ -6,6 +6,7 @@ import argparse
 import math
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,19 @@ LARGEST_SEED = 2**63 - 1
 
 class GenerateError(UserError):
     """Generating text failed; the message has the reason and the solution."""
+
+
+@dataclass(frozen=True)
+class GeneratedTexts:
+    """The document of `podwright-train generate --json`.
+
+    Attributes:
+        prompts: Texts that were continued.
+        texts: The same with their continuations.
+    """
+
+    prompts: list[str]
+    texts: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.run_dir:
         write_atomically(RunFolder(args.run_dir).samples, text)
     if not streams:
-        print_result(args, text.removesuffix("\n"), {"prompts": args.prompts, "texts": texts})
+        print_result(args, text.removesuffix("\n"), GeneratedTexts(args.prompts, texts))
     return 0
 
 

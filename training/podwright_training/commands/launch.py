@@ -13,10 +13,11 @@ from pathlib import Path
 from podwright_training.command_result import add_json, print_result
 from podwright_training.config.sources import preset_names
 from podwright_training.errors import LaunchError
-from podwright_training.nxdt import launch as nxdt
+from podwright_training.nxdt import nxdt_launch as nxdt
 from podwright_training.slurm.batch_script import render
 from podwright_training.slurm.job_plan import plan, run_dir_of
 from podwright_training.slurm.launch_checks import NodeRange, problems_of_nxdt, problems_of_run_dir
+from podwright_training.slurm.launched_run import LaunchedRun, SubmittedJobs
 from podwright_training.slurm.node_facts import (
     API_PARAMETERS,
     NODE_JSON,
@@ -102,8 +103,8 @@ def run(args: argparse.Namespace) -> int:
     }
     lines = [f"submitted job {number}, run folder {job.run.root}"]
     lines += [f"  {name:8} {command}" for name, command in commands.items()]
-    document = {"job": number, "jobs": {"train": number}, "run_dir": job.run.root, "log": job.output}
-    print_result(args, "\n".join(lines), {**document, "commands": commands})
+    submitted = SubmittedJobs(job=number, jobs={"train": number}, run_dir=job.run.root, log=job.output)
+    print_result(args, "\n".join(lines), LaunchedRun(submitted, commands))
     return 0
 
 

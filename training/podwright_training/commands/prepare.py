@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from podwright_training.data.byte_level_bpe import train as train_tokenizer
 from podwright_training.data.prose import READERS, UnreadableError, check_packages
 from podwright_training.data.storage import files_below
 from podwright_training.errors import UserError
+from podwright_training.json_values import SPREAD
 from podwright_training.run_folder import place_of
 from podwright_training.spelling import command_line
 
@@ -58,14 +59,29 @@ class Prepared:
     dropped: Dropped
 
 
+@dataclass(frozen=True)
+class PreparedDataset:
+    """The document of `podwright-train prepare --json`."""
+
+    prepared: Prepared = field(metadata=SPREAD)
+    train_command: str
+
+
 @dataclass
 class Dropped:
-    """Input that is not in the dataset."""
+    """Input that is not in the dataset.
 
-    unreadable: list[str] = field(default_factory=list)  # files, each with the reason
-    without_prose: list[str] = field(default_factory=list)  # files without a paragraph of PARAGRAPH_CHARACTERS
-    other_types: Counter[str] = field(default_factory=Counter)  # files by suffix, "" for none
-    duplicates: int = 0  # documents whose text occurred before
+    Attributes:
+        unreadable: Files, each with the reason.
+        without_prose: Files without a paragraph of 40 characters.
+        other_types: Files by suffix; the name is empty for those without one.
+        duplicates: Documents whose text occurred before.
+    """
+
+    unreadable: list[str] = field(default_factory=list)
+    without_prose: list[str] = field(default_factory=list)
+    other_types: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
 
     def lines(self) -> Iterator[str]:
         """Yield one line for people per kind of input that was dropped."""
@@ -118,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         f"for validation, {prepared.characters / 1e6:.1f} million characters, {prepared.vocab_size:,} tokens\n"
         f"Train the smallest preset on it:\n{_train_command(prepared)}"
     )
-    print_result(args, text, {**asdict(prepared), "train_command": _train_command(prepared)})
+    print_result(args, text, PreparedDataset(prepared, _train_command(prepared)))
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 
 from podwright_training.command_result import add_json, print_result
@@ -23,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print each sequence of the batch with the first words of its documents; return the exit status."""
-    from podwright_training.loop.replay import replay  # seconds
+    from podwright_training.loop.batch_replay import replay  # seconds
     from podwright_training.run_folder import RunFolder
 
     replayed = replay(RunFolder(args.run_dir), args.step, losses=args.losses)
-    print_result(args, "\n".join(replayed.lines()), asdict(replayed))
+    print_result(args, "\n".join(replayed.lines()), replayed)
     return 0

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from podwright_common.regular_file import read_text
 from podwright_training.command_result import add_json, print_result
 from podwright_training.errors import UserError
+from podwright_training.report.goodput import GoodputDocument
 from podwright_training.run_folder import RunFolder, place_of, require_own, write_atomically
 
 if TYPE_CHECKING:  # numpy and yaml, which --help does without
@@ -28,6 +29,23 @@ TIME = "time.md"
 PORT = 8000
 LARGEST_PORT = 65_535
 LIMIT_BYTES = 16 << 20  # Samples, and the result of evaluate, may be this large.
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """The document of `podwright-train report --json`.
+
+    Attributes:
+        page: The HTML page.
+        folder: Folder of page and figures.
+        figures: Names of the figures.
+        goodput: By the run's name.
+    """
+
+    page: Path
+    folder: Path
+    figures: list[str]
+    goodput: dict[str, GoodputDocument]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"cannot write {output}: {error.strerror or error}") from error
     names = [figure.name for figure in drawing.figures]
     text = f"{output / PAGE}\n{', '.join(names)}: .svg and .png in {output}; the run's time: {output / TIME}"
-    goodput = {history.name: history.goodput.to_dict(args.usd_per_hour) for history in histories}
-    print_result(args, text, {"page": output / PAGE, "folder": output, "figures": names, "goodput": goodput})
+    goodput = {history.name: history.goodput.document(args.usd_per_hour) for history in histories}
+    print_result(args, text, WrittenReport(output / PAGE, output, names, goodput))
     return 0
 
 
@@ -152,7 +170,7 @@ def _evaluation(path: Path) -> dict[str, Any]:
     Raises:
         ReportError: It is damaged; the message has the place.
     """
-    from podwright_training.documents import CheckpointQuality, SourceQuality
+    from podwright_training.evaluation import CheckpointQuality, SourceQuality
     from podwright_training.json_values import loads
     from podwright_training.report.history import ReportError
 

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from podwright_training.command_result import add_json, print_result
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError, Faults
+from podwright_training.json_values import SPREAD
 from podwright_training.private_folder import refuse_prepared
 from podwright_training.run_folder import place_of
 from podwright_training.spelling import command_line, flag
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         text += train_on_shards(args.output, args.tokenizer, vocab_size=written.vocabulary, documents=written.documents)
     else:
         text += "training needs documents of either split: add some to the dataset, or a file for validation"
-    print_result(args, text, {"output": args.output, **asdict(written)})
+    print_result(args, text, TokenizedDataset(args.output, written))
     return 0
 
 
@@ -97,12 +98,27 @@ def train_on_shards(folder: Path, tokenizer: str, *, vocab_size: int, documents:
 
 @dataclass(frozen=True)
 class Written:
-    """Contents of token shards."""
+    """Contents of token shards.
 
-    documents: list[list[int]]  # documents of each shard, by split
+    Attributes:
+        documents: Documents of each shard, by split.
+        tokens: Tokens of all shards.
+        vocabulary: Size of the tokenizer's vocabulary.
+        bad_records: Broken records in the shards that this call wrote.
+    """
+
+    documents: list[list[int]]
     tokens: int
     vocabulary: int
-    bad_records: int  # broken records in the shards that this call wrote
+    bad_records: int
+
+
+@dataclass(frozen=True)
+class TokenizedDataset:
+    """The document of `podwright-train tokenize --json`; `documents` are those of each shard, by split."""
+
+    output: Path
+    shards: Written = field(metadata=SPREAD)
 
 
 def tokenize(

@@ -7,7 +7,7 @@ import shlex
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -112,6 +112,26 @@ class TokenizerCounts:
         yield "decodes to the same text", "yes" if self.restored else "no"
 
 
+@dataclass(frozen=True)
+class TrainedTokenizer:
+    """The document of `podwright-train tokenizer train --json`.
+
+    Attributes:
+        output: Folder of the tokenizer.
+        tokens: Size of its vocabulary.
+    """
+
+    output: Path
+    tokens: int
+
+
+@dataclass(frozen=True)
+class InspectedTokenizers:
+    """The document of `podwright-train tokenizer inspect --json`, by the tokenizer's name."""
+
+    tokenizers: dict[str, TokenizerCounts]
+
+
 def count_tokens(tokenizer: str, texts: list[str]) -> TokenizerCounts:
     """Measure how the tokenizer divides the texts.
 
@@ -166,7 +186,7 @@ def _train(args: argparse.Namespace) -> int:
         lines.append(f"fewer than {args.vocab_size:,}, as the text has no more words to learn")
     text = {name: getattr(args, name) for name in ("dataset", "dataset_config_name", "text_column")}
     lines.append(command_line(f"tokenizer inspect {shlex.quote(str(args.output))}", **text))
-    print_result(args, "\n".join(lines), {"output": args.output, "tokens": size})
+    print_result(args, "\n".join(lines), TrainedTokenizer(args.output, size))
     return 0
 
 
@@ -188,8 +208,8 @@ def _inspect(args: argparse.Namespace) -> int:
     for number, (name, _) in enumerate(columns[0]):
         values = (column[number][1].rjust(wide) for column, wide in zip(columns, widths, strict=True))
         lines.append("  ".join([name.ljust(width), *values]))
-    fits = {tokenizer: asdict(measurement) for tokenizer, measurement in zip(args.tokenizers, measured, strict=True)}
-    print_result(args, "\n".join(lines), {"tokenizers": fits})
+    counts_by_name = dict(zip(args.tokenizers, measured, strict=True))
+    print_result(args, "\n".join(lines), InspectedTokenizers(counts_by_name))
     return 0
 
 

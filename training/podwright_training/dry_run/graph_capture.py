@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,11 @@ import torch
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
+from podwright_training.dry_run.rank_step import Compilation
 from podwright_training.model import device_compiler
 from podwright_training.replacement import replaced
 
 PACKAGE = Path(__file__).parents[1]
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """Graphs of a rank's steps.
-
-    Attributes:
-        graphs: captured, one kernel launch or more each.
-        breaks: of a graph, by the line of the trainer that breaks it.
-        recompiles: by the function, and why its first graph did not do.
-    """
-
-    graphs: int = 0
-    breaks: dict[str, int] = field(default_factory=dict)
-    recompiles: dict[str, int] = field(default_factory=dict)
 
 
 class Compiler:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -21,53 +20,15 @@ from podwright_training.batch import Batch
 from podwright_training.config.parallel_dims import ParallelDims, vocabulary_shares
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.dry_run import device_memory, gpu
-from podwright_training.dry_run.graph_capture import Compilation, Compiler
-from podwright_training.dry_run.recorder import Collective, Recorder, Traffic
+from podwright_training.dry_run.graph_capture import Compiler
+from podwright_training.dry_run.rank_step import CollectiveCalls, Compilation, RankStep
+from podwright_training.dry_run.recorder import Recorder
 from podwright_training.model import Head, LlamaForCausalLM, experts
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import Meshes, ParallelModel, divide, model
 from podwright_training.parallel.stage import Stage
 from podwright_training.ranks import Ranks
 from podwright_training.replacement import replaced
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankStep:
-    """Requirements of a rank's step.
-
-    Attributes:
-        rank: the rank that ran, for all of its kind.
-        kind: which ranks it stands for.
-        sequences: those of one step in the rank's share of the data.
-        parameters: those in the rank's shards.
-        memory_bytes: of the device at the peak of the step, by category (``device_memory.CATEGORIES``).
-        saved_bytes: of a checkpoint that the rank writes at most, wherever they are kept; ranks with the same shards
-            divide them.
-        collectives: of one step.
-        kernels: launches of one step by kind.
-        waits: of the host for the device, by line of the trainer.
-        flops: floating-point operations of one step, recomputation included.
-        compilation: of the first two steps, with ``compile``.
-        start_s: seconds to build the model and its groups here.
-    """
-
-    rank: int
-    kind: str
-    sequences: int
-    parameters: int
-    memory_bytes: dict[str, int]
-    saved_bytes: int
-    collectives: dict[Collective, Traffic]
-    kernels: dict[str, int]
-    waits: dict[str, int]
-    flops: int
-    compilation: Compilation
-    start_s: float
-
-    @property
-    def peak_bytes(self) -> int:
-        """The sum of all categories."""
-        return sum(self.memory_bytes.values())
 
 
 def kinds(config: TrainConfig, world_size: int) -> dict[int, str]:
@@ -129,19 +90,20 @@ def _run(config: TrainConfig, ranks: Ranks, kind: str, device: torch.device) -> 
             _leave_uncompiled(parallel)
         with recorder.recording():
             _step(config, parallel, optimizers, recorder)
+    memory_bytes = recorder.memory.peak()
     return RankStep(
         rank=ranks.rank,
         kind=kind,
-        sequences=config.train_batch_size * config.micro_batches(parallel.data_size),
         parameters=sum(_local(item).numel() for item in parameters.values()),
-        memory_bytes=recorder.memory.peak(),
+        peak_bytes=sum(memory_bytes.values()),
+        memory_bytes=memory_bytes,
         saved_bytes=sum(map(_bytes, (*parameters.values(), *optimizers.state_dict().values()))),
-        collectives=recorder.collectives,
+        collectives=[CollectiveCalls(*key, *traffic) for key, traffic in recorder.collectives.items()],
         kernels=dict(recorder.kernels),
         waits=dict(recorder.waits),
         flops=recorder.flops,
         compilation=compiler.result() if config.compile else Compilation(),
-        start_s=start_s,
+        start_s=round(start_s, 3),
     )
 
 

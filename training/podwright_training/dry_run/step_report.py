@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from podwright_training.config.memory_checkpoints import GENERATIONS
 from podwright_training.config.parallel_dims import accumulates_whole_gradients
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.dry_run import device_memory
-from podwright_training.dry_run.rank import RankStep
+from podwright_training.dry_run.rank_step import DryRun, RankStep
 
 SCHEMA = "podwright-train.dry-run/2"
 GB = 1e9
 KEPT = 2 * GENERATIONS + 1  # here and at the partner, and the copy from which they are written
 
 
-def text(config: TrainConfig, step: RankStep, *, memory_gb: float | None) -> str:
+def text(config: TrainConfig, step: RankStep, *, world_size: int, memory_gb: float | None) -> str:
     """Return a table of one rank's step.
 
     Args:
         config: Configuration of the run.
         step: what the rank's step takes.
+        world_size: ranks of the job.
         memory_gb: a GPU's memory in 1e9 bytes, if it is known.
     """
-    return "\n".join(_lines(config, step, memory_gb))
+    return "\n".join(_lines(config, step, world_size, memory_gb))
 
 
 def findings(config: TrainConfig, step: RankStep, *, memory_gb: float | None) -> Iterator[str]:
@@ -76,39 +75,18 @@ def _sharded_gradients(config: TrainConfig) -> str | None:
     return "use pipeline_schedule interleaved_1f1b" if accumulates_whole_gradients(config) else None
 
 
-def document(
-    config: TrainConfig, steps: Sequence[RankStep], *, world_size: int, memory_gb: float | None
-) -> dict[str, Any]:
-    """Return the same of all ranks, for ``json``."""
-    return {
-        "schema": SCHEMA,
-        "world_size": world_size,
-        "findings": [line for step in steps for line in findings(config, step, memory_gb=memory_gb)],
-        "model_flops": _model_flops(config, steps[0].sequences),
-        "ranks": [
-            {
-                "rank": step.rank,
-                "kind": step.kind,
-                "parameters": step.parameters,
-                "peak_bytes": step.peak_bytes,
-                "memory_bytes": step.memory_bytes,
-                "saved_bytes": step.saved_bytes,
-                "collectives": [
-                    {"kind": key.kind, "dimension": key.dimension, "calls": value.calls, "size_bytes": value.size_bytes}
-                    for key, value in step.collectives.items()
-                ],
-                "kernels": step.kernels,
-                "waits": step.waits,
-                "flops": step.flops,
-                "compilation": asdict(step.compilation),
-                "start_s": round(step.start_s, 3),
-            }
-            for step in steps
-        ],
-    }
+def document(config: TrainConfig, steps: Sequence[RankStep], *, world_size: int, memory_gb: float | None) -> DryRun:
+    """Return the document of all ranks."""
+    return DryRun(
+        schema=SCHEMA,
+        world_size=world_size,
+        findings=[line for step in steps for line in findings(config, step, memory_gb=memory_gb)],
+        model_flops=_model_flops(config, world_size),
+        ranks=list(steps),
+    )
 
 
-def _lines(config: TrainConfig, step: RankStep, memory_gb: float | None) -> Iterator[str]:
+def _lines(config: TrainConfig, step: RankStep, world_size: int, memory_gb: float | None) -> Iterator[str]:
     yield f"rank {step.rank}, {step.kind}: {step.parameters:,} parameters in its shards"
     yield from _table("memory at the peak", "GB", [(name, size / GB) for name, size in step.memory_bytes.items()])
     peak = step.peak_bytes / GB
@@ -117,13 +95,13 @@ def _lines(config: TrainConfig, step: RankStep, memory_gb: float | None) -> Iter
     place = "which the host keeps" if config.cpu_offload else "of it"
     yield f"  a checkpoint has {saved:.3f} GB, {place}; memory_checkpoint_freq takes {KEPT * saved:.3f} GB of the host"
     yield f"  {'collectives of a step':<28}{'calls':>8}{'GB':>12}"
-    for key, value in step.collectives.items():
-        yield f"    {f'{key.kind}, {key.dimension}':<26}{value.calls:>8,}{value.size_bytes / GB:>12.3f}"
+    for calls in step.collectives:
+        yield f"    {f'{calls.kind}, {calls.dimension}':<26}{calls.calls:>8,}{calls.size_bytes / GB:>12.3f}"
     kernels = ", ".join(f"{count:,} {kind}" for kind, count in sorted(step.kernels.items()))
     yield f"  kernels of a step: {sum(step.kernels.values()):,} ({kernels})"
     waits = ", ".join(f"{count} at {line}" for line, count in sorted(step.waits.items()))
     yield f"  the host waits for the GPU: {waits or 'never'}"
-    computed, model = step.flops / 1e12, _model_flops(config, step.sequences) / 1e12
+    computed, model = step.flops / 1e12, _model_flops(config, world_size) / 1e12
     yield f"  matrix products and attention: {computed:,.3f} TFLOP; an even share of the model's: {model:,.3f}"
     if config.compile:
         breaks, again = (sum(counts.values()) for counts in (step.compilation.breaks, step.compilation.recompiles))
@@ -143,8 +121,8 @@ def _verdict(peak_gb: float, memory_gb: float) -> str:
     return f"of {memory_gb:g}: " + ("fits" if peak_gb <= memory_gb else "does not fit")
 
 
-def _model_flops(config: TrainConfig, sequences: int) -> float:
+def _model_flops(config: TrainConfig, world_size: int) -> float:
     """Return the model's floating-point operations of a step, divided evenly among the ranks that share it."""
-    tokens = sequences * config.max_context_width
     ranks = config.tensor_parallel * config.context_parallel * config.pipeline_parallel
+    tokens = config.train_batch_size * config.micro_batches(world_size // ranks) * config.max_context_width
     return tokens * config.model.flops_per_token(config.max_context_width) / ranks

@@ -23,11 +23,11 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.elastic import offenders
 from podwright_training.elastic.channel import Channel, ChannelError, introduce
 from podwright_training.elastic.host_ranks import HostRanks, memory_folder, remove_memory
+from podwright_training.elastic.host_report import HostReport
 from podwright_training.elastic.leader import SLEPT_S, Leader
 from podwright_training.elastic.membership import FINISHED, LEFT, Membership, Past
 from podwright_training.elastic.offenders import Offenders
 from podwright_training.elastic.policy import Policy
-from podwright_training.elastic.report import HostReport
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import UserError
 from podwright_training.events import MembershipEvent, OffenderEvent

@@ -22,7 +22,7 @@ from typing import Any
 from podwright_training import beats
 from podwright_training.beats import Activity, Beats, Progress
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.elastic.report import HostRankReport
+from podwright_training.elastic.host_report import HostRankReport
 from podwright_training.errors import UserError
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torchrun's: ranks report an error that they share once in the folder above it

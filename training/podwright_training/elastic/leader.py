@@ -16,8 +16,8 @@ from typing import Any
 
 from podwright_training.elastic import membership
 from podwright_training.elastic.channel import Channel, ChannelError, accept
+from podwright_training.elastic.host_report import HostReport
 from podwright_training.elastic.membership import LEFT, Dismiss, Drain, End, Membership, Record, Start, Stop
-from podwright_training.elastic.report import HostReport
 from podwright_training.elastic.terms import Term, Terms
 from podwright_training.events import MembershipEvent
 

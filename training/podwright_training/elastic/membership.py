@@ -15,8 +15,8 @@ from typing import Any
 
 from podwright_common.exit_status import DIVERGED, OK, WRONG_INPUT
 from podwright_training.beats import Activity
+from podwright_training.elastic.host_report import HostRankReport, HostReport
 from podwright_training.elastic.policy import Policy
-from podwright_training.elastic.report import HostRankReport, HostReport
 from podwright_training.elastic.state_holders import fewest_holders
 from podwright_training.events import MembershipEvent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 from podwright_training.beats import Activity
@@ -11,8 +12,8 @@ from podwright_training.loop.callback import Callback
 from podwright_training.loop.run_context import RunContext
 
 
-class MemoryCheckpointing(Callback):
-    """Save in the hosts' memory, so that a lost host costs ``memory_checkpoint_freq`` steps.
+class _Checkpointing(Callback):
+    """Save when it is due, but not the weights of a bad step.
 
     Args:
         run: The run.
@@ -24,6 +25,18 @@ class MemoryCheckpointing(Callback):
         self._run = run
         self._checkpoints = checkpoints
         self._state = state
+
+    def needs_loss(self) -> bool:
+        """Return whether a save is due: weights of a bad step are not saved."""
+        return self._is_due()
+
+    @abstractmethod
+    def _is_due(self) -> bool:
+        """Return whether to save after this step, the same on all ranks."""
+
+
+class MemoryCheckpointing(_Checkpointing):
+    """Save in the hosts' memory, so that a lost host costs ``memory_checkpoint_freq`` steps."""
 
     def before_update(self, step: int) -> None:
         """Wait for a save that a host lost right after ``step`` would need."""
@@ -32,10 +45,6 @@ class MemoryCheckpointing(Callback):
                 self._checkpoints.wait_for_memory()
             self._run.activity.mark(Activity.COMPUTING)
 
-    def needs_loss(self) -> bool:
-        """Return whether a save is due: weights of a bad step are not saved."""
-        return self._is_due()
-
     def after_step(self) -> None:
         """Begin a save if it is due."""
         if self._is_due():
@@ -43,30 +52,15 @@ class MemoryCheckpointing(Callback):
                 self._checkpoints.save_in_memory(self._state())
 
     def _is_due(self) -> bool:
-        """Return whether to save after this step, the same on all ranks; the last step is saved on disk."""
         run = self._run
+        # The last step is saved on disk.
         is_ending = run.progress.is_finished or run.stop_requests.are_agreed
         is_possible = not is_ending and not run.signals.is_memory_busy
         return is_possible and self._checkpoints.is_due_in_memory(run.progress.step)
 
 
-class DiskCheckpointing(Callback):
-    """Save on disk every ``checkpoint_freq`` steps, and when the run ends.
-
-    Args:
-        run: The run.
-        checkpoints: Where to save.
-        state: Returns a checkpoint's contents without tensors.
-    """
-
-    def __init__(self, run: RunContext, checkpoints: CheckpointStore, state: Callable[[], TrainerState]) -> None:
-        self._run = run
-        self._checkpoints = checkpoints
-        self._state = state
-
-    def needs_loss(self) -> bool:
-        """Return whether a save is due: weights of a bad step are not saved."""
-        return self._is_due()
+class DiskCheckpointing(_Checkpointing):
+    """Save on disk every ``checkpoint_freq`` steps, and when the run ends."""
 
     def after_step(self) -> None:
         """Begin a save if it is due."""

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 from podwright_training.events import EndEvent, MembershipEvent, MetricsEvent, StartEvent, TrainEvent
 from podwright_training.failures import failures
@@ -30,6 +29,38 @@ OF_AN_INTERRUPTION = ("detecting", "waiting", "restarting", "recomputing")
 UNKNOWN = "not known"
 STOPPED = "a signal, as at Slurm's time limit"
 HOST = re.compile(r"\bon ([\w.-]*\w)")
+
+
+@dataclass(frozen=True)
+class TimeDocument:
+    """Time of a run that went into one thing; `steps` are as many steps as it would have been."""
+
+    kind: str
+    meaning: str
+    seconds: float
+    share: float
+    steps: float | None
+    usd: float | None
+
+
+@dataclass(frozen=True)
+class InterruptionDocument:
+    """A stop of a run, and the time that it cost."""
+
+    cause: str
+    host: str | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class GoodputDocument:
+    """The share of a run's time that went into steps which count."""
+
+    share: float | None
+    predicted_share: float | None
+    seconds: float
+    kinds: list[TimeDocument]
+    interruptions: list[InterruptionDocument]
 
 
 @dataclass
@@ -77,17 +108,17 @@ class RunGoodput:
         """Return the share of the time that made progress."""
         return self.seconds["productive"] / self.total_s if self.total_s else None
 
-    def rows(self, usd_per_hour: float | None = None) -> Iterator[dict[str, Any]]:
+    def rows(self, usd_per_hour: float | None = None) -> Iterator[TimeDocument]:
         """Yield each kind with its seconds, as a share, in steps and, with a price, in dollars."""
         for name, seconds in self.seconds.items():
-            yield {
-                "kind": name,
-                "meaning": KINDS[name],
-                "seconds": round(seconds, 3),
-                "share": seconds / self.total_s if self.total_s else 0.0,
-                "steps": seconds / self.step_s if self.step_s else None,
-                "usd": None if usd_per_hour is None else seconds / 3600 * usd_per_hour,
-            }
+            yield TimeDocument(
+                kind=name,
+                meaning=KINDS[name],
+                seconds=round(seconds, 3),
+                share=seconds / self.total_s if self.total_s else 0.0,
+                steps=seconds / self.step_s if self.step_s else None,
+                usd=None if usd_per_hour is None else seconds / 3600 * usd_per_hour,
+            )
 
     def causes(self) -> list[tuple[str, str, int, float]]:
         """Return host, cause, number and seconds of the interruptions, the costliest first."""
@@ -97,18 +128,18 @@ class RunGoodput:
         rows = [(host, cause, len(lost), sum(lost)) for (host, cause), lost in by_cause.items()]
         return sorted(rows, key=lambda row: row[3], reverse=True)
 
-    def to_dict(self, usd_per_hour: float | None = None) -> dict[str, Any]:
-        """Return JSON values."""
-        return {
-            "share": self.share,
-            "predicted_share": self.predicted,
-            "seconds": round(self.total_s, 3),
-            "kinds": list(self.rows(usd_per_hour)),
-            "interruptions": [
-                {"cause": interruption.cause, "host": interruption.host, "seconds": round(interruption.lost_s, 3)}
+    def document(self, usd_per_hour: float | None = None) -> GoodputDocument:
+        """Return the part of the report's document about this run."""
+        return GoodputDocument(
+            share=self.share,
+            predicted_share=self.predicted,
+            seconds=round(self.total_s, 3),
+            kinds=list(self.rows(usd_per_hour)),
+            interruptions=[
+                InterruptionDocument(interruption.cause, interruption.host, round(interruption.lost_s, 3))
                 for interruption in self.interruptions
             ],
-        }
+        )
 
 
 def account(events: Sequence[MetricsEvent]) -> RunGoodput:

@@ -135,7 +135,7 @@ def goodput(accounting: RunGoodput) -> Iterator[Row]:
 
 def lost(accounting: RunGoodput) -> str:
     """Return causes of more than a thousandth of the time, the largest first: ``saving 1.2%, restarting 0.4%``."""
-    shares = {row["kind"]: row["share"] for row in accounting.rows() if row["kind"] != "productive"}
+    shares = {row.kind: row.share for row in accounting.rows() if row.kind != "productive"}
     largest_shares = sorted(shares.items(), key=lambda item: -item[1])
     return ", ".join(f"{kind} {share:.1%}" for kind, share in largest_shares if share >= SHOWN_SHARE)
 
@@ -145,11 +145,11 @@ def goodput_table(accounting: RunGoodput, *, usd_per_hour: float | None = None) 
     head = ("", "seconds", "share", "steps", *([] if usd_per_hour is None else ["USD"]))
     rows = [
         (
-            f"{row['kind']}: {row['meaning']}",
-            f"{row['seconds']:,.1f}",
-            f"{row['share']:.1%}",
-            "" if row["steps"] is None else f"{row['steps']:,.1f}",
-            *([] if row["usd"] is None else [f"{row['usd']:,.2f}"]),
+            f"{row.kind}: {row.meaning}",
+            f"{row.seconds:,.1f}",
+            f"{row.share:.1%}",
+            "" if row.steps is None else f"{row.steps:,.1f}",
+            *([] if row.usd is None else [f"{row.usd:,.2f}"]),
         )
         for row in accounting.rows(usd_per_hour)
     ]

@@ -15,6 +15,7 @@ from podwright_training.errors import ConfigError
 from podwright_training.nxdt import chain, memory
 from podwright_training.nxdt.plan import INDEX, MEMBERS, Plan, layout_of, problems, shared_folder
 from podwright_training.run_folder import NXDT_STEPS, RunFolder
+from podwright_training.slurm.launched_run import LaunchedNxdtRun, SubmittedJobs
 from podwright_training.spelling import as_shown
 
 
@@ -100,8 +101,8 @@ def _submit(args: argparse.Namespace, plan: Plan, needed: memory.Prediction | No
     }
     lines = [f"submitted {', '.join(f'{step} as job {job}' for step, job in jobs.items())}", words]
     lines += [f"  {name:8} {command}" for name, command in commands.items()]
-    document = {"job": jobs[NXDT_STEPS[-1]], "jobs": jobs, "run_dir": plan.run.root, "log": log, "cache": plan.cache}
-    print_result(args, "\n".join(lines), {**document, "commands": commands})
+    submitted = SubmittedJobs(job=jobs[NXDT_STEPS[-1]], jobs=jobs, run_dir=plan.run.root, log=str(log))
+    print_result(args, "\n".join(lines), LaunchedNxdtRun(submitted, plan.cache, commands))
 
 
 def _config(args: argparse.Namespace) -> tuple[TrainConfig, set[str]]:

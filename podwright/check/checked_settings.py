@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from podwright.check import document, errors, rules, schema_errors
+from podwright.aws_session import Session
+from podwright.check import document, input_errors, rules, schema_errors
+from podwright.check.account import Account
 from podwright.check.document import Document
 from podwright.check.findings import Finding, has_errors
 from podwright.check.incomplete import incomplete, is_unknown
@@ -63,9 +65,8 @@ def check_live(report: Report) -> Report:
     """Add findings of the AWS account to a report; a file with errors is not compared with an account."""
     if report.settings is None or has_errors(report.findings):
         return report
-    from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes longer to load than a check takes
 
-    live_findings = rules.apply_live(report.settings, Account(region=report.settings.region))
+    live_findings = rules.apply_live(report.settings, Account(Session(region=report.settings.region)))
     return replace(report, findings=_in_order([*report.findings, *live_findings], report.document))
 
 
@@ -96,4 +97,4 @@ def _masked(finding: Finding, source: Document) -> Finding:
 def codes() -> dict[str, str]:
     """Return every code that a finding can have, with its meaning."""
     of_rules = {rules.code(rule): (getdoc(rule) or "") for rule in rules.all_rules()}
-    return {**document.CODES, **errors.CODES, **schema_errors.CODES, **rules.CODES, **of_rules}
+    return {**document.CODES, **input_errors.CODES, **schema_errors.CODES, **rules.CODES, **of_rules}

@@ -20,7 +20,7 @@ from podwright.aws_errors import (
     no_credentials,
     throttled,
 )
-from podwright.operations.errors import ArgumentError, AwsError, OperationError
+from podwright.errors import ArgumentError, AwsError, OperationError
 
 LIMITS = {"ResourceLimitExceeded", "LimitExceededException", "ServiceQuotaExceededException"}
 MAX_REASON = 120  # characters of an answer that is not AWS's: it may be a page

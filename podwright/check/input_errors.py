@@ -55,17 +55,3 @@ class InvalidSettingsError(PodwrightError):
         """Return the findings alone: each names the file."""
         width = columns(sys.stderr) if sys.stderr.isatty() else None
         return render(self.findings, file=self.file, text=self._text, columns=width)
-
-
-class UnansweredError(PodwrightError):
-    """AWS did not answer a rule's question, so the rule has no result.
-
-    Args:
-        message: which question, and why there is no answer.
-        hint: what to do.
-        fatal: whether the whole account is out of reach, rather than one question denied.
-    """
-
-    def __init__(self, message: str, hint: str, *, fatal: bool = True) -> None:
-        super().__init__(message, hint)
-        self.fatal = fatal

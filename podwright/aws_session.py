@@ -1,4 +1,4 @@
-"""An AWS session: boto3 clients that retry with backoff, and errors in one line."""
+"""An AWS session: boto3 clients with one setting of timeouts and attempts, and errors in one line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from podwright import aws_client
-from podwright.operations.errors import OperationError
+from podwright.errors import OperationError
 
 if TYPE_CHECKING:
     import boto3
+
+
+ATTEMPTS = 6  # In adaptive mode boto3 waits up to 1, 2, 4, 8 and 16 s between them.
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 30  # boto3's own are a minute each.
 
 
 class Session:
@@ -80,6 +83,18 @@ class Session:
             for page in self.client(service).get_paginator(operation).paginate(**arguments):
                 yield from _of_aws(page).get(key, ())
 
+    def call_all_pages(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """Call an operation by boto3's name and return its answer, with all pages of a list.
+
+        Raises:
+            OperationError: as ``call``.
+        """
+        with self.translated(service):
+            client = self.client(service)
+            if not client.can_paginate(operation):
+                return self.call(service, operation, **arguments)
+            return dict(client.get_paginator(operation).paginate(**arguments).build_full_result())
+
     @contextmanager
     def translated(self, service: str) -> Iterator[None]:
         """Raise an ``OperationError`` for every error of botocore in the block."""
@@ -92,13 +107,24 @@ class Session:
             raise self._refusal(error, service) from error
 
     def _refusal(self, error: Any, service: str) -> OperationError:
-        from podwright.operations.account.refusals import refusal
+        from podwright.aws_refusals import refusal
 
         return refusal(error, service=service, region=self._given_region or "this region")
 
     def _client(self, service: str) -> Any:
-        """Return boto3's client of a service; use it within ``translated``."""
-        return aws_client.client(self._boto3, service, region=self.region)
+        """Return boto3's client of a service; use it within ``translated``.
+
+        It makes ``AWS_MAX_ATTEMPTS`` attempts, ``ATTEMPTS`` by default, and waits between them.
+        https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html
+        """
+        from botocore.config import Config  # Importing it takes 0.1 s.
+
+        retries: dict[str, Any] = {"mode": "adaptive"}
+        # boto3 has no public access to the variable.
+        if self._boto3._session.get_config_variable("max_attempts") is None:  # noqa: SLF001
+            retries["total_max_attempts"] = ATTEMPTS
+        config = Config(connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries=retries)
+        return self._boto3.client(service, region_name=self.region, config=config)
 
     @cached_property
     def _boto3(self) -> boto3.Session:

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from podwright.planning.cost import Cost
 from podwright.planning.memory import error_share
-from podwright.planning.plan import Plan
+from podwright.planning.run_plan import Plan
 from podwright.planning.scaling import EPOCH
 from podwright.planning.search import Candidate, Offer
 from podwright.planning.units import GB, format_count, format_duration

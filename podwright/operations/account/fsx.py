@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
+from podwright.aws_session import Session
 from podwright.diagram import prices
 from podwright.json_document import JsonObject
-from podwright.operations.account.cluster import Cluster
-from podwright.operations.account.session import Session
+from podwright.operations.account.hyperpod import Cluster
 
 GIB = 1 << 30
 WINDOW = timedelta(minutes=15)  # FSx publishes each minute

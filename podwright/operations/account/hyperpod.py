@@ -16,8 +16,8 @@ from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
-from podwright.operations.account.session import Session
-from podwright.operations.errors import ArgumentError, AwsError, OperationError
+from podwright.aws_session import Session
+from podwright.errors import ArgumentError, AwsError, OperationError
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, OWN_KEY, PROVISIONING_PARAMETERS_NAME
 
 WITHOUT_ADDRESS = {"Pending", "ShuttingDown", "NotFound"}  # statuses of a node
@@ -63,7 +63,6 @@ class Node:
     status: str
     message: str
     launched_at: datetime
-    software_updated_at: datetime | None
     private_ip: str  # empty until the instance has one
     image_version: str
     image_status: str
@@ -348,7 +347,6 @@ def _node(answer: Mapping[str, Any], roles: Mapping[str, str]) -> Node:
         status=answer["InstanceStatus"]["Status"],
         message=" ".join(answer["InstanceStatus"].get("Message", "").split()),
         launched_at=answer["LaunchTime"],
-        software_updated_at=answer.get("LastSoftwareUpdateTime"),
         private_ip=_address(answer.get("PrivateDnsHostname", "")),
         image_version=answer.get("CurrentImageReleaseVersion", ""),
         image_status=answer.get("ImageVersionStatus", ""),

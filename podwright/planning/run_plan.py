@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from podwright.planning import trainer_options
+from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.cost import Cost, cost, text_gb
-from podwright.planning.hardware import Hardware
 from podwright.planning.layout import RECOMPUTES, Layout, Optimizer, Precision, Recompute, Reshard, check
 from podwright.planning.memory import Memory, error_share, largest_micro_batch, least_recomputation, memory
 from podwright.planning.memory_tier import MemoryTier
 from podwright.planning.model import Model
 from podwright.planning.scaling import EPOCH
 from podwright.planning.search import MOST_NODES, Candidate, default_batch
-from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, OUR_SOFTWARE
+from podwright.planning.trainer_software import Software
 from podwright_training.config.train_config import TrainConfig
 
 SHORTEST = 128  # tokens: what does not fit with sequences as short fits with none
