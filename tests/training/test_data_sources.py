@@ -24,12 +24,12 @@ from podwright_training.commands import tokenize
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import formats, remote
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError
-from podwright_training.data.document_encoder import load_tokenizer
 from podwright_training.data.formats import read_blocks
 from podwright_training.data.mixture import Source, sources_of, validation_sources_of
 from podwright_training.data.splits import find_split
 from podwright_training.data.stream import PackedStream
 from podwright_training.data.token_shards import write_token_shard
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.spelling import as_flag
 
 TEXTS = [" ".join([f"w{number}"] * (1 + number % 5)) for number in range(1, 61)]

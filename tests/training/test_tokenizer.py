@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from podwright_training.__main__ import main
 from podwright_training.commands.tokenizer import count_tokens
-from podwright_training.data.document_encoder import Encoder, token_bytes
+from podwright_training.data.tokenizer import Encoder, token_bytes
 
 TEXTS = ["It's 12345 o'clock, and THEY'RE late.\n\n  Größe: 日本", "the node reads a file and then writes another file"]
 

@@ -48,7 +48,7 @@ def load_model(
     from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    from podwright_training.data.document_encoder import load_tokenizer
+    from podwright_training.data.tokenizer import load_tokenizer
 
     disable_progress_bar()
     kind = getattr(torch, dtype)

@@ -27,7 +27,7 @@ from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.document_encoder import load_tokenizer
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.model import HuggingFacePart, from_hugging_face
 from podwright_training.run_folder import CARD, ORIGIN, commit_folder, place_of, write_atomically

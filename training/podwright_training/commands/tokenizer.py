@@ -118,7 +118,7 @@ def count_tokens(tokenizer: str, texts: list[str]) -> TokenizerCounts:
     Raises:
         DataError: There is no such tokenizer, or no fast implementation of it.
     """
-    from podwright_training.data.document_encoder import Encoder, load_tokenizer  # numpy: --help does without
+    from podwright_training.data.tokenizer import Encoder, load_tokenizer  # numpy: --help does without
 
     loaded = load_tokenizer(tokenizer)
     encoder = Encoder(loaded)

@@ -18,11 +18,11 @@ from datatrove.utils.word_tokenizers import WordTokenizer, simple_span_tokenize
 from numpy.typing import NDArray
 
 from podwright_training.data.bad_data import BadRecordError, BadShardError, Fault, Faults
-from podwright_training.data.document_encoder import Encoder, load_tokenizer
 from podwright_training.data.formats import read_blocks
 from podwright_training.data.held_out import is_held_out
 from podwright_training.data.splits import Split
 from podwright_training.data.token_shards import SUFFIX, write_token_shard
+from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.run_folder import write_atomically
 
 SHARD_TOKENS = 2**26  # A task holds one file in memory, at most 256 MB.

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, Fault, Faults
-from podwright_training.data.document_encoder import Encoder
 from podwright_training.data.formats import Document, DocumentBlock, format_of, read_blocks, shard_errors
 from podwright_training.data.order import ReadingOrder, Span
 from podwright_training.data.spans import DIVISIBLE, SpanReader, check_tokenizer, open_spans
 from podwright_training.data.splits import Split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.token_shards import TokenShard
+from podwright_training.data.tokenizer import Encoder
 
 TOKENIZE_DOCUMENTS = 16  # one call of the tokenizer; the unit of work a resume may repeat
 SAMPLED_DOCUMENTS = 64  # tokenized to estimate an epoch's tokens

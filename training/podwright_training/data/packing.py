@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from podwright_training.data.bad_data import Fault, Faults
 from podwright_training.data.corpus import Corpus, DataPosition
-from podwright_training.data.document_encoder import Encoder
 from podwright_training.data.mixture import Mixture
+from podwright_training.data.tokenizer import Encoder
 
 READING_THREADS = 8
 LEAST_TOKENS = 2  # A sequence's first token is not predicted.

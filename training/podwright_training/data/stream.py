@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError, Faults
 from podwright_training.data.corpus import Corpus, DataPosition
-from podwright_training.data.document_encoder import Encoder, load_tokenizer
 from podwright_training.data.mixture import Mixture, Source, sources_of
 from podwright_training.data.packing import READING_THREADS, Packed, Recipe
 from podwright_training.data.splits import find_split
+from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.data.workers import Worker
 
 if TYPE_CHECKING:  # they take seconds to import; worker processes do without
