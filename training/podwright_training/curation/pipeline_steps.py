@@ -17,7 +17,7 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.word_tokenizers import WordTokenizer, simple_span_tokenize
 from numpy.typing import NDArray
 
-from podwright_training.data.bad_data import BadRecordError, BadShardError, Fault, Faults
+from podwright_training.data.bad_data import BadRecordError, BadShardError, EmptyTextError, Fault, Faults
 from podwright_training.data.formats import read_blocks
 from podwright_training.data.held_out import is_held_out
 from podwright_training.data.splits import Split
@@ -83,6 +83,9 @@ class ReadDataset(PipelineStep):  # type: ignore[misc]
                     number = block.number(index)
                     try:
                         document = block.document(index)
+                    except EmptyTextError:
+                        self.stat_update("empty texts")
+                        continue
                     except BadRecordError as error:
                         faults.log(Fault("record", f"{file}:{number}", str(error)))
                         continue

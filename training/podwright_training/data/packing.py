@@ -29,6 +29,7 @@ class Packed(NamedTuple):
     source: int
     position: DataPosition
     faults: tuple[Fault, ...]  # met since the one before
+    empty_texts: int  # met since the one before
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Recipe:
             packer = packers[number % self.streams][source]
             tokens = np.zeros(self.width, dtype=np.uint32)
             length = packer.fill(tokens)
-            yield Packed(tokens, length, source, packer.position, faults.take_new())
+            yield Packed(tokens, length, source, packer.position, faults.take_new(), faults.take_new_empty_texts())
 
 
 class _Packer:

@@ -149,6 +149,7 @@ class PackedStream:
         )
         for corpus in () if checked else self._recipe.corpora:
             corpus.check(self._recipe.encoder, rank=rank, world_size=world_size)
+        self._sources, self._split = sources, split
         self._rank = rank
         self._world_size = world_size
         self._local_batch_size = local_batch_size
@@ -272,6 +273,18 @@ class PackedStream:
             for corpus in self._recipe.corpora
         )
 
+    def choices(self) -> Iterator[dict[str, Any]]:
+        """Yield for each source how many files of which dataset the split has, and which are left out."""
+        for source, corpus in zip(self._sources, self._recipe.corpora, strict=True):
+            yield {
+                "source": corpus.name,
+                "split": self._split,
+                "dataset": source.dataset,
+                "files": len(corpus.split.files),
+                "held_out": corpus.split.share,
+                "left_out": corpus.split.left_out or None,
+            }
+
     def overview(self) -> Iterator[dict[str, Any]]:
         """Yield the size of each source: files, bytes, streams, and about how many tokens and sequences an epoch has.
 
@@ -375,6 +388,7 @@ class PackedStream:
             self._positions[stream][packed.source] = packed.position
             for fault in packed.faults:
                 self.faults.log(fault)
+            self.faults.log_empty_texts(packed.empty_texts)
             yield packed.tokens, packed.length
         if end > self._sequences:
             new = self._recipe.mixture.counts(range(self._sequences, end))
