@@ -121,7 +121,7 @@ class ModelConfig:
         Args:
             dtype: Name of torch's type of the weights.
             special_tokens: Ids of the tokenizer by their key, such as ``eos_token_id``. Each is written, also where the
-                tokenizer has none: otherwise transformers takes the ids of Llama 2.
+                tokenizer has none, because transformers fills in the ids of Llama 2 for a missing key.
         """
         architecture = ARCHITECTURES[self.model_type]
         scaling = {"rope_type": "llama3", **asdict(self.rope_scaling)} if self.rope_scaling else None

@@ -38,8 +38,8 @@ class DataOptions:
     )
     tokenizer: str = option(
         "EleutherAI/gpt-neox-20b",
-        "Tokenizer on the Hugging Face hub, or local folder. Each document is followed by its EOS token; none begins with "
-        "a BOS token.",
+        "Tokenizer on the Hugging Face hub, or local folder. Its EOS token follows each document; no BOS token begins "
+        "one.",
     )
     train_batch_size: int = option(2, "Sequences per rank and micro-batch.", at_least=1)
     data_streams: int = option(
