@@ -147,8 +147,9 @@ class JobStore:
             return self._ranks.world_size  # the first is gone: nobody counts
 
     def _receive(self, name: str) -> Any:
+        store = self.store  # its error says more than that the first rank is gone
         try:
-            value = self.store.get(name)
+            value = store.get(name)
         except RuntimeError as error:
             time.sleep(GRACE_S)  # if the first ended with an error of the user, that is why its agent ends this one
             raise LostRanksError(f"the first rank is gone before it shared {name}; see its error") from error
