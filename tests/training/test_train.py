@@ -229,11 +229,12 @@ def test_ctrl_c_is_left_to_the_foreground():
 def test_a_damaged_config_is_named(tiny_flags, tmp_path, capsys):
     """A next start says which file it cannot read, and what to do."""
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1)]) == 0
-    for text in ("lr: [1", "just words"):
-        (tmp_path / "config.yaml").write_text(text)
+    file = tmp_path / "config.yaml"
+    for text, reason in (("lr: [1", f"{file}:1:5: not YAML: "), ("just words", f"cannot read {file}: ")):
+        file.write_text(text)
         assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=2)]) == 2
         errors = capsys.readouterr().err.splitlines()
-        assert f"error: cannot read {tmp_path / 'config.yaml'}: " in errors[-1]
+        assert f"error: {reason}" in errors[-1]
         assert errors[-1].endswith("; remove it, this start writes it again")
 
 

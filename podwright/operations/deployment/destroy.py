@@ -32,11 +32,11 @@ from podwright.operations.errors import ArgumentError
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples
 from podwright.settings import names
+from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
-OK, FAILED = 0, 1
 BUCKET_CONSTRUCTS = ("bucket/", "key/")  # A kept bucket keeps its key, which reading its objects needs.
 FILE_SYSTEMS = ("lustre", "openzfs")
 DATA = {"aws_fsx_lustre_file_system": "storage_capacity", "aws_fsx_openzfs_file_system": "storage_capacity"}

@@ -26,9 +26,9 @@ from podwright.operations.moving.preview import MovePreview, MovePreviewDocument
 from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, ClusterMove
 from podwright.operations.output import confirm, print_document
 from podwright.output_file import place_of
-from podwright_bootstrap.host.files import write_file
+from podwright_common.atomic_file import write_file
+from podwright_common.exit_status import FAILED, OK
 
-OK, FAILED = 0, 1
 DESTINATION = ("zone", "region", "training_plan", "name", "set")  # options of a new move
 
 

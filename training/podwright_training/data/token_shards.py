@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from podwright_common.atomic_file import rename_durably
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, first_line
 from podwright_training.data.storage import is_local
 
@@ -103,9 +104,7 @@ def write_token_shard(path: Path, documents: Sequence[NDArray[Any]], *, tokenize
     }
     try:
         save_file(tensors, temporary, metadata={ENCODER: tokenizer})
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        rename_durably(temporary, path)
     except (SafetensorError, OSError) as error:
         temporary.unlink(missing_ok=True)
         raise DataError(f"cannot write {path}: {first_line(error)}") from error
-    temporary.replace(path)
