@@ -329,7 +329,7 @@ def test_files_that_are_left_out_are_named(tmp_path, open_stream):
         (tmp_path / name).touch()
     (choice,) = open_stream(tmp_path, streams=1).choices()
     assert (choice["split"], choice["files"], choice["held_out"]) == ("train", 2, None)
-    assert choice["left_out"] == (
+    assert choice["unread_files"] == (
         "README.md (in no format of data); "
         "cache-1a2b3c4d5e6f7a8b.arrow, cache-1a2b_00000_of_00002.arrow (a cache of the library datasets); "
         "dataset_info.json (describes data); "
@@ -337,14 +337,14 @@ def test_files_that_are_left_out_are_named(tmp_path, open_stream):
     )
     for number in range(9):
         (tmp_path / f"part-{number}.txt").touch()
-    assert "part-0.txt, part-1.txt and 7 more (in no format" in find_split(str(tmp_path), None, "train").left_out
+    assert "part-0.txt, part-1.txt and 7 more (in no format" in find_split(str(tmp_path), None, "train").unread_files
 
 
 def test_a_split_without_files_of_its_own_says_which_share_it_has(tmp_path):
     """Both splits read the same files, and nothing is left out."""
     (tmp_path / "a.jsonl").write_text(lines())
     training, validation = (find_split(str(tmp_path), None, name) for name in ("train", "validation"))
-    assert (training.share, training.left_out) == ("all but 1% of the documents, by their text", "")
+    assert (training.share, training.unread_files) == ("all but 1% of the documents, by their text", "")
     assert validation.share == "1% of the documents, by their text"
 
 

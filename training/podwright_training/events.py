@@ -136,7 +136,7 @@ class FilesEvent(StepEvent):
     dataset: str | None = optional("folder or name of the dataset")
     files: int | None = optional("files that are read")
     held_out: str | None = optional("share of their documents, if files for validation are missing; else null")
-    left_out: str | None = optional("files of the dataset that no split has, with reasons, or null")
+    unread_files: str | None = optional("files of the dataset that no split has, with reasons, or null")
 
 
 @dataclass(frozen=True, kw_only=True)

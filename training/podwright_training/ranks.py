@@ -60,9 +60,9 @@ def _number(name: str, default: int | None) -> int:
     if text is None and default is not None:
         return default
     if text is None or not re.fullmatch(r"[0-9]+", text):
-        given = "is not set" if text is None else f"is {text!r}"
+        state = "is not set" if text is None else f"is {text!r}"
         raise UserError(
-            f"RANK is set, but {name} {given}, need a whole number: start with torchrun, or export RANK, WORLD_SIZE, "
+            f"RANK is set, but {name} {state}, need a whole number: start with torchrun, or export RANK, WORLD_SIZE, "
             "LOCAL_RANK and LOCAL_WORLD_SIZE (ranks of this host) to each process, or none of them for a single process"
         )
     return int(text)

@@ -127,7 +127,7 @@ class HuggingFaceModel:
 
     def _config(self) -> dict[str, Any]:
         config = AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False).to_dict()
-        if config.get("head_dim") is None and config.get("num_attention_heads"):  # as Mixtral's are published
+        if config.get("head_dim") is None and config.get("num_attention_heads"):  # Mixtral's published files lack it.
             config["head_dim"] = config["hidden_size"] // config["num_attention_heads"]
         return dict(config)
 

@@ -32,7 +32,7 @@ SAMPLERS = 32  # requests to a store at a time
 CACHE = re.compile(r"(cache-[0-9a-z]+(_\d+_of_\d+)?|tmp\w+)\.arrow")
 UNNAMED = "no word of its path names a split, as of other files here"
 FOR_TEST = "for tests"
-MOST_NAMES = 3  # of files that are left out, for each reason
+MOST_NAMES = 3  # A reason names so many files at most.
 NOT_DATA = frozenset(("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "tokenizer.json"))
 
 
@@ -44,13 +44,13 @@ class Split:
         names: Paths in the dataset, sorted.
         files: Paths or URLs to open, in the same order.
         held_out: ``None`` for all documents; else whether the split is the share held out, or the rest.
-        left_out: Files of the dataset that no split has, each with the reason; empty if there are none.
+        unread_files: Files of the dataset that no split has, each with the reason; empty if there are none.
     """
 
     names: tuple[str, ...]
     files: tuple[str, ...]
     held_out: bool | None = None
-    left_out: str = ""
+    unread_files: str = ""
 
     def has(self, document: Document) -> bool:
         """Return whether ``document`` belongs to this split: by its content, so that copies of a text stay together."""

@@ -282,7 +282,7 @@ class PackedStream:
                 "dataset": source.dataset,
                 "files": len(corpus.split.files),
                 "held_out": corpus.split.share,
-                "left_out": corpus.split.left_out or None,
+                "unread_files": corpus.split.unread_files or None,
             }
 
     def overview(self) -> Iterator[dict[str, Any]]:
