@@ -36,10 +36,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from podwright_training.data.corpus import DataPosition
-from podwright_training.data.document_encoder import Encoder
 from podwright_training.data.mixture import Source
 from podwright_training.data.stream import PackedStream
 from podwright_training.data.token_shards import write_token_shard
+from podwright_training.data.tokenizer import Encoder
 
 CONTEXT_WIDTH = 2048
 VOCAB_SIZE = 8192

@@ -164,8 +164,8 @@ def make_data(setting: Setting) -> None:
     import numpy as np
 
     from podwright_training.data import byte_level_bpe
-    from podwright_training.data.document_encoder import Encoder, load_tokenizer
     from podwright_training.data.token_shards import write_token_shard
+    from podwright_training.data.tokenizer import Encoder, load_tokenizer
 
     began = time.monotonic()
     pages = (path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/**/*.md")))

@@ -22,11 +22,11 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
-from podwright_training.checkpoint import checkpoint_reader, step_folder
+from podwright_training.checkpoint import checkpoint_reader, step_folder, trainer_state
 from podwright_training.checkpoint.export import export, weights_of
 from podwright_training.checkpoint.hugging_face import HuggingFaceModel
 from podwright_training.checkpoint.tensor_reader import TensorReader
@@ -72,8 +72,28 @@ def test_the_tokenizer_comes_with_it(exported, text_dataset):
     tokenizer = AutoTokenizer.from_pretrained(exported.hf)
     text = "the node writes a file"
     assert tokenizer(text).input_ids == AutoTokenizer.from_pretrained(text_dataset / "tokenizer")(text).input_ids
-    generation = json.loads((exported.hf / "generation_config.json").read_text())
-    assert generation["eos_token_id"] == tokenizer.eos_token_id
+    for name in ("generation_config.json", "config.json"):
+        assert json.loads((exported.hf / name).read_text())["eos_token_id"] == tokenizer.eos_token_id
+    config = AutoConfig.from_pretrained(exported.hf)
+    assert (config.bos_token_id, config.eos_token_id) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
+
+
+def test_a_tokenizer_that_was_written_anew_is_not_exported(exported, text_dataset, tmp_path, capsys):
+    """With the same tokens under other ids the export would decode to other text: one line says so."""
+    folder = Path(shutil.copytree(text_dataset / "tokenizer", tmp_path / "tokenizer"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = (token for token, number in vocabulary.items() if number in {70, 80})
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = exported.config.read_text()
+    exported.config.write_text(re.sub(r"(?m)^tokenizer: .*$", f"tokenizer: {folder}", config))
+    before = exported.hf.stat().st_ino
+    assert main(["consolidate", "--run-dir", str(exported.root)]) == 2
+    exported.config.write_text(config)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"tokenizer {folder} has changed since checkpoint" in line
+    assert exported.hf.stat().st_ino == before
 
 
 def test_the_perplexity_is_the_trainers_own(exported):
@@ -246,6 +266,7 @@ def test_runs_are_merged(exported, tiny_flags, tmp_path, capsys):
         == 0
     )
     other.config.write_text(re.sub("^tokenizer: .*", "tokenizer: another", config, flags=re.MULTILINE))
+    _replace_digest_of_the_tokenizer(newest[1], "0" * 16)
     assert main([*command, str(tmp_path / "wide"), str(other.root)]) == 2
     error = capsys.readouterr().err
     assert f"--merge-with {tmp_path / 'wide'}: intermediate_size 96 there, " in error
@@ -254,6 +275,14 @@ def test_runs_are_merged(exported, tiny_flags, tmp_path, capsys):
     assert "no rope_scaling_factor there, rope_scaling_factor 8 here" in capsys.readouterr().err
     assert main([*command, str(other.root), "--average", "2"]) == 2
     consolidate(exported)
+
+
+def _replace_digest_of_the_tokenizer(checkpoint, digest):
+    """Edit a checkpoint as if it had been trained with another tokenizer; the digests are equally long."""
+    state, manifest = checkpoint / "trainer.json", checkpoint / "manifest.json"
+    before = hashlib.sha256(state.read_bytes()).hexdigest()
+    state.write_text(state.read_text().replace(trainer_state.tokenizer_digest(checkpoint), digest))
+    manifest.write_text(manifest.read_text().replace(before, hashlib.sha256(state.read_bytes()).hexdigest()))
 
 
 def test_perplexity_by_source(tiny_flags, text_dataset, tmp_path):

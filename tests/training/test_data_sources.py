@@ -24,12 +24,12 @@ from podwright_training.commands import tokenize
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import formats, remote
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError
-from podwright_training.data.document_encoder import load_tokenizer
 from podwright_training.data.formats import read_blocks
 from podwright_training.data.mixture import Source, sources_of, validation_sources_of
 from podwright_training.data.splits import find_split
 from podwright_training.data.stream import PackedStream
 from podwright_training.data.token_shards import write_token_shard
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.spelling import as_flag
 
 TEXTS = [" ".join([f"w{number}"] * (1 + number % 5)) for number in range(1, 61)]
@@ -319,6 +319,63 @@ def test_splits_by_name(tmp_path):
     assert find_split(str(tmp_path), None, "train").names == ("data/train-00000.parquet",)
     assert find_split(str(tmp_path), None, "validation").names == ("data/validation-00000.parquet", "val/x.jsonl.gz")
     assert find_split(str(tmp_path), "data", "train").held_out is None
+
+
+def test_files_that_are_left_out_are_named(tmp_path, open_stream):
+    """Those of no split, of tests, of no format, and caches of datasets are named with the reason; others are not."""
+    for name in ("train-0.jsonl", "train-1.jsonl", "books.jsonl", "test.jsonl", "validation.jsonl"):
+        (tmp_path / name).write_text(lines(["w1", "w2"]))
+    for name in ("README.md", "cache-1a2b3c4d5e6f7a8b.arrow", "cache-1a2b_00000_of_00002.arrow", "dataset_info.json"):
+        (tmp_path / name).touch()
+    (choice,) = open_stream(tmp_path, streams=1).choices()
+    assert (choice["split"], choice["files"], choice["held_out"]) == ("train", 2, None)
+    assert choice["unread_files"] == (
+        "README.md (in no format of data); "
+        "cache-1a2b3c4d5e6f7a8b.arrow, cache-1a2b_00000_of_00002.arrow (a cache of the library datasets); "
+        "dataset_info.json (describes data); "
+        "books.jsonl (no word of its path names a split, as of other files here); test.jsonl (for tests)"
+    )
+    for number in range(9):
+        (tmp_path / f"part-{number}.txt").touch()
+    assert "part-0.txt, part-1.txt and 7 more (in no format" in find_split(str(tmp_path), None, "train").unread_files
+
+
+def test_a_split_without_files_of_its_own_says_which_share_it_has(tmp_path):
+    """Both splits read the same files, and nothing is left out."""
+    (tmp_path / "a.jsonl").write_text(lines())
+    training, validation = (find_split(str(tmp_path), None, name) for name in ("train", "validation"))
+    assert (training.share, training.unread_files) == ("all but 1% of the documents, by their text", "")
+    assert validation.share == "1% of the documents, by their text"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_empty_texts_are_counted_and_left_out(tmp_path, open_stream, caplog, suffix):
+    """A third of the records may have no text or null, which is no damage; their number is logged now and then."""
+    texts = [text for number, text in enumerate(TEXTS) for text in ([text, "", None] if number % 2 else [text])]
+    if suffix == "parquet":
+        pq.write_table(pa.table({"text": texts}), tmp_path / "train.parquet")
+    else:
+        (tmp_path / "train.jsonl").write_text(lines(texts))
+    stream = open_stream(tmp_path, max_bad_records=0, streams=1)
+    while not stream.finished_epochs()[0]:
+        stream.next_batch()
+    assert stream.faults.count("record") == 0
+    assert stream.faults.empty_texts >= len(TEXTS)
+    logged = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(logged) <= 3
+    assert all("empty texts left out so far" in line for line in logged)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl.gz"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_array_is_named(tmp_path, open_stream, suffix, indent):
+    """Whatever its lines look like, one line says what to do; a file behind the first one is looked at too."""
+    (tmp_path / "0.jsonl").write_text(lines())
+    content = json.dumps([{"text": text} for text in TEXTS], indent=indent).encode()
+    path = tmp_path / f"1{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    with pytest.raises(DataError, match=r"is a JSON array: write one object per line, as by jq -c '\.\[\]'"):
+        open_stream(tmp_path)
 
 
 @pytest.mark.parametrize(

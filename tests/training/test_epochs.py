@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from podwright_training.data import order, spans, workers
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError
-from podwright_training.data.document_encoder import Encoder
 from podwright_training.data.formats import read_blocks, shard_errors
 from podwright_training.data.mixture import Source
 from podwright_training.data.order import ReadingOrder
 from podwright_training.data.spans import open_spans
 from podwright_training.data.stream import PackedStream, merge_states
 from podwright_training.data.token_shards import write_token_shard
+from podwright_training.data.tokenizer import Encoder
 
 CONTEXT = 5
 END = 0

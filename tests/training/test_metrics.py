@@ -228,6 +228,32 @@ def test_a_login_that_is_missing_is_reported_before_the_run(wandb, monkeypatch):
     assert list(problems(options, is_first_rank=True)) == []
 
 
+def test_the_axis_of_every_metric_is_the_step(wandb, tmp_path):
+    """W&B's own count cannot go back, as a resume does; the same run is continued."""
+    calls = []
+
+    class Run:
+        def define_metric(self, name, step_metric=None):
+            calls.append((name, step_metric))
+
+        def log(self, values):
+            calls.append(values)
+
+    def init(**options):
+        calls.append((options["id"], options["resume"]))
+        return Run()
+
+    wandb.init = init
+    for step in (7, 5):
+        (sink,) = open_sinks(TrainConfig(wandb=True), RunFolder(tmp_path))
+        sink.write(TrainEvent(step=step, loss=2.0))
+    identity = (wandb_id(RunFolder(tmp_path)), "allow")
+    axis = [("step", None), ("*", "step")]
+    assert calls == [
+        identity, *axis, {"step": 7, "train/loss": 2.0}, identity, *axis, {"step": 5, "train/loss": 2.0}
+    ]  # fmt: skip
+
+
 @pytest.mark.usefixtures("wandb")
 def test_a_sink_that_does_not_open_is_left_out(tmp_path, caplog):
     """W&B's server that does not answer when the ranks have connected ends no run."""

@@ -23,7 +23,7 @@ from podwright_training import model_folder
 from podwright_training.__main__ import main
 from podwright_training.checkpoint.hugging_face import HuggingFaceModel
 from podwright_training.config.architecture import ModelConfig
-from podwright_training.data.document_encoder import load_tokenizer
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.transformers_model import load_model
 

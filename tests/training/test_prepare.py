@@ -23,10 +23,10 @@ from podwright_testing.training_documents import as_described
 from podwright_training.__main__ import main
 from podwright_training.commands import prepare as command
 from podwright_training.commands.prepare import PrepareError, prepare, split_documents
-from podwright_training.data.document_encoder import load_tokenizer
 from podwright_training.data.mixture import Source
 from podwright_training.data.prose import UnreadableError, html_to_prose, pdf_to_prose, rst_to_prose
 from podwright_training.data.stream import PackedStream
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
 
 WORDS = ("sea", "was", "calm", "a", "small", "boat", "went", "slowly", "past", "our", "old", "stone", "house", "light")

@@ -64,7 +64,7 @@ def run(code: str, *words: Path) -> subprocess.CompletedProcess[str]:
 
 REPORT = "except UserError as error:\n    print(error)\n"
 LOAD_TOKENIZER = f"""import sys
-from podwright_training.data.document_encoder import load_tokenizer
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
 try:
     load_tokenizer(sys.argv[1])

@@ -20,10 +20,10 @@ import pytest
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import storage, token_shards
-from podwright_training.data.document_encoder import Encoder, load_for_all_ranks, load_tokenizer
 from podwright_training.data.splits import SAMPLES
 from podwright_training.data.storage import shared_listings
 from podwright_training.data.token_shards import write_token_shard
+from podwright_training.data.tokenizer import Encoder, load_for_all_ranks, load_tokenizer
 from podwright_training.job_store import JobStore
 from podwright_training.loop import preflight
 from podwright_training.ranks import Ranks

@@ -47,7 +47,7 @@ def test_a_validation_ends_at_its_next_batch(tiny_flags, tmp_path, signalled, nu
     calls = signalled(ParallelModel, "evaluate", number)
     assert main(["train", *tiny_flags(tmp_path, validation_sequences=64, val_batch_size=2, **STEPS)]) == 0
     assert len(calls) == 1
-    assert _kinds(tmp_path) == ["start", "data", "train", "checkpoint", "end"]
+    assert _kinds(tmp_path) == ["start", "files", "files", "data", "train", "checkpoint", "end"]
 
 
 def test_samples_end_at_their_next_token(tiny_flags, tmp_path, signalled):
@@ -58,7 +58,7 @@ def test_samples_end_at_their_next_token(tiny_flags, tmp_path, signalled):
     flags = tiny_flags(tmp_path / "run", sample_prompts=prompts, sample_tokens=8, **STEPS)
     assert main(["train", *flags]) == 0
     assert len(calls) == 1
-    assert _kinds(tmp_path / "run") == ["start", "data", "train", "validation", "checkpoint", "end"]
+    assert _kinds(tmp_path / "run") == ["start", "files", "files", "data", "train", "validation", "checkpoint", "end"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_request_before_the_first_step_takes_none(tiny_flags, tmp_path, signal
     """The first step compiles and may take minutes; there is nothing to save, and the next start goes on."""
     signalled(kind, method)
     assert main(["train", *tiny_flags(tmp_path, **STEPS)]) == 0
-    assert _kinds(tmp_path) == ["start", "data", "end"]
+    assert _kinds(tmp_path) == ["start", "files", "files", "data", "end"]
     (end,) = logged(RunFolder(tmp_path), "end")
     assert end["reason"] == "signal"
 

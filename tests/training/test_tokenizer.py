@@ -1,16 +1,19 @@
 """A tokenizer is trained on a dataset, and measured on it."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Regex, Tokenizer, decoders, models
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from podwright_training.__main__ import main
 from podwright_training.commands.tokenizer import count_tokens
-from podwright_training.data.document_encoder import Encoder, token_bytes
+from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer, token_bytes
 
 TEXTS = ["It's 12345 o'clock, and THEY'RE late.\n\n  Größe: 日本", "the node reads a file and then writes another file"]
 
@@ -92,6 +95,76 @@ def test_a_text_that_quotes_a_special_token_is_text(trained):
     (ids,) = Encoder(trained).encode(["a<|end_of_text|>b<|reserved_0|>"])
     assert ids.tolist().count(trained.eos_token_id) == 1
     assert trained.decode(ids[:-1], skip_special_tokens=True) == "a<|end_of_text|>b<|reserved_0|>"
+
+
+CODE = ["def f(x):\n    return x.y + 12345\n\n# it's here", "a  b\tc\r\n d"]
+
+
+def published(folder, tokenizer_class, **changes):
+    """Write a tokenizer whose configuration names a class, with changes of tokenizer.json."""
+    words = Sequence(
+        [
+            Split(Regex(r"\p{L}+|\p{N}{1,3}|\s+(?!\S)|[^\p{L}\p{N}]"), "isolated"),
+            ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = words, decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|end|>"]
+    trainer = BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=ByteLevel.alphabet(), show_progress=False
+    )
+    backend.train_from_iterator(CODE * 20, trainer=trainer)
+    folder.mkdir()
+    content = {**json.loads(backend.to_str()), **changes}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    settings = {"tokenizer_class": tokenizer_class}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("tokenizer_class", ["GPT2Tokenizer", "Qwen2Tokenizer", "LlamaTokenizerFast", "BloomTokenizer"])
+def test_texts_are_cut_as_tokenizer_json_says(tmp_path, tokenizer_class):
+    """Transformers rebuilds some classes with a rule of their own; ids and digest are those of the file."""
+    folder = published(tmp_path / "tokenizer", tokenizer_class)
+    reference = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = load_tokenizer(str(folder))
+    tokenizer.eos_token = "<|end|>"  # noqa: S105 - no password
+    encoder = Encoder(tokenizer)
+    for text, ids in zip(CODE, encoder.encode(CODE), strict=True):
+        assert ids[:-1].tolist() == reference.encode(text, add_special_tokens=False).ids
+        assert tokenizer(text, add_special_tokens=False).input_ids == ids[:-1].tolist()
+        assert tokenizer.decode(ids[:-1], clean_up_tokenization_spaces=False) == text
+    save_tokenizer(tokenizer, tmp_path / "saved")
+    again = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert Encoder(again).digest == Encoder(load_tokenizer(str(tmp_path / "saved"))).digest == encoder.digest
+
+
+def test_a_class_says_which_token_ends_a_text(tmp_path):
+    """GPT-2's published configuration names no special token: its class does."""
+    tokenizer = load_tokenizer(str(published(tmp_path / "gpt2", "GPT2Tokenizer")))
+    assert tokenizer.eos_token == "<|endoftext|>"  # noqa: S105 - no password
+    assert Encoder(tokenizer).end == 0
+
+
+def test_the_digest_is_of_the_whole_pipeline(tmp_path):
+    """Another normalizer, rule of words, decoder or merge is another tokenizer; padding and truncation are not."""
+    loaded = Encoder(load_tokenizer(str(published(tmp_path / "first", "GPT2Tokenizer"))))
+    content = json.loads((tmp_path / "first" / "tokenizer.json").read_text())
+    merges = {**content["model"], "merges": content["model"]["merges"][:-1]}
+    changes = [
+        {"normalizer": {"type": "NFC"}},
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}},
+        {"decoder": {"type": "Fuse"}},
+        {"model": merges},
+    ]
+    digests = {
+        Encoder(load_tokenizer(str(published(tmp_path / str(number), "GPT2Tokenizer", **change)))).digest
+        for number, change in enumerate(changes)
+    }
+    assert len(digests | {loaded.digest}) == 1 + len(changes)
+    cut = {"truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}}
+    assert Encoder(load_tokenizer(str(published(tmp_path / "cut", "GPT2Tokenizer", **cut)))).digest == loaded.digest
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")

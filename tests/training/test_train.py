@@ -56,7 +56,7 @@ def test_the_loss_falls_and_every_event_is_written(undisturbed):
     """A short run has its events in order, ends at max_steps and has learned something."""
     events = [event for event in logged(RunFolder(undisturbed)) if event["event"] != "straggler"]  # the machine's own
     kinds = [event["event"] for event in events if event["event"] != "checkpoint"]
-    assert kinds == ["start", "data", *["train"] * 12, "validation", "end"]
+    assert kinds == ["start", "files", "files", "data", *["train"] * 12, "validation", "end"]
     assert (events[1]["source"], events[1]["streams"]) == ("dataset", 4)
     assert events[1]["epoch_steps"] == math.ceil(events[1]["epoch_sequences"] / 8)
     assert [event["step"] for event in events if event["event"] == "checkpoint"] == [4, 8, 12]
@@ -247,7 +247,7 @@ def test_a_finished_run_started_again_does_nothing(tiny_flags, tmp_path):
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1)]) == 0
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1)]) == 0
     again = [event["event"] for event in logged(RunFolder(tmp_path))][-3:]
-    assert again == ["start", "data", "end"]
+    assert again == ["start", "files", "files", "data", "end"]
 
 
 def test_fewer_steps_than_were_taken_end_at_once(undisturbed, tiny_flags, tmp_path):

@@ -127,6 +127,19 @@ class DataEvent(StepEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FilesEvent(StepEvent):
+    """The files of a source that one split has, and those that no split has; written after each start."""
+
+    kind: ClassVar[str] = "files"
+    source: str | None = optional("name of the source")
+    split: str | None = optional("train or validation")
+    dataset: str | None = optional("folder or name of the dataset")
+    files: int | None = optional("files that are read")
+    held_out: str | None = optional("share of their documents, if files for validation are missing; else null")
+    unread_files: str | None = optional("files of the dataset that no split has, with reasons, or null")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MembershipEvent(StepEvent):
     """A change of an elastic run's nodes; written when the first step with the new ones is done, or failed to come.
 
@@ -282,8 +295,8 @@ class EndEvent(StepEvent):
 
 
 EVENTS: tuple[type[MetricsEvent], ...] = (
-    StartEvent, DataEvent, MembershipEvent, TrainEvent, OffenderEvent, StragglerEvent, GuardEvent, OverflowEvent,
-    ValidationEvent, SampleEvent, CheckpointEvent, EndEvent,
+    StartEvent, FilesEvent, DataEvent, MembershipEvent, TrainEvent, OffenderEvent, StragglerEvent, GuardEvent,
+    OverflowEvent, ValidationEvent, SampleEvent, CheckpointEvent, EndEvent,
 )  # fmt: skip
 _EVENT_BY_KIND = {event.kind: event for event in EVENTS}
 

@@ -66,8 +66,8 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
     """
     import torch
 
-    from podwright_training.data.document_encoder import token_bytes
     from podwright_training.data.stream import open_stream
+    from podwright_training.data.tokenizer import token_bytes
 
     longest_context = getattr(loaded.model.config, "max_position_embeddings", None) or math.inf
     if config.max_context_width > longest_context:

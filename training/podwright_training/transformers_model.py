@@ -45,16 +45,15 @@ def load_model(
         model_folder.check(folder)
     sleep_when_idle()
     import torch
-    from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    from podwright_training.data.document_encoder import load_tokenizer
+    from podwright_training.data.tokenizer import load_tokenizer
 
     disable_progress_bar()
     kind = getattr(torch, dtype)
     try:
         if tokenizer is None:
-            encoder = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            encoder = load_tokenizer(str(folder), cached=True)
             model = _of_folder(folder, kind)
         else:
             encoder, model = load_tokenizer(tokenizer), _of_checkpoint(folder, kind)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 from xxhash import xxh3_128
 
 from podwright_training.checkpoint import checkpoint_reader, manifest, trainer_state
@@ -27,7 +27,7 @@ from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.document_encoder import load_tokenizer
+from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.model import HuggingFacePart, from_hugging_face
 from podwright_training.run_folder import CARD, ORIGIN, commit_folder, place_of, write_atomically
@@ -89,7 +89,8 @@ def export(
         on_bytes: Called with the number of bytes of each block that was written.
 
     Raises:
-        UserError: The checkpoint is damaged or has no moving average, or the disk is full; no files are left.
+        UserError: The checkpoint is damaged or has no moving average, the tokenizer is not the one that it was trained
+            with, or the disk is full; no files are left.
     """
     export_options = export_options or ExportOptions()
     target = place_of(target)
@@ -97,11 +98,12 @@ def export(
     averaged = (path, *averaged_with)
     try:
         files = _files(path, export_options)
+        tokenizer = _tokenizer(path, config)
         finished = _finished(partial, _origin(path, export_options, averaged_with))
         with ThreadPoolExecutor(1) as checker, ThreadPoolExecutor(1) as disk:
             checked = [checker.submit(manifest.check_hashes, checkpoint) for checkpoint in averaged]
             try:
-                _write_tokenizer(partial, config)
+                _write_tokenizer(partial, tokenizer)
                 written = list(
                     _write_all(averaged, partial, files, finished, export_options, disk=disk, on_bytes=on_bytes)
                 )
@@ -111,7 +113,7 @@ def export(
                     task.result()
             for task in written:
                 task.result()
-        _write_description(partial, path, files, export_options)
+        _write_description(partial, path, files, export_options, tokenizer)
         if card:
             write_atomically(partial / CARD, card)
         for file in partial.iterdir():
@@ -289,23 +291,40 @@ def _read_back(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _write_tokenizer(target: Path, config: TrainConfig) -> None:
+def _tokenizer(path: Path, config: TrainConfig) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a run; raise ``UserError`` if it is not the one that the checkpoint was trained with."""
     tokenizer = load_tokenizer(config.tokenizer)
-    tokenizer.save_pretrained(target)
-    GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    ).save_pretrained(target)
+    trained_digest, digest = trainer_state.tokenizer_digest(path), Encoder(tokenizer).digest
+    if trained_digest not in (None, digest):
+        raise UserError(
+            f"tokenizer {config.tokenizer} has changed since checkpoint {path} was trained ({trained_digest} there, "
+            f"{digest} here), so the export would decode its tokens as other text: restore that tokenizer"
+        )
+    return tokenizer
+
+
+def _write_tokenizer(target: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    save_tokenizer(tokenizer, target)
+    GenerationConfig(**_special_tokens(tokenizer)).save_pretrained(target)
+
+
+def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
+    return {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
 def _write_description(
-    target: Path, path: Path, files: Mapping[str, list[Weight]], export_options: ExportOptions
+    target: Path,
+    path: Path,
+    files: Mapping[str, list[Weight]],
+    export_options: ExportOptions,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     if len(files) > 1:
         weight_map = {weight.part.name: name for name, weights in files.items() for weight in weights}
         index = {"metadata": {"total_size": total_bytes(path, export_options)}, "weight_map": weight_map}
         write_atomically(target / INDEX, json.dumps(index, indent=2) + "\n")
     dtype = str(DTYPES[export_options.dtype]).removeprefix("torch.")
-    config = {**trainer_state.model_config(path).to_hf(), "dtype": dtype}
+    config = trainer_state.model_config(path).to_published(dtype=dtype, special_tokens=_special_tokens(tokenizer))
     write_atomically(target / "config.json", json.dumps(config, indent=2) + "\n")
 
 

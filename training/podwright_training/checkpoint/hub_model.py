@@ -9,8 +9,8 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from podwright_training.data.bad_data import DataError, first_line
-from podwright_training.data.document_encoder import FirstRank
 from podwright_training.data.hub_client import HubConnectionError
+from podwright_training.data.tokenizer import FirstRank
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 FILES = ["config.json", "model.safetensors.index.json", "*.safetensors"]

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from podwright_training import model_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
@@ -34,6 +34,15 @@ FREE = (  # keys of config.json that may differ: they change no weight, or nothi
     "max_position_embeddings",
     "router_aux_loss_coef",
     "use_cache",
+    # Of the classes of transformers: tokens, losses and noise of its own training, and windows that are off.
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "output_router_logits",
+    "router_jitter_noise",
+    "max_window_layers",
+    "pretraining_tp",
+    "num_mtp_layers",
 )
 # Longer sequences may need other values: worth a warning.
 MAY_CHANGE = ("rms_norm_eps", "rope_parameters", "sliding_window")
@@ -63,7 +72,7 @@ class HuggingFaceModel:
             if needs_code(error):
                 return [f"init_from {refusal(self._folder)}"]
             return [f"init_from {self._folder}: cannot read {CONFIG}: {' '.join(str(error).split())}"]
-        model_config = config.to_hf()
+        model_config = _full_config(config)
         if published_config.get("model_type") != model_config["model_type"]:
             kinds = f"a {published_config.get('model_type')} model there, a {model_config['model_type']} model here"
             return [f"init_from {self._folder}: {kinds}, by model_type, qk_norm and num_local_experts"]
@@ -74,6 +83,8 @@ class HuggingFaceModel:
             for key, (old, new) in differing.items()
             if key not in (*FREE, *MAY_CHANGE)
         ]
+        if published_config.get("quantization_config"):
+            problems.append(f"init_from {self._folder}: its weights are quantized (quantization_config); convert them")
         problems += self._problems_of_rotation(
             published_config.get("rope_parameters") or {}, model_config["rope_parameters"]
         )
@@ -115,11 +126,14 @@ class HuggingFaceModel:
         self._load(weights, parts, tensor_names, tied=config.tie_word_embeddings)
 
     def _config(self) -> dict[str, Any]:
-        return dict(AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False).to_dict())
+        config = AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False).to_dict()
+        if config.get("head_dim") is None and config.get("num_attention_heads"):  # Mixtral's published files lack it.
+            config["head_dim"] = config["hidden_size"] // config["num_attention_heads"]
+        return dict(config)
 
     def _warn(self, config: ModelConfig) -> None:
         published_config = self._config()
-        for key, (old, new) in _differing(published_config, config.to_hf()).items():
+        for key, (old, new) in _differing(published_config, _full_config(config)).items():
             if key in MAY_CHANGE:
                 logger.warning("init_from %s: %s is %s there, %s here", self._folder, key, old, new)
 
@@ -201,6 +215,17 @@ def _parts(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, list
         name: list(from_hugging_face(name, weight.shape, model_type=config.model_type))
         for name, weight in weights.items()
     }
+
+
+def _full_config(config: ModelConfig) -> dict[str, Any]:
+    """Return ``config.json`` with every key of transformers' class: a published one may set keys that ours leaves out.
+
+    A class that lays sliding windows over some layers, such as Qwen's, would compute something else.
+    """
+    content = config.to_hf()
+    full = AutoConfig.for_model(**content).to_dict()
+    of_class = {key: value for key, value in full.items() if key not in PreTrainedConfig().to_dict()}
+    return of_class | content | {"rope_parameters": full["rope_parameters"]}
 
 
 def _differing(published_config: Mapping[str, Any], model_config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -56,6 +56,12 @@ def model_config(path: Path) -> ModelConfig:
     return ModelConfig.from_dict(read_state(path).model)
 
 
+def tokenizer_digest(path: Path) -> str | None:
+    """Return the digest of the tokenizer that a checkpoint was trained with (``Encoder.digest``), if it has one."""
+    digest: str | None = read_state(path).data.get("tokenizer")
+    return digest
+
+
 def write_state(partial: Path, state: TrainerState) -> None:
     """Write the contents without tensors."""
     write_atomically(partial / TRAINER, json.dumps(asdict(state)))

@@ -134,13 +134,13 @@ def _newest_alike(folder: RunFolder, path: Path, other_runs: Sequence[RunFolder]
     from podwright_training.checkpoint import step_folder, trainer_state
 
     newest, problems = [], []
-    tokenizer, model = load_run(folder).tokenizer, trainer_state.model_config(path)
+    tokenizer, model = trainer_state.tokenizer_digest(path), trainer_state.model_config(path)
     for other_run in other_runs:
         config = load_run(other_run)
         newest.append(step_folder.find(config.checkpoints))
         differences = model.differences(trainer_state.model_config(newest[-1]), may_scale=False)
-        if config.tokenizer != tokenizer:
-            differences.append(f"tokenizer {config.tokenizer} there, {tokenizer} here")
+        if trainer_state.tokenizer_digest(newest[-1]) != tokenizer:
+            differences.append(f"tokenizer {config.tokenizer} there, {load_run(folder).tokenizer} here, which differ")
         problems += [f"--merge-with {other_run.root}: {difference}" for difference in differences]
     if problems:
         raise UserError("\n".join(problems))

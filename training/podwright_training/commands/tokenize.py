@@ -26,8 +26,8 @@ from podwright_training.spelling import command_line, flag
 from podwright_training.worker_pool import run_all
 
 if TYPE_CHECKING:  # numpy and pyarrow, which --help does without
-    from podwright_training.data.document_encoder import Encoder
     from podwright_training.data.splits import Split
+    from podwright_training.data.tokenizer import Encoder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,9 +137,9 @@ def tokenize(
         DataError: There is no such dataset or tokenizer, a shard is broken or has too many broken records, ``output``
             exists, or ``<output>.partial`` has shards of another tokenizer.
     """
-    from podwright_training.data.document_encoder import Encoder, load_tokenizer
     from podwright_training.data.splits import SPLITS, Split, find_split
     from podwright_training.data.token_shards import SUFFIX
+    from podwright_training.data.tokenizer import Encoder, load_tokenizer
 
     if output.exists():
         raise DataError(f"output {output} exists: remove it, or choose another folder")

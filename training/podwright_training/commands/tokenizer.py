@@ -13,7 +13,7 @@ from pathlib import Path
 
 from podwright_training.command_result import add_json, print_result
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, Fault, Faults
+from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, EmptyTextError, Fault, Faults
 from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, special_token_problems, train
 from podwright_training.errors import UserError
 from podwright_training.run_folder import place_of
@@ -138,7 +138,7 @@ def count_tokens(tokenizer: str, texts: list[str]) -> TokenizerCounts:
     Raises:
         DataError: There is no such tokenizer, or no fast implementation of it.
     """
-    from podwright_training.data.document_encoder import Encoder, load_tokenizer  # numpy: --help does without
+    from podwright_training.data.tokenizer import Encoder, load_tokenizer  # numpy: --help does without
 
     loaded = load_tokenizer(tokenizer)
     encoder = Encoder(loaded)
@@ -260,6 +260,8 @@ def _documents(file: str, column: str, faults: Faults) -> Iterator[object]:
             for index in range(len(block)):
                 try:
                     yield block.document(index)
+                except EmptyTextError:
+                    continue
                 except BadRecordError as error:
                     faults.log(Fault("record", f"{file}:{block.number(index)}", str(error)))
     except BadShardError as error:

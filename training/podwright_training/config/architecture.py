@@ -112,6 +112,30 @@ class ModelConfig:
             **{key: getattr(self, name) for key, name in architecture.renamed.items()},
         }
 
+    def to_published(self, *, dtype: str, special_tokens: Mapping[str, int | None]) -> dict[str, Any]:
+        """Return ``config.json`` for a published model, which transformers 4 and 5, vLLM and llama.cpp read alike.
+
+        Each setting that transformers 4 spells in another way is there in both spellings: it would silently take its
+        default for a key that it does not know.
+
+        Args:
+            dtype: Name of torch's type of the weights.
+            special_tokens: Ids of the tokenizer by their key, such as ``eos_token_id``. Each is written, also where the
+                tokenizer has none, because transformers fills in the ids of Llama 2 for a missing key.
+        """
+        architecture = ARCHITECTURES[self.model_type]
+        scaling = {"rope_type": "llama3", **asdict(self.rope_scaling)} if self.rope_scaling else None
+        return {
+            **self.to_hf(),
+            "dtype": dtype,
+            "torch_dtype": dtype,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": scaling,
+            **architecture.rope_constants,
+            **{key: getattr(self, name) for key, name in architecture.older_names.items()},
+            **special_tokens,
+        }
+
     @property
     def biased_router(self) -> bool:
         """Return whether a bias balances the experts' load (``families.Architecture``)."""

@@ -38,6 +38,7 @@ class Architecture:
         constants: Keys of ``config.json`` whose value never changes.
         keys: Fields of ``ModelConfig`` that only some architectures write to ``config.json``.
         renamed: Keys of ``config.json`` under which it has other fields of ``ModelConfig``, instead of their own names.
+        older_names: Keys under which transformers 4 has fields of ``ModelConfig``, besides those that 5 has.
         rope_constants: Keys of ``rope_parameters`` whose value never changes.
         biased_router: Each expert's score is a sigmoid. A bias that follows the experts' load is added to choose the
             experts, not to mix them, instead of a load-balancing loss.
@@ -50,6 +51,7 @@ class Architecture:
     constants: Mapping[str, Any] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    older_names: Mapping[str, str] = field(default_factory=dict)
     rope_constants: Mapping[str, Any] = field(default_factory=dict)
     biased_router: bool = False
     supported: frozenset[str] = frozenset()
@@ -131,6 +133,7 @@ ARCHITECTURES = {  # The keys are transformers' model_type.
         constants={"attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True},
         keys=EXPERT_KEYS,
         renamed={"moe_intermediate_size": "intermediate_size"},
+        older_names={"num_experts": "num_local_experts"},
         supported=frozenset({"qk_norm", "num_local_experts"}),
         required=frozenset({"qk_norm", "num_local_experts"}),
         expert_names=ExpertNames(module="mlp", gate="gate_proj", up="up_proj", down="down_proj"),

@@ -17,12 +17,12 @@ from datatrove.utils.word_tokenizers import WordTokenizer, simple_span_tokenize
 from numpy.typing import NDArray
 
 from podwright_common.checksum import sha256_of
-from podwright_training.data.bad_data import BadRecordError, BadShardError, Fault, Faults
-from podwright_training.data.document_encoder import Encoder, load_tokenizer
+from podwright_training.data.bad_data import BadRecordError, BadShardError, EmptyTextError, Fault, Faults
 from podwright_training.data.formats import read_blocks
 from podwright_training.data.held_out import is_held_out
 from podwright_training.data.splits import Split
 from podwright_training.data.token_shards import SUFFIX, write_token_shard
+from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.run_folder import write_atomically
 
 SHARD_TOKENS = 2**26  # A task holds one file in memory, at most 256 MB.
@@ -82,6 +82,9 @@ class ReadDataset(PipelineStep):  # type: ignore[misc]
                     number = block.number(index)
                     try:
                         document = block.document(index)
+                    except EmptyTextError:
+                        self.stat_update("empty texts")
+                        continue
                     except BadRecordError as error:
                         faults.log(Fault("record", f"{file}:{number}", str(error)))
                         continue

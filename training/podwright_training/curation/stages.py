@@ -56,9 +56,9 @@ from podwright_training.curation.dataset_manifest import WriteManifest, entries,
 from podwright_training.curation.pipeline_steps import ReadDataset, Words, WriteTokens
 from podwright_training.curation.settings import HASHES_PER_BUCKET, NGRAM_WORDS, CurationSettings
 from podwright_training.data.bad_data import DataError
-from podwright_training.data.document_encoder import Encoder, load_tokenizer
 from podwright_training.data.splits import Split, find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
+from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.private_folder import refuse_prepared
 from podwright_training.run_folder import place_of, write_atomically
 

@@ -19,6 +19,10 @@ class BadRecordError(ValueError):
     """A record is not a document; the message says why."""
 
 
+class EmptyTextError(BadRecordError):
+    """A record's text is empty or null: it is no damage, and left out without a limit."""
+
+
 class BadShardError(ValueError):
     """Decoding a shard to its end failed; the message says why."""
 
@@ -33,12 +37,18 @@ class Fault(NamedTuple):
 
 @dataclass
 class Faults:
-    """Distinct faults of a run, up to a limit of each kind."""
+    """Distinct faults of a run, up to a limit of each kind, and the number of empty texts.
+
+    Attributes:
+        empty_texts: Records without a text, counted each time that they are read.
+    """
 
     max_bad_records: int
     max_bad_shards: int
     fault_by_place: dict[str, Fault] = field(default_factory=dict)  # The same fault in another epoch counts once.
+    empty_texts: int = 0
     _taken: int = 0
+    _taken_empty_texts: int = 0
 
     def add(self, fault: Fault) -> None:
         """Count ``fault``; raise ``DataError`` beyond the limit."""
@@ -63,6 +73,18 @@ class Faults:
         new = tuple(self.fault_by_place.values())[self._taken :] if len(self.fault_by_place) > self._taken else ()
         self._taken = len(self.fault_by_place)
         return new
+
+    def take_new_empty_texts(self) -> int:
+        """Return the number of empty texts since the last call."""
+        new = self.empty_texts - self._taken_empty_texts
+        self._taken_empty_texts = self.empty_texts
+        return new
+
+    def log_empty_texts(self, number: int) -> None:
+        """Count empty texts, and log their number when it reaches 1, 10, 100, and so on."""
+        before, self.empty_texts = self.empty_texts, self.empty_texts + number
+        if len(str(self.empty_texts)) > len(str(before)) or (number and not before):
+            logger.warning("%s empty texts left out so far by this rank", f"{self.empty_texts:,}")
 
     def log(self, fault: Fault) -> None:
         """Count ``fault`` and log it once."""

@@ -53,6 +53,8 @@ def train(
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
+    from podwright_training.data.tokenizer import save_tokenizer
+
     model = Tokenizer(models.BPE())
     words = PATTERNS[pattern]
     cut = [pre_tokenizers.Split(Regex(words), behavior="isolated")] if words else []
@@ -70,7 +72,7 @@ def train(
     further = {"additional_special_tokens": list(special_tokens)} if special_tokens else {}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, **SPECIAL_TOKENS, **further)
     try:
-        tokenizer.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder)
     except Exception as error:  # the library raises no other
         raise UserError(f"cannot write the tokenizer: {error}") from error
     return len(tokenizer)

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, Fault, Faults
-from podwright_training.data.document_encoder import Encoder
-from podwright_training.data.formats import Document, DocumentBlock, format_of, read_blocks, shard_errors
+from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, EmptyTextError, Fault, Faults
+from podwright_training.data.formats import Document, DocumentBlock, format_of, read_blocks, refuse_array, shard_errors
 from podwright_training.data.order import ReadingOrder, Span
 from podwright_training.data.spans import DIVISIBLE, SpanReader, check_tokenizer, open_spans
 from podwright_training.data.splits import Split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.token_shards import TokenShard
+from podwright_training.data.tokenizer import Encoder
 
 TOKENIZE_DOCUMENTS = 16  # one call of the tokenizer; the unit of work a resume may repeat
 SAMPLED_DOCUMENTS = 64  # tokenized to estimate an epoch's tokens
@@ -67,14 +67,17 @@ class Corpus:
         return ReadingOrder(self.split.sizes, divisible, self.streams, self.seed)
 
     def check(self, encoder: Encoder, *, rank: int, world_size: int) -> None:
-        """Check the first block for errors that would stop the first batch, and a rank's share of the token shards.
+        """Check the first block for errors that would stop the first batch, and a rank's share of the shards.
 
         Raises:
-            DataError: Tokens are of another tokenizer, or all records of the first block are broken.
+            DataError: Tokens are of another tokenizer, a file is a JSON array, or all records of the first block are
+                broken.
         """
         for file in self.split.files[rank::world_size]:
             if format_of(file) == TOKENS:
                 _check_shard(file, encoder)
+            else:
+                _check_beginning(file)
         try:
             block = next(read_blocks(self.split.files[0], column=self.text_column), None)
         except BadShardError:
@@ -233,6 +236,9 @@ def _read(file: str, block: DocumentBlock, index: int, faults: Faults) -> Docume
     """Return a document; count it as a fault if it is broken."""
     try:
         return block.document(index)
+    except EmptyTextError:
+        faults.empty_texts += 1
+        return None
     except BadRecordError as error:
         faults.add(Fault("record", f"{file}:{block.number(index)}", str(error)))
         return None
@@ -246,11 +252,20 @@ def _check_shard(file: str, encoder: Encoder) -> None:
         return  # the stream reports it and continues with the next
 
 
+def _check_beginning(file: str) -> None:
+    try:
+        refuse_array(file)
+    except BadShardError:
+        return  # the stream reports it and continues with the next
+
+
 def _check_block(block: DocumentBlock, file: str) -> None:
     problem: BadRecordError | None = None
     for index in range(len(block)):
         try:
             block.document(index)
+        except EmptyTextError:
+            return
         except BadRecordError as error:
             problem = error
         else:

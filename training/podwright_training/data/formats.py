@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, first_line
+from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, EmptyTextError, first_line
 from podwright_training.data.storage import is_local, open_file
 from podwright_training.data.token_shards import TokenShard
 
@@ -27,6 +28,10 @@ BLOCK_DOCUMENTS = 1024
 CHUNK_BYTES = 1 << 20
 ZSTD_BYTES = 8 << 10  # Arrow reads a piece whole or not at all: before damage, this much is lost
 LINE_BYTES = 64 << 20  # A longer JSON record is broken, and never held in memory.
+
+ARRAY_BYTES = 256  # Space before an array is shorter.
+ARRAY = re.compile(rb"\s*\[\s*[{\"]")
+ARRAY_HINT = "write one object per line, as by jq -c '.[]'"
 
 Document = str | NDArray[Any]  # text, or token ids with the end-of-text token
 
@@ -105,7 +110,10 @@ class JsonBlock(DocumentBlock):
         try:
             record = json.loads(self._lines[index])
         except (ValueError, RecursionError) as error:
-            raise BadRecordError(f"not JSON ({error})") from error
+            hint = f"; a JSON array begins here: {ARRAY_HINT}" if self._lines[index].strip() == b"[" else ""
+            raise BadRecordError(f"not JSON ({error}){hint}") from error
+        if isinstance(record, list):
+            raise BadRecordError(f"a JSON array; {ARRAY_HINT}")
         if not isinstance(record, dict):
             raise BadRecordError(f"a {type(record).__name__}, not an object with {self._column!r}")
         if self._column not in record:
@@ -160,7 +168,9 @@ def _check_offsets(texts: pa.Array) -> None:
 
 
 def _text(value: object, column: str) -> str:
-    if not isinstance(value, str) or not value:
+    if value is None or value == "":
+        raise EmptyTextError(f"an empty text in {column!r}")
+    if not isinstance(value, str):
         raise BadRecordError(f"no text in {column!r}")
     try:
         value.encode()
@@ -189,6 +199,16 @@ def _json_blocks(path: str, column: str, start: int) -> Iterator[DocumentBlock]:
             raise BadShardError("empty: it has no byte")
     if lines:
         yield JsonBlock(first_document, lines, column)
+
+
+def refuse_array(path: str) -> None:
+    """Raise ``DataError`` if a local file of JSON is one array, of which single lines may look like records."""
+    if not is_local(path) or ".json" not in format_of(path):
+        return
+    with open_file(path) as file, shard_errors(path):
+        beginning = decompressing(path, file)(ARRAY_BYTES)
+    if ARRAY.match(beginning):
+        raise DataError(f"{path} is a JSON array: {ARRAY_HINT}")
 
 
 def decompressing(path: str, file: BinaryIO) -> Callable[[int], bytes]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from podwright_training.data.bad_data import Fault, Faults
 from podwright_training.data.corpus import Corpus, DataPosition
-from podwright_training.data.document_encoder import Encoder
 from podwright_training.data.mixture import Mixture
+from podwright_training.data.tokenizer import Encoder
 
 READING_THREADS = 8
 LEAST_TOKENS = 2  # A sequence's first token is not predicted.
@@ -29,6 +29,7 @@ class Packed(NamedTuple):
     source: int
     position: DataPosition
     faults: tuple[Fault, ...]  # met since the one before
+    empty_texts: int  # met since the one before
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Recipe:
             packer = packers[number % self.streams][source]
             tokens = np.zeros(self.width, dtype=np.uint32)
             length = packer.fill(tokens)
-            yield Packed(tokens, length, source, packer.position, faults.take_new())
+            yield Packed(tokens, length, source, packer.position, faults.take_new(), faults.take_new_empty_texts())
 
 
 class _Packer:

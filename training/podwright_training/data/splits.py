@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from pathlib import PurePosixPath
 from podwright_training.data import card
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.formats import FORMATS, Document, format_of
-from podwright_training.data.held_out import is_held_out
+from podwright_training.data.held_out import HELD_OUT_SHARE, is_held_out
 from podwright_training.data.schemes import S3
 from podwright_training.data.storage import Listing, is_local, list_files, read_pieces, shared, sizes_of
 
@@ -27,6 +28,11 @@ SAMPLED_SHARDS = 256  # Bytes of this many shards are part of a split's fingerpr
 SAMPLES = 8  # Each shard's samples range from its first to its last byte.
 SAMPLE_BYTES = 4096
 SAMPLERS = 32  # requests to a store at a time
+# What transformations of the library datasets leave beside the data that they have read.
+CACHE = re.compile(r"(cache-[0-9a-z]+(_\d+_of_\d+)?|tmp\w+)\.arrow")
+UNNAMED = "no word of its path names a split, as of other files here"
+FOR_TEST = "for tests"
+MOST_NAMES = 3  # A reason names so many files at most.
 NOT_DATA = frozenset(("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "tokenizer.json"))
 
 
@@ -38,11 +44,13 @@ class Split:
         names: Paths in the dataset, sorted.
         files: Paths or URLs to open, in the same order.
         held_out: ``None`` for all documents; else whether the split is the share held out, or the rest.
+        unread_files: Files of the dataset that no split has, each with the reason; empty if there are none.
     """
 
     names: tuple[str, ...]
     files: tuple[str, ...]
     held_out: bool | None = None
+    unread_files: str = ""
 
     def has(self, document: Document) -> bool:
         """Return whether ``document`` belongs to this split: by its content, so that copies of a text stay together."""
@@ -50,6 +58,14 @@ class Split:
             return True
         content = document.encode() if isinstance(document, str) else document.tobytes()
         return is_held_out(content) == self.held_out
+
+    @property
+    def share(self) -> str | None:
+        """Return which share of the documents the split has, in words; ``None`` for all."""
+        if self.held_out is None:
+            return None
+        share = f"{HELD_OUT_SHARE:.0%} of the documents, by their text"
+        return share if self.held_out else f"all but {share}"
 
     @property
     def is_local(self) -> bool:
@@ -112,15 +128,43 @@ def find_split(dataset: str, dataset_config_name: str | None, split: str) -> Spl
         files = {name: file for of_split in configured.values() for name, file in of_split.items()}
         paths = {name: PurePosixPath(word) for word, of_split in configured.items() for name in of_split}
     by_split = defaultdict(list)
+    names_by_reason = defaultdict(list)
     for name in sorted(files):
-        if format_of(name) and PurePosixPath(name).name not in NOT_DATA and not _hidden(name):
+        if reason := _reason_against(name):
+            names_by_reason[reason].append(name)
+        else:
             by_split[_split_of(paths[name])].append(name)
+    if by_split["train"]:
+        names_by_reason[UNNAMED] += by_split[""]
+    names_by_reason[FOR_TEST] += by_split["test"]
     training = by_split["train"] or by_split[""]
     names = tuple(training if split == "train" else by_split["validation"] or training)
     if not names:
         raise DataError(_nothing(dataset, folder, split, files))
     held_out = None if by_split["validation"] else split == "validation"
-    return Split(names, tuple(files[name] for name in names), held_out)
+    return Split(names, tuple(files[name] for name in names), held_out, _as_text(names_by_reason))
+
+
+def _reason_against(name: str) -> str | None:
+    """Return why a file is not read as data, whatever its split."""
+    path = PurePosixPath(name)
+    if any(part.startswith(".") for part in path.parts):
+        return "hidden"
+    if not format_of(name):
+        return "in no format of data"
+    if path.name in NOT_DATA:
+        return "describes data"
+    return "a cache of the library datasets" if CACHE.fullmatch(path.name) else None
+
+
+def _as_text(names_by_reason: Mapping[str, Sequence[str]]) -> str:
+    """Return the first files that are left out for each reason."""
+    parts = []
+    for reason, names in names_by_reason.items():
+        more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+        if names:
+            parts.append(f"{', '.join(names[:MOST_NAMES])}{more} ({reason})")
+    return "; ".join(parts)
 
 
 def _split_of(path: PurePosixPath) -> str:
@@ -136,10 +180,6 @@ def _split_of(path: PurePosixPath) -> str:
 def _samples(file: str, size: int) -> list[bytes]:
     places = [max(0, size - SAMPLE_BYTES) * number // (SAMPLES - 1) for number in range(SAMPLES)]
     return read_pieces(file, places, min(size, SAMPLE_BYTES))
-
-
-def _hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in PurePosixPath(name).parts)
 
 
 def _nothing(dataset: str, folder: str, split: str, files: dict[str, str]) -> str:

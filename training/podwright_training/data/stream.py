@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError, Faults
 from podwright_training.data.corpus import Corpus, DataPosition
-from podwright_training.data.document_encoder import Encoder, load_tokenizer
 from podwright_training.data.mixture import Mixture, Source, sources_of
 from podwright_training.data.packing import READING_THREADS, Packed, Recipe
 from podwright_training.data.splits import find_split
+from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.data.workers import Worker
 
 if TYPE_CHECKING:  # they take seconds to import; worker processes do without
@@ -149,6 +149,7 @@ class PackedStream:
         )
         for corpus in () if checked else self._recipe.corpora:
             corpus.check(self._recipe.encoder, rank=rank, world_size=world_size)
+        self._sources, self._split = sources, split
         self._rank = rank
         self._world_size = world_size
         self._local_batch_size = local_batch_size
@@ -272,6 +273,18 @@ class PackedStream:
             for corpus in self._recipe.corpora
         )
 
+    def choices(self) -> Iterator[dict[str, Any]]:
+        """Yield for each source how many files of which dataset the split has, and which are left out."""
+        for source, corpus in zip(self._sources, self._recipe.corpora, strict=True):
+            yield {
+                "source": corpus.name,
+                "split": self._split,
+                "dataset": source.dataset,
+                "files": len(corpus.split.files),
+                "held_out": corpus.split.share,
+                "unread_files": corpus.split.unread_files or None,
+            }
+
     def overview(self) -> Iterator[dict[str, Any]]:
         """Yield the size of each source: files, bytes, streams, and about how many tokens and sequences an epoch has.
 
@@ -375,6 +388,7 @@ class PackedStream:
             self._positions[stream][packed.source] = packed.position
             for fault in packed.faults:
                 self.faults.log(fault)
+            self.faults.log_empty_texts(packed.empty_texts)
             yield packed.tokens, packed.length
         if end > self._sequences:
             new = self._recipe.mixture.counts(range(self._sequences, end))

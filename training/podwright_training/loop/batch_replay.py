@@ -16,8 +16,8 @@ from podwright_training.checkpoint import checkpoint_reader, hub_model, step_fol
 from podwright_training.checkpoint.store import checkpoint_directories
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.document_encoder import load_tokenizer
 from podwright_training.data.stream import open_stream
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.events import GuardEvent, OverflowEvent, TrainEvent
 from podwright_training.loop import initial_weights

@@ -22,9 +22,9 @@ from podwright_training.config import parallel_dims
 from podwright_training.config.memory_checkpoints import MemoryCheckpoints
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
-from podwright_training.data.document_encoder import FirstRank, load_for_all_ranks
 from podwright_training.data.mixture import validation_sources_of
 from podwright_training.data.stream import PackedStream, open_stream
+from podwright_training.data.tokenizer import FirstRank, load_for_all_ranks
 from podwright_training.device import device_of, device_problem, slow_precision
 from podwright_training.errors import ConfigError
 from podwright_training.host_memory import free_bytes_in, free_memory_bytes

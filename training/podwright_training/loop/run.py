@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
-from podwright_training.beats import Pulse
+from podwright_training.beats import GENERATION, Pulse
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.storage import shared_listings
 from podwright_training.device import device_of, process_group, use_host_cores
@@ -17,6 +18,7 @@ from podwright_training.errors import UserError
 from podwright_training.job_store import JobStore
 from podwright_training.loop import preflight
 from podwright_training.loop.faults import lost_ranks, memory_snapshot
+from podwright_training.loop.progress import RunProgress
 from podwright_training.loop.trainer import Trainer
 from podwright_training.ranks import Ranks
 from podwright_training.run_claim import claims_of_training
@@ -43,6 +45,22 @@ def run(config: TrainConfig, ranks: Ranks) -> None:
             with memory_snapshot(folder.memory_snapshot(ranks.rank), ranks, device):
                 trainer = Trainer(config, ranks=ranks, device=device, tokenizer=tokenizer, store=store)
             trainer.train()
+    if ranks.rank == 0 and (line := last_line(config, trainer.progress)):
+        print(line, flush=True)
+
+
+def last_line(config: TrainConfig, progress: RunProgress) -> str:
+    """Return the last line of a run: what to do with it; empty if an elastic run decides."""
+    run_dir, reason = shlex.quote(config.run_dir), progress.end_reason
+    if reason == "signal":
+        return "" if GENERATION in os.environ else f"next: the same command goes on behind step {progress.step:,}"
+    line = f"next: podwright-train report --run-dir {run_dir}"
+    if reason == "range":
+        return line
+    line += f"; podwright-train consolidate --run-dir {run_dir}"
+    if "SLURM_JOB_ID" in os.environ:
+        line += f"; on your machine: podwright fetch {shlex.quote(Path(config.run_dir).absolute().name)} --export"
+    return line
 
 
 def make_repeatable(config: TrainConfig) -> None:

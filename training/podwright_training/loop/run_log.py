@@ -11,10 +11,18 @@ from podwright_training.checkpoint.saver import Saved
 from podwright_training.checkpoint.store import CheckpointStore
 from podwright_training.code_version import code_version
 from podwright_training.config.architecture import FLOPS_CONVENTION
-from podwright_training.data.stream import PackedStream
 from podwright_training.device import job_peak_flops, peak_memory_bytes
-from podwright_training.events import CheckpointEvent, DataEvent, EndEvent, StartEvent, StragglerEvent, TrainEvent
+from podwright_training.events import (
+    CheckpointEvent,
+    DataEvent,
+    EndEvent,
+    FilesEvent,
+    StartEvent,
+    StragglerEvent,
+    TrainEvent,
+)
 from podwright_training.loop.divergence import CheckedStep
+from podwright_training.loop.preflight import Data
 from podwright_training.loop.run_context import RunContext
 from podwright_training.loop.schedule import best_of_range
 from podwright_training.perplexity import perplexity
@@ -49,9 +57,12 @@ class RunLog:
             )
         )
 
-    def data(self, stream: PackedStream, *, data_size: int) -> None:
-        """Write the size of each source of the training data, on the first rank."""
-        run = self._run
+    def data(self, data: Data, *, data_size: int) -> None:
+        """Write the files of each split, and the size of each source of the training data, on the first rank."""
+        run, stream = self._run, data.training
+        for split in (stream, data.validation, *data.validation_sets.values()) if run.is_first_rank else ():
+            for choice in split.choices():
+                run.metrics.write(FilesEvent(step=run.progress.step, **choice))
         for source in stream.overview() if run.is_first_rank else ():
             steps = math.ceil(source["epoch_sequences"] / run.config.batch_sequences(data_size))
             run.metrics.write(DataEvent(step=run.progress.step, **source, epoch_steps=steps))

@@ -86,7 +86,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Log to a W&B run with the folder's name, resumed after a restart."""
+    """Log to a W&B run with the folder's name, resumed after a restart; the x-axis of every number is the step."""
 
     def __init__(self, config: TrainConfig, folder: RunFolder) -> None:
         import wandb  # type: ignore[import-not-found, unused-ignore]  # an option: not installed everywhere
@@ -98,6 +98,8 @@ class WeightsAndBiases:
             resume="allow",
             config=config.to_dict(),
         )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
 
     def write(self, event: StepEvent) -> None:
         """Log the event's numbers; log ``step`` too, as wandb's own count cannot go back after a resume."""

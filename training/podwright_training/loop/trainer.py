@@ -185,7 +185,7 @@ class Trainer:
         if self.run.is_first_rank:
             write_config(self.run.folder, self.config)
         self.log.start(resumed_from=restored.path if restored else None)
-        self.log.data(self.data.training, data_size=self.model.data_size)
+        self.log.data(self.data, data_size=self.model.data_size)
         self.run.activity.mark_loaded()
         self.run.stop_requests.agree()
 

@@ -73,8 +73,8 @@ def write(config: TrainConfig, out: Path, *, sequences: int, workers: int = 0) -
 
 def _tokens(config: TrainConfig, sequences: int) -> Iterator[NDArray[np.int32]]:
     """Yield the tokens of each row, in the order in which podwright-train would read them on one rank."""
-    from podwright_training.data.document_encoder import load_tokenizer
     from podwright_training.data.stream import open_stream
+    from podwright_training.data.tokenizer import load_tokenizer
 
     once = config if config.data_mixture else replace(config, max_epochs=1)
     stream = open_stream(

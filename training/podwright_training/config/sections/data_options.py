@@ -36,7 +36,11 @@ class DataOptions:
         "Passes over each source; the run ends when all documents of one were read so often. Default: no limit.",
         at_least=1,
     )
-    tokenizer: str = option("EleutherAI/gpt-neox-20b", "Tokenizer on the Hugging Face hub, or local folder.")
+    tokenizer: str = option(
+        "EleutherAI/gpt-neox-20b",
+        "Tokenizer on the Hugging Face hub, or local folder. Its EOS token follows each document; no BOS token begins "
+        "one.",
+    )
     train_batch_size: int = option(2, "Sequences per rank and micro-batch.", at_least=1)
     data_streams: int = option(
         64, "Streams the data is read in; a multiple of every world size the run will use.", at_least=1

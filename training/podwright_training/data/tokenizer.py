@@ -1,11 +1,15 @@
-"""Load a tokenizer and encode documents."""
+"""Load a tokenizer, save it, and encode documents with it.
+
+A tokenizer is what its ``tokenizer.json`` says. For many classes that ``tokenizer_config.json`` may name (GPT-2's,
+Qwen's), transformers 5 takes only vocabulary and merges from the file, and cuts texts by a rule of the class.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +27,9 @@ if TYPE_CHECKING:  # it takes seconds to import; worker processes do without
     from transformers import PreTrainedTokenizerBase
 
 FirstRank = Callable[[str, Callable[[], Any]], Any]  # runs an action of a name there, returns its result on all
+TOKENIZER_JSON, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+NOT_MEANING = ("version", "truncation", "padding")  # Keys of tokenizer.json: an encoder neither truncates nor pads.
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -48,8 +55,9 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
             raise DataError(f"tokenizer {name!r}: {error}") from error
     try:
         local = cached or Path(name).is_dir() or not hub_client.answers()
-        of_revision = {"revision": revision} if revision else {}
-        return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False, **of_revision)
+        place = {"revision": revision, "local_files_only": local}
+        by_class = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **place)
+        return _by_file(by_class, name, place)
     except Exception as error:  # tokenizers raises any exception if a file is damaged.
         if needs_code(error):
             raise DataError(f"tokenizer {refusal(name)}") from error
@@ -57,6 +65,42 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
             f"tokenizer {name!r}: neither a folder with tokenizer.json nor an identifier that the Hugging Face hub "
             f"serves to this machine ({first_line(error)})"
         ) from error
+
+
+def _by_file(by_class: PreTrainedTokenizerBase, name: str, place: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+    """Return the tokenizer that ``tokenizer.json`` describes, with the special tokens of its class.
+
+    Without that file, it is the one that its class has made.
+    """
+    from transformers import PreTrainedTokenizerFast
+    from transformers.utils.hub import cached_file
+
+    missing = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    if type(by_class) is PreTrainedTokenizerFast or not cached_file(name, TOKENIZER_JSON, **place, **missing):
+        return by_class
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(name, trust_remote_code=False, **place)
+    vocabulary = tokenizer.get_vocab()
+    for role in SPECIAL_ROLES:
+        default = getattr(by_class, role)
+        if getattr(tokenizer, role) is None and default in vocabulary:
+            setattr(tokenizer, role, default)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer for transformers 4 and 5, and for programs that read ``tokenizer.json`` alone.
+
+    transformers 5 writes the name of a class that 4 lacks, and further special tokens as a list, where 4 needs an
+    object.
+    """
+    tokenizer.save_pretrained(folder)
+    path = folder / TOKENIZER_CONFIG
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    if (folder / TOKENIZER_JSON).exists():
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(settings.get("extra_special_tokens"), list):
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_for_all_ranks(name: str, of_first_rank: FirstRank) -> PreTrainedTokenizerBase:
@@ -93,9 +137,7 @@ def _cached_revision(name: str) -> str | None:
 
     if Path(name).is_dir():
         return None
-    cached_files = (
-        try_to_load_from_cache(name, file) for file in ("tokenizer.json", "tokenizer_config.json", "config.json")
-    )
+    cached_files = (try_to_load_from_cache(name, file) for file in (TOKENIZER_JSON, TOKENIZER_CONFIG, "config.json"))
     return next((Path(path).parent.name for path in cached_files if isinstance(path, str)), None)
 
 
@@ -136,7 +178,8 @@ class Encoder:
 
     Attributes:
         end: The end-of-text token.
-        digest: Sixteen hexadecimal digits that identify the vocabulary and the end-of-text token.
+        digest: Sixteen hexadecimal digits that identify the whole pipeline and the end-of-text token: normalizer,
+            rule of words, vocabulary, merges, added tokens and decoder.
 
     Raises:
         DataError: The tokenizer has no end-of-text token, or no ``tokenizer.json``.
@@ -157,8 +200,9 @@ class Encoder:
         self._backend.no_padding()
         self._backend.no_truncation()
         self._backend.encode_special_tokens = True  # a text that quotes one is text
-        meaning = json.dumps([self._backend.get_vocab(with_added_tokens=True), self.end], sort_keys=True)
-        self.digest = hashlib.sha256(meaning.encode()).hexdigest()[:16]
+        pipeline = json.loads(self._backend.to_str())
+        meaning = {key: value for key, value in pipeline.items() if key not in NOT_MEANING} | {"end": self.end}
+        self.digest = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
 
     def encode(self, texts: Sequence[str]) -> Iterator[NDArray[np.uint32]]:
         """Yield the ids of each text, followed by the end-of-text token."""
