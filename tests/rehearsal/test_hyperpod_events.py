@@ -1,4 +1,4 @@
-"""What HyperPod does in another order, or with other files, than a script expects: each from a public report."""
+"""Events of HyperPod in another order, or with other files, than a script expects: each from a public report."""
 
 from __future__ import annotations
 

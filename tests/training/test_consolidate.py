@@ -164,7 +164,7 @@ def test_the_harness_gets_the_whole_path(tmp_path):
 
 
 def test_the_harness_runs_no_code_of_a_model_or_dataset(tmp_path):
-    """Loaders of the harness ask on a terminal, or run it, unless they are told."""
+    """Loaders of the harness ask on a terminal, or run it, unless an argument forbids it."""
     program = tmp_path / "harness"
     program.write_text('#!/bin/sh\necho "$4 $HF_DATASETS_TRUST_REMOTE_CODE"; exit 1\n')
     program.chmod(0o755)

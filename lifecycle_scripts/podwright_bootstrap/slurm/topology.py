@@ -27,7 +27,7 @@ RANK_ORDER = {"topology/tree": "SwitchAsNodeRank", "topology/block": "BlockAsNod
 
 
 def complete() -> Iterator[str]:
-    """Mend files with which slurmctld does not start: a partition's empty Topology=, a topology.yaml without one.
+    """Repair files with which slurmctld does not start: a partition's empty Topology=, a topology.yaml without one.
 
     The flat topology has the names that partitions use, too. The service's file stays beside it.
     """

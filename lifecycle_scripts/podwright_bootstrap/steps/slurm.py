@@ -156,7 +156,7 @@ def _await_controller(node: Node) -> None:
     waiting_since = time.monotonic()
 
     def failure() -> str:
-        # A failure before this boot may be about to be mended: that controller removes it when it boots.
+        # A failure from before this boot may be repaired: that controller removes it when it boots.
         is_patient = time.monotonic() - waiting_since < FORGOTTEN_WITHIN_S * waits.PATIENCE
         return controller_failure.of_all(node, since=BOOT_BEGAN - CLOCKS_DIFFER_S if is_patient else 0)
 
@@ -171,7 +171,7 @@ def _await_controller(node: Node) -> None:
         hint="look at the controller's provisioning log; does the security group admit all traffic within itself?",
     )
     if not listens() and (why := failure()):
-        raise BootstrapError(f"the controller {why}", hint="mend the controller first, then boot this node again")
+        raise BootstrapError(f"the controller {why}", hint="repair the controller first, then boot this node again")
 
 
 def _is_named(node: Node) -> bool:

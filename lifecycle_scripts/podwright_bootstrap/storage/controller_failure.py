@@ -1,4 +1,4 @@
-"""Why a controller's boot failed, on the shared file system: nodes that wait for its Slurm stop, and say it.
+"""The reason of a failed boot of a controller, on the shared file system, for nodes that wait for its Slurm.
 
 A file per controller, named by its instance, in a folder that is root's alone. The controller removes it when it boots
 again, as soon as the file system is mounted.

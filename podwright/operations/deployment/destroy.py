@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def destroy_stacks(options: argparse.Namespace, *, command: str) -> int:
-    """Destroy the stacks of a settings file for a command, which an interrupted user is told to repeat.
+    """Destroy the stacks of a settings file for a command, whose name an interrupted user reads as the next step.
 
     Raises:
         PodwrightError: something retained is in the way, the kit fails, or AWS refuses.

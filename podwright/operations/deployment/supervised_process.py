@@ -36,7 +36,7 @@ def unwinding() -> Iterator[None]:
 
 
 class AnnouncedInterrupt(KeyboardInterrupt):
-    """An interrupt after which the user was told how to go on."""
+    """An interrupt after which a line has said how to go on."""
 
 
 @contextmanager

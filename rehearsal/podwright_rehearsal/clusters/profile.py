@@ -1,4 +1,4 @@
-"""What HyperPod writes on the nodes of a cluster and when: it changes by image, by release and by instance type."""
+"""The files that HyperPod writes on nodes and when: they differ by image, by release and by instance type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """How the service behaves.
+    """A behaviour of the service.
 
     Args:
         task_plugin: as slurm.conf names it; task/cgroup, where ``cgroups.version_1()``, confines jobs to their cores

@@ -1,4 +1,4 @@
-"""What a step takes of a rank, and the document of all ranks. Imports no torch."""
+"""The memory and time of a rank's step, and the document of all ranks. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``podwright-train launch`` prints of the jobs that it submitted."""
+"""The jobs that ``podwright-train launch`` submitted, as it prints them."""
 
 from __future__ import annotations
 
