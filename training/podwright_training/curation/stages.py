@@ -59,12 +59,11 @@ from podwright_training.data.bad_data import DataError
 from podwright_training.data.document_encoder import Encoder, load_tokenizer
 from podwright_training.data.splits import Split, find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
-from podwright_training.private_folder import refuse_prepared
 from podwright_training.run_folder import place_of, write_atomically
+from podwright_training.work_folder import begin, work_folder
 
 FAULTS_NAMED = 5  # An error names at most so many faults.
 PATTERN_CHARACTERS = frozenset("[]*?")  # a stage would find none of its files, and so no duplicate
-BEGUN = "begun.json"  # in the work folder: whose output it is
 SUBMITTED = "submitted.json"  # there: the numbers of the jobs on Slurm
 LAUNCHER = "datatrove.tools.launch_pickled_pipeline"
 HASH = HashConfig(hash_fc="sha1")  # datatrove's other one needs a version of xxhash below 4
@@ -125,27 +124,14 @@ class Curation:
             "contents_digest": split.contents_digest,
         }
         curation = cls(settings, output, split, identity)
-        curation._claim()
+        begin(curation.work, {**json.loads(json.dumps(asdict(settings))), **identity})
+        (curation.work / "dataset").mkdir(exist_ok=True)
         return curation
 
     @property
     def work(self) -> Path:
         """Return the folder of everything but the result."""
-        return self.output.with_name(f"{self.output.name}.partial")
-
-    def _claim(self) -> None:
-        begun = {**json.loads(json.dumps(asdict(self.settings))), **self.identity}
-        refuse_prepared(self.work)  # jobs load their pickled tasks from it
-        path = self.work / BEGUN
-        if path.exists():
-            before = json.loads(path.read_text())
-            differing = [name for name, value in begun.items() if before.get(name) != value]
-            if differing:
-                changes = "; ".join(f"{name} {before.get(name)} there, {begun[name]} here" for name in differing)
-                raise DataError(f"{self.work} was begun with other settings: {changes}. Remove it, or use its settings")
-        else:
-            write_atomically(path, json.dumps(begun, indent=1) + "\n")
-        (self.work / "dataset").mkdir(exist_ok=True)
+        return work_folder(self.output)
 
     def stages(self) -> Iterator[CurationStage]:
         """Yield the stages in order."""
