@@ -288,6 +288,8 @@ class DroppedInput:
 
     unreadable: list[str]
     without_prose: list[str]
+    without_text: list[str]
+    paragraphs_without_letters: int
     other_types: dict[str, int]
     duplicates: int
 
