@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from podwright_training.__main__ import main
@@ -131,3 +131,15 @@ def test_every_problem_is_named(text_dataset, tmp_path, capsys):
     errors = capsys.readouterr().err.splitlines()
     assert [line.split()[3] for line in errors] == ["<|a|>", "'',", "<|reserved_0|>"]
     assert not list(tmp_path.iterdir())
+
+
+def test_words_of_a_tokenizer_that_adds_a_space(tmp_path):
+    """SentencePiece's tokenizers put a space before each text, so a word is measured without one."""
+    folder = tmp_path / "tokenizer"
+    pieces = [("<end>", 0.0), *((piece, -1.0) for piece in ("\u2581the", "\u2581sea", "\u2581", *"theas"))]
+    tokenizer = Tokenizer(models.Unigram(pieces, 0, byte_fallback=False))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(folder)
+    counts = count_tokens(str(folder), ["the sea sa"])
+    assert (counts.words, counts.whole_words) == (3, 2)
+    assert counts.restored

@@ -56,15 +56,16 @@ class Sums:
 
 
 def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> dict[str, Sums]:
-    """Return the counts on the first ``tokens`` of the validation split, by source.
+    """Return the counts on the first ``tokens`` of the validation split, or on all of a smaller one, by source.
 
-    They are the same tokens for any number of ranks, each of which reads and judges its own.
+    They are the same tokens for any number of ranks, each of which reads and judges its own. No text counts twice.
 
     Raises:
         UserError: The number of ranks does not divide the streams, or sequences are too long for the model.
     """
     import torch
 
+    from podwright_training.batch import IGNORED
     from podwright_training.data.document_encoder import token_bytes
     from podwright_training.data.stream import open_stream
 
@@ -83,6 +84,7 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
             rank=ranks.rank,
             world_size=ranks.world_size,
             local_batch_size=config.val_batch_size,
+            validation_epochs=1,
         )
     except ValueError as error:  # the number of ranks
         raise UserError(str(error)) from error
@@ -97,11 +99,16 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
             count = len(stream.own_sequences(before=sequences))
             nats = _cross_entropy(loaded.model, batch.to(device), by_parts=by_parts)[:count]
             for name, row, labels_T in zip(stream.sources()[:count], nats, batch.labels_BT[:count], strict=True):
+                text_T = labels_T[labels_T != IGNORED]
+                if not len(text_T):
+                    continue  # a stream that has read all of its part
                 if lengths is None:
-                    text_bytes = len(loaded.tokenizer.decode(labels_T, skip_special_tokens=True).encode())
+                    text_bytes = len(loaded.tokenizer.decode(text_T, skip_special_tokens=True).encode())
                 else:
-                    text_bytes = int(lengths[labels_T.numpy()].sum())
-                by_source[name] = by_source.get(name, Sums()) + Sums(row, len(labels_T), text_bytes)
+                    text_bytes = int(lengths[text_T.numpy()].sum())
+                by_source[name] = by_source.get(name, Sums()) + Sums(row, len(text_T), text_bytes)
+            if stream.is_wholly_spent:
+                break
     return _of_all_ranks(by_source, ranks)
 
 

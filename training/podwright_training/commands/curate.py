@@ -120,11 +120,11 @@ def _run(curation: Curation, args: argparse.Namespace) -> int:
 def _lacking(documents: dict[str, int]) -> str:
     """Return what helps if all documents are in one split."""
     total = sum(documents.values())
-    if total == 1:
-        return "training needs documents of either split: add some to the dataset"
     fraction = min(0.5, 2 / total)  # It holds out two documents.
     if documents["train"]:
         return f"training needs validation documents: curate again with --validation-fraction {fraction:.2g} or more"
+    if total == 1:
+        return "training needs documents of either split: add some to the dataset"
     return f"training needs training documents: curate again with a --validation-fraction near {fraction:.2g}"
 
 

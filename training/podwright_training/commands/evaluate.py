@@ -101,8 +101,9 @@ def _of_run(args: argparse.Namespace) -> dict[str, Any]:
     folder = RunFolder(args.run_dir)
     result = evaluate(folder, device=args.device, dtype=args.dtype)
     if args.all_checkpoints:
+        tokens = _tokens_of_run(folder, load_run(folder))
         result["progression"] = list(
-            progression(folder, args.prompts, tokens=result["tokens"], device=args.device, dtype=args.dtype)
+            progression(folder, args.prompts, tokens=tokens, device=args.device, dtype=args.dtype)
         )
     return result
 
@@ -178,8 +179,8 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
     step, is_averaged = origin["step"], bool(origin.get("ema") or origin.get("averaged_with"))
     validations = {event.step: event for event in folder.events_of(ValidationEvent)}
     trainer = validations.get(step)  # none if the run was stopped between validations
-    tokens = next((event.tokens for event in reversed(validations.values())), _validated_tokens(config))
-    figures = _figures(folder.hf, config, trainer.tokens if trainer else tokens, device=device, dtype=dtype)
+    tokens = trainer.tokens if trainer else _tokens_of_run(folder, config)
+    figures = _figures(folder.hf, config, tokens, device=device, dtype=dtype)
     result = {"model": str(folder.hf), "step": step, **figures}
     if trainer and not is_averaged:  # the trainer validates the weights that it trains
         perplexity = trainer.perplexity
@@ -203,6 +204,11 @@ def _origin(folder: RunFolder) -> dict[str, Any]:
         raise UserError(f"{folder.hf / ORIGIN} does not have the step of the model: {again} again") from error
 
 
+def _tokens_of_run(folder: RunFolder, config: TrainConfig) -> int:
+    """Return the tokens of the run's last validation, or those that its options ask for."""
+    return next((event.tokens for event in reversed(folder.events_of(ValidationEvent))), _validated_tokens(config))
+
+
 def _validated_tokens(config: TrainConfig) -> int:
     return config.validated_sequences(readers=1) * config.max_context_width
 
@@ -210,7 +216,8 @@ def _validated_tokens(config: TrainConfig) -> int:
 def _figures(model: Path, config: TrainConfig, tokens: int, *, device: str | None, dtype: str) -> dict[str, Any]:
     """Return the figures of a model; for a mixture, also by source."""
     by_source = sums_by_source(load_model(model, device=device, dtype=dtype), config, tokens=tokens)
-    figures: dict[str, Any] = {"tokens": tokens, **sum(by_source.values(), Sums()).figures()}
+    total = sum(by_source.values(), Sums())
+    figures: dict[str, Any] = {"tokens": total.tokens, **total.figures()}
     if len(by_source) > 1:
         figures["sources"] = {name: {"tokens": sums.tokens, **sums.figures()} for name, sums in by_source.items()}
     return figures
