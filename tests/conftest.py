@@ -137,7 +137,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--update``."""
-    parser.addoption("--update", action="store_true", help="rewrite golden cases or the tutorial; refused in CI")
+    parser.addoption(
+        "--update", action="store_true", help="rewrite golden cases, the tutorial or counts; refused in CI"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -138,6 +138,15 @@ install_kits() {
   once cdktn-cli tools/cdktn/package{,-lock}.json -- install_kit cdktn
 }
 
+case "$*" in
+  '' | docs | rehearsal | 'rehearsal browser') ;;
+  -h | --help)
+    sed -n 's/^#   //p' "$0"
+    exit
+    ;;
+  *) fail "unknown arguments '$*': use none, docs, rehearsal, or rehearsal browser" ;;
+esac
+
 # Each job's own interpreter decides whether the environment must be made anew.
 need python3 python3 --version
 python_is_new_enough || fail "python3 is $(python3 --version); 3.10 or later is needed"

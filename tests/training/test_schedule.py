@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from podwright_training.config.parallel_dims import problems_of_data
+from podwright_training.config.sections.schedule_options import DECAYS
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.loop.schedule import batch_sequences, best_of_range, learning_rate
 
@@ -19,7 +20,7 @@ fractions = st.floats(0, 1)
 def schedules(draw):
     """A configuration with any valid schedule."""
     warmup, plateau, wsd_decay = draw(fractions), draw(fractions), draw(fractions)
-    shape = draw(st.sampled_from(["cosine", "linear", "wsd"]))
+    shape = draw(st.sampled_from(sorted(DECAYS)))
     assume(warmup + plateau + (wsd_decay if shape == "wsd" else 0) <= 1)
     lr = draw(st.floats(1e-6, 1))
     return TrainConfig(

@@ -15,12 +15,19 @@ import yaml
 
 from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
-from podwright_training.events import TrainEvent
+from podwright_training.events import TrainEvent, written_fields
 from podwright_training.loop.metrics import Metrics
 from podwright_training.loop.stop_requests import StopRequests
 from podwright_training.run_folder import RunFolder
 
 EXACT = ("loss", "grad_norm", "lr", "batch_digest", "sequences")
+RARE_FIELDS = {  # of a logged step, each written only under a condition
+    *("tokens", "log_byte"),  # another trainer's job
+    *("source_tokens", "source_epochs"),  # a mixture
+    *("memory_peak_bytes", "memory_reserved_bytes", "mfu"),  # an accelerator
+    *("saving_s", "validating_s", "first_step_s"),  # something happened
+    *("memory_step", "noise_scale_tokens"),  # an option
+}
 
 
 def history(folder, *names):
@@ -55,6 +62,8 @@ def test_the_loss_falls_and_every_event_is_written(undisturbed):
     assert [event["step"] for event in events if event["event"] == "checkpoint"] == [4, 8, 12]
     assert events[0]["world_size"] == 2
     assert events[-1]["reason"] == "max_steps"
+    written_names = {name for event in events if event["event"] == "train" for name in event}
+    assert {each.name for each in written_fields(TrainEvent)} - written_names <= RARE_FIELDS
     losses = [loss for (loss,) in history(undisturbed, "loss").values()]
     assert abs(losses[0] - math.log(300)) < 0.1
     assert losses[-1] < losses[0] - 1

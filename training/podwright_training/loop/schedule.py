@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from podwright_training.config.sections.schedule_options import DECAYS
 from podwright_training.config.train_config import TrainConfig
 
 SMOOTHING = 0.9  # weight of the losses before, for the lowest one of a range
@@ -61,12 +62,10 @@ def batch_sequences(step: int, config: TrainConfig, data_ranks: int) -> int:
     return min(full_size, rise * (1 + (step - 1) * math.ceil(full_size / rise) // ramp_steps))
 
 
-def _remaining(progress: float, shape: str) -> float:
+def _remaining(progress: float, schedule: str) -> float:
     """Return the remaining fraction of the decay from ``lr`` to ``min_lr``: 1 … 0 as ``progress`` goes 0 … 1."""
-    if shape == "cosine":  # arXiv:1608.03983
-        return (1 + math.cos(math.pi * progress)) / 2
-    if shape == "linear":
-        return 1 - progress
-    if shape == "wsd":  # Warmup, stable, decay: the best of the decays in arXiv:2405.18392.
-        return 1 - math.sqrt(progress)
-    raise ValueError(f"lr_schedule {shape} has no decay here, only cosine, linear and wsd have: add its branch")
+    if schedule not in DECAYS:
+        *leading, final = DECAYS
+        decays = f"{', '.join(leading)} and {final}"
+        raise ValueError(f"lr_schedule {schedule} has no decay here, only {decays} have: add it to DECAYS")
+    return DECAYS[schedule](progress)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from podwright_training.config.option import Conflicts, option
+
+# The remaining fraction of the decay from lr to min_lr, 1 to 0 as the progress goes from 0 to 1, by lr_schedule.
+DECAYS: Mapping[str, Callable[[float], float]] = {
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,  # arXiv:1608.03983
+    "linear": lambda progress: 1 - progress,
+    # Warmup, stable, decay: the best of the decays in arXiv:2405.18392.
+    "wsd": lambda progress: 1 - math.sqrt(progress),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +41,7 @@ class ScheduleOptions:
         "cosine",
         "Decay from lr to min_lr; wsd: hold lr until the last wsd_decay; range: rise from min_lr to lr over all steps, "
         "to find the rates that train.",
-        choices=("cosine", "linear", "wsd", "range"),
+        choices=(*DECAYS, "range"),
     )
     min_lr: float = option(1e-5, "Learning rate at the end of the decay.", at_least=0)
     warmup: float = option(
