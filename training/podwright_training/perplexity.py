@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from podwright_training.config.train_config import TrainConfig
@@ -76,20 +77,23 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
             f"use --max-context-width {longest_context}, or less"
         )
     ranks, device = Ranks.from_environment(), loaded.model.device
+    sequences = tokens // config.max_context_width
     try:
-        stream = open_stream(
+        open_text = partial(
+            open_stream,
             replace(config, data_workers=0),  # a few batches: workers would only have to be started
             split="validation",
             tokenizer=loaded.tokenizer,
             rank=ranks.rank,
             world_size=ranks.world_size,
             local_batch_size=config.val_batch_size,
-            validation_epochs=1,
         )
+        stream = open_text()
+        if any(sequences > source["epoch_sequences"] for source in stream.overview()):
+            stream = open_text(validation_epochs=1)  # The trainer repeats a split as small as this one.
     except ValueError as error:  # the number of ranks
         raise UserError(str(error)) from error
     lengths = token_bytes(loaded.tokenizer)
-    sequences = tokens // config.max_context_width
     by_source: dict[str, Sums] = {}
     with torch.no_grad():
         by_parts = _ends_with_its_head(loaded.model)

@@ -206,7 +206,8 @@ def _origin(folder: RunFolder) -> dict[str, Any]:
 
 def _tokens_of_run(folder: RunFolder, config: TrainConfig) -> int:
     """Return the tokens of the run's last validation, or those that its options ask for."""
-    return next((event.tokens for event in reversed(folder.events_of(ValidationEvent))), _validated_tokens(config))
+    validations = list(folder.events_of(ValidationEvent))
+    return validations[-1].tokens if validations else _validated_tokens(config)
 
 
 def _validated_tokens(config: TrainConfig) -> int:

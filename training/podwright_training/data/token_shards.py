@@ -114,7 +114,7 @@ class TokenShardWriter:
         self._path, self._tokenizer = path, tokenizer
         self._shard = path.with_name(f".{path.name}.{os.getpid()}")
         self._spool_path = self._shard.with_name(f"{self._shard.name}.tokens")
-        self._dtype = np.dtype(np.uint16)
+        self._dtype: np.dtype[Any] = np.dtype(np.uint16)
         self._offsets, self._crc32 = array("q", [0]), array("I")
         self.token_count = 0
 
