@@ -26,7 +26,7 @@ def test_events_come_back_as_they_were():
         assert list(event.to_dict()) == list(original.to_dict())
     assert repr(log[2]) == repr(EVENTS[2])
     assert [event.step for event in log[3:]] == [1, 2, 2]
-    assert log.others == [EVENTS[0], EVENTS[3], EVENTS[5]]
+    assert log.sparse_events == [EVENTS[0], EVENTS[3], EVENTS[5]]
     assert log.train[0].sequences == 2**53 + 1
     assert log.train.column("grad_norm") == [None, None, 0.5]
     assert log.train.column("lag_s") == [None] * 3

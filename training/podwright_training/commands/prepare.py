@@ -65,7 +65,7 @@ class Dropped:
     unreadable: list[str] = field(default_factory=list)  # files, each with the reason
     without_prose: list[str] = field(default_factory=list)  # pages and PDFs without a paragraph of PARAGRAPH_CHARACTERS
     without_text: list[str] = field(default_factory=list)  # other files without a letter or digit
-    paragraphs_without_letters: int = 0  # of pages and PDFs: page numbers, rules
+    paragraphs_without_letters: int = 0  # Page numbers and rules of pages and PDFs.
     other_types: Counter[str] = field(default_factory=Counter)  # files by suffix, "" for none
     duplicates: int = 0  # documents whose text occurred before
 

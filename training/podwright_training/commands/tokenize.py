@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the shards and print a summary; return the exit status."""
     limits = (("data_workers", args.data_workers, 1), ("max_bad_records", args.max_bad_records, 0))
-    if problems := [f"{name}: got {value}, need at least {least}" for name, value, least in limits if value < least]:
+    if problems := [
+        f"{name}: got {value}, need at least {minimum}" for name, value, minimum in limits if value < minimum
+    ]:
         raise ConfigError(problems)
     folder = None if args.dataset_config_name.lower() == "none" else args.dataset_config_name
     written = tokenize(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # it takes seconds to import
 
 SAMPLE_DOCUMENTS = 1000  # that ``inspect`` reads
 ENCODE_DOCUMENTS = 64  # one call of the tokenizer
-SPACES = ("\u2581", "\u0120")  # which tokens of SentencePiece, and those of bytes, have for a space
+SPACES = ("\u2581", "\u0120")  # Tokens of SentencePiece, and tokens of bytes, have these for a space.
 
 
 class TokenizerError(UserError):

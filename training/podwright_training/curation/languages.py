@@ -8,7 +8,7 @@ from functools import cache
 
 import regex
 
-CODE = "code"  # beside the languages: source code, which no rule of prose fits
+CODE = "code"  # Source code is no language, and no rule of prose fits it.
 LANGUAGE_CHARACTERS = 2000  # Recognizing takes a millisecond for each thousand.
 LEAST_CODE_LINES, CODE_SHARE = 3, 0.4
 MACROLANGUAGES = {"ary": "ar", "arz": "ar", "nn": "no", "uzs": "uz", "wuu": "zh", "yue": "zh"}

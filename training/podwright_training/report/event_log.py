@@ -112,20 +112,20 @@ class EventLog(Sequence[MetricsEvent]):
 
     Attributes:
         train: Training steps.
-        others: All other events.
+        sparse_events: All other events, which are few.
     """
 
     def __init__(self, events: Iterable[MetricsEvent]) -> None:
         self.train = TrainEvents()
-        self.others: list[MetricsEvent] = []
-        self._places = array("q")  # index in ``train``; or -1 and less: in ``others``
+        self.sparse_events: list[MetricsEvent] = []
+        self._places = array("q")  # index in ``train``; or -1 and less: in ``sparse_events``
         for event in events:
             if isinstance(event, TrainEvent):
                 self._places.append(len(self.train))
                 self.train.append(event)
             else:
-                self.others.append(event)
-                self._places.append(-len(self.others))
+                self.sparse_events.append(event)
+                self._places.append(-len(self.sparse_events))
 
     def __len__(self) -> int:
         return len(self._places)
@@ -144,13 +144,13 @@ class EventLog(Sequence[MetricsEvent]):
     def __iter__(self) -> Iterator[MetricsEvent]:
         return map(self._at, self._places)
 
-    def steps_and_others(self) -> Iterator[tuple[int, int] | MetricsEvent]:
+    def steps_and_sparse_events(self) -> Iterator[tuple[int, int] | MetricsEvent]:
         """Yield the index in ``train`` and the step of each training step, and all other events, in order."""
         steps = self.train.column("step")
-        return ((place, steps[place]) if place >= 0 else self.others[-place - 1] for place in self._places)
+        return ((place, steps[place]) if place >= 0 else self.sparse_events[-place - 1] for place in self._places)
 
     def _at(self, place: int) -> MetricsEvent:
-        return self.train[place] if place >= 0 else self.others[-place - 1]
+        return self.train[place] if place >= 0 else self.sparse_events[-place - 1]
 
 
 @cache

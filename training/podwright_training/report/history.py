@@ -101,14 +101,14 @@ class History:
         return cls(
             name=_shown(folder.root.absolute().name),
             config=_job(folder.job) if folder.job.exists() else _configuration(folder.config),
-            starts=[event for event in events.others if isinstance(event, StartEvent)],
+            starts=[event for event in events.sparse_events if isinstance(event, StartEvent)],
             restarts=list(_restarts(events)),
             train=train,
             not_finite=not_finite,
-            validation=_that_count(events.others, ValidationEvent),
-            samples=_that_count(events.others, SampleEvent),
-            notable=[event for event in events.others if isinstance(event, NOTABLE)],
-            end=_end(events.others),
+            validation=_that_count(events.sparse_events, ValidationEvent),
+            samples=_that_count(events.sparse_events, SampleEvent),
+            notable=[event for event in events.sparse_events if isinstance(event, NOTABLE)],
+            end=_end(events.sparse_events),
             goodput=account(events),
         )
 
@@ -214,7 +214,7 @@ def _that_count(events: Iterable[MetricsEvent], event_class: type[StepEventT]) -
 def _steps_that_count(events: EventLog) -> TrainEvents:
     """Return the last event of each training step, without steps that were rolled back."""
     place_by_step: dict[int, int] = {}
-    for event in events.steps_and_others():
+    for event in events.steps_and_sparse_events():
         if isinstance(event, MetricsEvent):
             back = _went_back_to(event)
             if back is not None:
@@ -236,7 +236,7 @@ def _went_back_to(event: MetricsEvent) -> int | None:
 
 def _restarts(events: EventLog) -> Iterator[Restart]:
     last_step: int | None = None  # none before the first start
-    for event in events.steps_and_others():
+    for event in events.steps_and_sparse_events():
         if isinstance(event, StartEvent):
             if last_step is not None:
                 yield Restart(stopped_after=last_step, resumed_after=event.step, world_size=event.world_size)
