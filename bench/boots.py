@@ -33,7 +33,7 @@ class Measured:
 
 def cluster(folder: Path, *, checkout: Path = ROOT) -> tuple[Any, Any]:
     """A shared file system, bucket and package index below ``folder``, and the class of their hosts."""
-    sys.path[:0] = [str(checkout), str(checkout / "lifecycle_scripts")]
+    sys.path[:0] = [str(checkout / name) for name in (".", "common", "lifecycle_scripts")]
     from tests.bootstrap import conftest
 
     return conftest.Cloud(folder / "cloud"), conftest.Host

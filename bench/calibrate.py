@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from published.table_row import ROW_ERRORS, ParsedRow, parse_row
 
 from podwright import planning
 from podwright.planning.calibration import Calibration
+from podwright_common.atomic_file import write_file
 
 # name: (prior, lowest, highest, how far the prior lets it go, in natural logarithms)
 FREE: Mapping[str, tuple[float, float, float, float]] = {
@@ -171,12 +173,11 @@ def write(values: Mapping[str, float], tables: Sequence[Path], target: Path) -> 
         rows[name].update(
             value=f"{value:.4g}", basis="fitted by bench/calibrate.py to bench/data/published_throughput.csv"
         )
-    unfinished = target.with_name(target.name + ".unfinished")
-    with unfinished.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ("name", "value", "unit", "basis"), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[name] for name in sorted(rows))
-    unfinished.replace(target)
+    content = io.StringIO(newline="")
+    writer = csv.DictWriter(content, ("name", "value", "unit", "basis"), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[name] for name in sorted(rows))
+    write_file(target, content.getvalue())
 
 
 def main() -> None:

@@ -1380,7 +1380,7 @@ class Child:
 
 
 def _environment(setting: Setting) -> dict[str, str]:
-    paths = [str(ROOT / "training"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(ROOT / "training"), str(ROOT / "common"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     more = {
         "PYTHONPATH": os.pathsep.join(paths),
         "TORCHINDUCTOR_CACHE_DIR": str(setting.work / "inductor"),

@@ -56,7 +56,7 @@ def main() -> int:
     nodes = [_node(number, role) for number, role in NODES]
     with tempfile.TemporaryDirectory(prefix="podwright-bench-") as name:
         folder = Path(name)
-        environment = {"PYTHONPATH": os.pathsep.join(map(str, (CHECKOUT / "training", CHECKOUT)))}
+        environment = {"PYTHONPATH": os.pathsep.join(map(str, (CHECKOUT / "training", CHECKOUT / "common", CHECKOUT)))}
         with FlatCluster(
             directory=folder / "cluster", packages=packages, cluster_name="demo", nodes=nodes, environment=environment
         ) as cluster:
@@ -122,7 +122,8 @@ def _run(cluster: FlatCluster, trainer: str, root: Path, environment: Path) -> s
     history = History.of(run)
     subprocess.run(
         [sys.executable, "-m", "podwright_training", "report", f"--run-dir={root}", "--usd-per-hour=1"],
-        check=True, env={**os.environ, "PYTHONPATH": str(CHECKOUT / "training")}, stdout=subprocess.DEVNULL,
+        check=True, env={**os.environ, "PYTHONPATH": f"{CHECKOUT}/training:{CHECKOUT}/common"},
+        stdout=subprocess.DEVNULL,
     )  # fmt: skip
     (restart,) = history.restarts
     first, last = history.train[0], history.train[-1]

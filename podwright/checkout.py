@@ -12,6 +12,7 @@ BUNDLED = Path(__file__).resolve().parent / "bundled"  # tools/application.py pu
 INSTALLED = BUNDLED.is_dir()
 ROOT = BUNDLED if INSTALLED else Path(__file__).resolve().parents[1]
 LIFECYCLE_SCRIPTS = ROOT / "lifecycle_scripts"
+COMMON = ROOT / "common"
 TRAINING = ROOT / "training"
 REQUIREMENTS_LOCK = TRAINING / "requirements.lock"
 USER_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podwright"

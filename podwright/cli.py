@@ -11,18 +11,17 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
 from podwright.checkout import INSTALLED, TRAINING
 from podwright.errors import PodwrightError
-from podwright.parser import Parser
 from podwright.streams import report_os_error, set_up_streams
-from podwright.terminal import printable, whole_lines
+from podwright_common.command_line import Parser, unknown_command
+from podwright_common.exit_status import FAILED, INTERRUPTED, OK
+from podwright_common.terminal import printable, whole_lines
 
-OK, FAILED, INTERRUPTED = 0, 1, 130
 GROUPS = {"nodes"}  # commands that have commands of their own: alone, they show their help
 COMPLETION_VARIABLE = "_ARGCOMPLETE"  # the scripts of `podwright completion` set it when a user presses Tab
 ENTRY_POINTS = "podwright.commands"  # the entry point group of commands that other distributions bring
@@ -142,9 +141,7 @@ def _require_command(name: str, parser: argparse.ArgumentParser) -> None:
     """End with the closest command if ``name`` is not a command."""
     commands = [command.name for command in all_commands()]
     if name not in commands:
-        close = get_close_matches(name, commands, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(commands)}"
-        parser.error(f"unknown command {name}; {hint}")
+        parser.error(unknown_command(name, commands))
 
 
 def all_commands() -> Sequence[Command]:

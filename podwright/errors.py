@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from podwright_common.exit_status import FAILED
+
 
 class PodwrightError(Exception):
     """A problem that the user can solve; the message says what was given, what is allowed and what to do.
@@ -13,7 +15,7 @@ class PodwrightError(Exception):
     ``exit_status`` is the command's: 1 if the work failed, 2 if the input is wrong.
     """
 
-    exit_status = 1
+    exit_status = FAILED
 
     def __init__(self, message: object = "", hint: str = "") -> None:
         super().__init__(message)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from podwright.errors import PodwrightError
-from podwright_bootstrap.host.files import write_file
+from podwright_common.atomic_file import write_file
 
 
 class OutputError(PodwrightError):

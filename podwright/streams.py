@@ -9,9 +9,9 @@ import sys
 from io import TextIOWrapper
 from pathlib import Path
 
-from podwright.terminal import fit_terminals, printable
+from podwright_common.exit_status import CLOSED_PIPE, FAILED
+from podwright_common.terminal import fit_terminals, printable
 
-FAILED, CLOSED_PIPE = 1, 141
 PLAIN = "podwright.plain"  # The name of the error handler that replaces characters a stream's encoding lacks.
 PLAIN_BARS = {
     "█": "#",

@@ -58,15 +58,15 @@ LONGEST_FIRST = (
     "test_interrupted_applies.py",
     "test_tutorial.py",
     "test_elastic_run.py",
+    "test_operations.py",
+    "test_dry_run.py",
     "test_slurm_faults.py",
     "test_slurm_accounting.py",
     "test_slurm_controllers.py",
     "test_job_survives.py",
     "test_slurm_node_features.py",
-    "test_operations.py",
     "test_deployed_cluster.py",
     "test_parallel.py",
-    "test_dry_run.py",
     "training/test_elastic.py",
     "test_resume.py",
     "test_deployed_examples.py",
@@ -78,6 +78,9 @@ LONGEST_FIRST = (
 WAITING = ("hosts", "terraform", "rehearsal")
 # Files whose tests share nothing, and take minutes each.
 ONE_BY_ONE = ("test_deployed_examples.py",)
+# Tests that need their file's fixtures, and nothing that its other tests leave: by how their names begin. They run
+# beside those, on fixtures of their own.
+APART = {"test_operations.py": "test_validate_"}
 # Files that share this checkout's rehearsals, which `podwright rehearse --clean` ends, run one after the other.
 ONE_AFTER_ANOTHER = ("test_flat_rehearsal.py", "test_rehearsal.py")
 # Of a test without hosts and Terraform: seconds as a rule, but the machine may be busy. pyproject.toml has the others'.
@@ -86,10 +89,12 @@ LIMIT_S = 1800
 
 def scope(nodeid: str) -> str:
     """Return what shares a worker: a file, since its tests share fixtures, or what else they share."""
-    file = nodeid.split("::", 1)[0]
+    file, _, test = nodeid.partition("::")
     name = file.rpartition("/")[2]
     if name in ONE_BY_ONE:
         return nodeid
+    if name in APART and test.startswith(APART[name]):
+        return f"{file}::{APART[name]}"
     return file.replace(name, ONE_AFTER_ANOTHER[0]) if name in ONE_AFTER_ANOTHER else file
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from podwright.checkout import ROOT
 
-SOURCES = ("constructs", "lifecycle_scripts", "podwright", "rehearsal", "stacks", "training")
+SOURCES = ("common", "constructs", "lifecycle_scripts", "podwright", "rehearsal", "stacks", "training")
 WORKSHOP = ("bench", "examples", "tests", "tools")
 MISLEADING = re.compile(
     r"\b(?:mend(?:s|ed|ing)?|dear(?:er|est)?|told|tells|tell(?!\()|brought|strays?|keepers?)\b"

@@ -104,15 +104,17 @@ def test_wheels_are_alike_wherever_they_are_built(tmp_path: Path) -> None:
             (copy / name).write_bytes((ROOT / name).read_bytes())
             (copy / name).chmod(0o600)
             os.utime(copy / name, (0, 0))
+        elif (ROOT / name).is_symlink():
+            (copy / name).symlink_to((ROOT / name).readlink())
     call = "print(*(release._built_twice(name, pathlib.Path({!r})) for name in release.PROJECTS), sep='\\n')"
-    roots = ["tools", "stacks", ".", "constructs", "lifecycle_scripts"]
+    roots = ["tools", "stacks", ".", "common", "constructs", "lifecycle_scripts"]
     code = f"import pathlib, sys; sys.path[:0] = {roots}; import release; "
     built = []
     for sources in (ROOT, copy):
         folder = tmp_path / f"built-{len(built)}"
         wheels = run(sources, sys.executable, "-B", "-c", code + call.format(str(folder))).splitlines()
         built.append({Path(wheel).name: hashlib.sha256(Path(wheel).read_bytes()).hexdigest() for wheel in wheels})
-    assert len(built[0]) == 5
+    assert len(built[0]) == 6
     assert built[0] == built[1]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 APPLICATION = ("pyproject.toml", "README.md", "LICENSE", "podwright", "stacks")
 BUNDLED = (
-    *("cdktf.json", "main.py", "cluster.yaml", "examples", "lifecycle_scripts", "training"),
+    *("cdktf.json", "main.py", "cluster.yaml", "examples", "common", "lifecycle_scripts", "training"),
     *("package.json", "package-lock.json", "tools/cdktn/package.json", "tools/cdktn/package-lock.json"),
 )
 NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")

@@ -24,7 +24,7 @@ from typing import Any
 from podwright import cli
 from podwright.check.explain import Key, job_keys, keys
 from podwright.check.report import codes
-from podwright.parser import Parser
+from podwright_common.command_line import Parser
 from podwright_training import __main__ as trainer
 from podwright_training.config.run_schema import run_schema
 from podwright_training.config.train_config import SECTIONS

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("podwright", "stacks", "constructs", "lifecycle_scripts", "training", "rehearsal", "main.py")
+SOURCES = ("podwright", "stacks", "common", "constructs", "lifecycle_scripts", "training", "rehearsal", "main.py")
 GENERATED = ROOT / "constructs" / "podwright_constructs" / "aws"
 VAGUE_NAMES = {
     *("wanted", "given", "found", "known", "own", "ours", "kept", "held", "said", "seen", "asked", "left", "gone"),

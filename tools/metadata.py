@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-DISTRIBUTIONS = ("constructs", "lifecycle_scripts", "training", "rehearsal")
+DISTRIBUTIONS = ("common", "constructs", "lifecycle_scripts", "training", "rehearsal")
 PLACEHOLDER = ".example/"  # a name that nobody can register: https://www.rfc-editor.org/rfc/rfc2606
 VERSION, ADDRESS = r'^version = "(.*)"$', r'^Repository = "(.*)"$'
 CLONE = r"^\$ git clone --branch v(\S+) (\S+)$"

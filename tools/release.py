@@ -1,4 +1,4 @@
-"""Release a version: five wheels, built twice and alike, tried away from the checkout, with checksums and bills; a tag.
+"""Release a version: six wheels, built twice and alike, tried away from the checkout, with checksums and bills; a tag.
 
 python tools/release.py [FOLDER] [--no-rehearsal] [--no-tag]      default: dist/. It pushes and uploads nothing.
 

@@ -104,7 +104,7 @@ install_python_packages() {
   UV_FIND_LINKS=${PIP_FIND_LINKS:-} .venv/bin/uv pip install -q -c training/requirements.lock torch==2.13.0
   .venv/bin/uv pip install -q -r requirements.lock
   # With the build backend of the lock, whose hash was checked, and not one that is fetched for each build.
-  .venv/bin/uv pip install -q --no-deps --no-build-isolation -e . -e constructs -e lifecycle_scripts -e rehearsal -e training
+  .venv/bin/uv pip install -q --no-deps --no-build-isolation -e . -e common -e constructs -e lifecycle_scripts -e rehearsal -e training
 }
 
 install_node() {
@@ -155,7 +155,7 @@ if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
   say "virtual environment"
   make_venv
 fi
-once python-packages requirements.lock training/requirements.lock pyproject.toml {constructs,lifecycle_scripts,rehearsal,training}/pyproject.toml \
+once python-packages requirements.lock training/requirements.lock pyproject.toml {common,constructs,lifecycle_scripts,rehearsal,training}/pyproject.toml \
   -- install_python_packages
 if [[ ${1:-} == docs || ${2:-} == browser ]]; then once docs tools/docs.lock -- install_docs; fi
 if [[ ${1:-} == rehearsal && $(id -u) == 0 ]]; then # else the hosts are plain processes

@@ -84,7 +84,7 @@ def try_wheels(wheels: Path, folder: Path, *, rehearse: bool, install: Install |
 
 # In isolated mode the folder, PYTHONPATH and the user's own packages are left out too.
 _NOTHING_OF_THE_CHECKOUT = """
-import sys, podwright, podwright_bootstrap, podwright_constructs, podwright_stacks
+import sys, podwright, podwright_bootstrap, podwright_common, podwright_constructs, podwright_stacks
 ours = [module.__file__ for name, module in sys.modules.items() if name.startswith("podwright")]
 wrong = [path for path in [*sys.path, *ours] if path.startswith(sys.argv[1] + "/") and not path.startswith(sys.prefix)]
 sys.exit(f"from the checkout: {wrong}" if wrong else 0)

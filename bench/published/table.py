@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
 from podwright.planning.calibration import Calibration
 from podwright.planning.memory import Memory
 from podwright.planning.throughput import Speed
+from podwright_common.atomic_file import write_file
 from published.flops import convention
 from published.memory import memory, reading_gb
 from published.speed import speed
@@ -32,12 +34,11 @@ def predict_file(source: Path, target: Path) -> int:
         reader = csv.DictReader(file)
         columns = [*(reader.fieldnames or ()), *COLUMNS]
         rows = [{**row, **predict(row)} for row in reader]
-    unfinished = target.with_name(target.name + ".unfinished")
-    with unfinished.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-    unfinished.replace(target)
+    content = io.StringIO(newline="")
+    writer = csv.DictWriter(content, columns, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_file(target, content.getvalue())
     return sum(bool(row["pred_fits"]) for row in rows)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Literal, Protocol
 
 from constructs import Construct
 
+from podwright_common.checksum import sha256_of
 from podwright_constructs import checks
 from podwright_constructs.arguments.bucket import ExistingBucketArguments
 from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
@@ -303,8 +303,3 @@ def _object(
         depends_on=dependencies,
         lifecycle=TerraformResourceLifecycle(create_before_destroy=True),
     )
-
-
-def sha256_of(file: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()

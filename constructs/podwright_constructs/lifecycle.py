@@ -20,11 +20,12 @@ from podwright_bootstrap.contract import (
     WorkerGroup,
 )
 from podwright_bootstrap.features import NodeFeatures
+from podwright_common.checksum import sha256_of
 from podwright_constructs import checks, lifecycle_archive
 from podwright_constructs.accounting import AccountingDatabase
 from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.s3_object import S3Object
-from podwright_constructs.bucket import NO_DEFAULT_TAGS, Bucket, sha256_of, upload
+from podwright_constructs.bucket import NO_DEFAULT_TAGS, Bucket, upload
 from podwright_constructs.catalog import InstanceType
 from podwright_constructs.hooks import hook_problems
 from podwright_constructs.instance_group import InstanceGroup, in_order

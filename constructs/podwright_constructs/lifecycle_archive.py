@@ -1,4 +1,7 @@
-"""The lifecycle scripts as HyperPod downloads them: ``on_create.sh`` and one archive of everything it runs."""
+"""The lifecycle scripts as HyperPod downloads them: ``on_create.sh`` and one archive of everything it runs.
+
+The archive has the scripts' package ``podwright_bootstrap``, and the installed ``podwright_common``, which it imports.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import podwright_common
 from podwright_constructs.problems import Problem
 
 ENTRYPOINT = "on_create.sh"
@@ -53,11 +57,13 @@ def pack(scripts: Path, *, into: Path) -> Path:
 def _archive(scripts: Path) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for file in _files(scripts / PACKAGE):
-            member = tarfile.TarInfo(file.relative_to(scripts).as_posix())  # root's, mode 0644, of 1970
-            code = file.read_bytes()
-            member.size = len(code)
-            archive.addfile(member, io.BytesIO(code))
+        for package in (scripts / PACKAGE, Path(podwright_common.__file__).parent):
+            for file in _files(package):
+                # Owned by root, with mode 0644, of 1970.
+                member = tarfile.TarInfo(file.relative_to(package.parent).as_posix())
+                code = file.read_bytes()
+                member.size = len(code)
+                archive.addfile(member, io.BytesIO(code))
     return content.getvalue()
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from constructs import Construct
 
 from podwright_bootstrap import contract
-from podwright_constructs.bucket import Bucket, sha256_of, upload
+from podwright_common.checksum import sha256_of
+from podwright_constructs.bucket import Bucket, upload
 from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.problems import Problem, refuse
 

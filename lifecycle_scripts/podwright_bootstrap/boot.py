@@ -65,6 +65,7 @@ from podwright_bootstrap.steps.ssh import SshStep
 from podwright_bootstrap.steps.striping import StripingStep
 from podwright_bootstrap.steps.user_updates import UserUpdatesStep
 from podwright_bootstrap.steps.users import UsersStep
+from podwright_bootstrap.storage import controller_failure
 from podwright_bootstrap.storage.lock import locked
 
 # Nobody waits in a circle: compute nodes wait for a controller, a backup controller for the primary, the primary for no
@@ -242,7 +243,9 @@ def _alone() -> Iterator[None]:
 
 def _boot(steps: list[Step], node: Node) -> int:
     results: list[Result] = []
+    is_forgotten = False
     for step in steps:
+        is_forgotten = is_forgotten or controller_failure.forget(node)
         results.append(_run(step, node))
         results[-1].log(node)
         if results[-1].outcome == report.DEGRADED:
@@ -259,6 +262,7 @@ def _boot(steps: list[Step], node: Node) -> int:
     failed = next((result for result in results if result.outcome == report.FAILED), None)
     if not failed:
         return 0
+    controller_failure.record(node, failed.step, failed.detail)
     host = f"{node.hostname} ({node.instance_group}, {node.instance_id})"
     log.say(report.failure(failed.step, failed.detail, host=host, hint=failed.hint))
     return 1

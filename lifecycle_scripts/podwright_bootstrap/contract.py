@@ -41,6 +41,7 @@ ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per
 CURRENT_ENVIRONMENT = f"current-{platform.machine()}"  # a link to the one that compute nodes of this machine have
 KEYS_DIRECTORY = "podwright/ssh"
 SECRETS_DIRECTORY = "podwright/secrets"  # root's alone: what controllers may ask AWS for, and other nodes need
+FAILURES_DIRECTORY = "podwright/failures"  # root's alone: why a controller's boot failed, for nodes that wait for it
 LAYERS_DIRECTORY = "podwright/enroot"  # layers of container images, a folder for each user
 DOWNLOADS_DIRECTORY = ".cache/podwright"  # programs, each fetched once
 RUNS_DIRECTORY = "runs"  # one folder per training run

@@ -39,6 +39,7 @@ class Node:
     role: str  # CONTROLLER | LOGIN | COMPUTE
     cluster_arn: str
     controllers: tuple[str, ...]  # addresses
+    controller_ids: tuple[str, ...] = ()  # their instances
     hosts: int = 1  # number of the cluster's hosts, with this one
 
     @property
@@ -144,6 +145,7 @@ def identify(parameters: ProvisioningParameters) -> Node:
         role=role_of(me.group, parameters),
         cluster_arn=_text(_read_json(path).get("ClusterConfig"), "ClusterArn"),
         controllers=tuple(i.address for i in instances if i.group == parameters.controller_group),
+        controller_ids=tuple(i.instance_id for i in instances if i.group == parameters.controller_group),
         hosts=len(instances),
     )
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from podwright.check.findings import Finding, Level, render
 from podwright.errors import PodwrightError
-from podwright.terminal import columns
+from podwright_common.exit_status import WRONG_INPUT
+from podwright_common.terminal import columns
 
 # What each code means; `podwright explain CODE` prints it.
 CODES = {
@@ -21,7 +22,7 @@ CODES = {
 class InputError(PodwrightError):
     """A file that a command was given is unusable; ``code`` is the finding's."""
 
-    exit_status = 2
+    exit_status = WRONG_INPUT
     code = ""
 
     def finding(self) -> Finding:

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from textwrap import fill
 from types import NoneType
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
 from podwright.json_document import JsonObject
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
-from podwright.terminal import columns
+from podwright_common.terminal import columns
+
+if TYPE_CHECKING:
+    from podwright_training.config.conversion import FieldType
 
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true | false"}
 _LIMITS = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
 _INDEX = re.compile(r"\[\d*\]|\.\d+(?=\.|$)")  # Matches the index of a list's item: [], [3] or .3
-_KINDS = {  # By kind, as job.yaml's specification calls it.
-    "words": "text | list of text",
-    "texts": "mapping of texts",
-    "files": "mapping of texts and mappings",
-    "int": _WORDS[int],
-    "float": _WORDS[float],
-    "text": _WORDS[str],
-}
 CLUSTER_FILE: Final = "cluster.yaml"
 RUN_FILE: Final = "run.yaml"
 JOB_FILE: Final = "job.yaml"
@@ -119,27 +114,37 @@ def run_keys() -> Iterator[Key]:
 def job_keys() -> Iterator[Key]:
     """Yield every key of job.yaml, a section's after it. Needs podwright-training."""
     from podwright_training.jobs.patterns import VALUES  # noqa: PLC0415 — cluster.yaml's keys need no trainer
-    from podwright_training.jobs.spec import SECTIONS, JobSpec  # noqa: PLC0415 — as above
+    from podwright_training.jobs.spec import JobSpec  # noqa: PLC0415 — as above
 
-    for item in fields(JobSpec):
-        yield _job_key(item, "")
-        for inner in fields(SECTIONS[item.name]) if item.name in SECTIONS else ():
-            yield _job_key(inner, f"{item.name}.")
-            for name, text in VALUES.items() if inner.name == "patterns" else ():
-                yield Key(f"log.patterns.{name}", "", "text", "optional", f"For {text}.", JOB_FILE)
+    for key in _job_keys(JobSpec, ""):
+        yield key
+        for name, text in VALUES.items() if key.name == "log.patterns" else ():
+            yield Key(f"log.patterns.{name}", "", "text", "optional", f"For {text}.", JOB_FILE)
 
 
-def _job_key(item: Field[Any], prefix: str) -> Key:
-    from podwright_training.jobs.spec import KINDS, SECTIONS  # noqa: PLC0415 — cluster.yaml's keys need no trainer
+def _job_keys(section: type, prefix: str) -> Iterator[Key]:
+    from podwright_training.config.conversion import field_types  # noqa: PLC0415 — cluster.yaml's keys need no trainer
 
-    limits = item.metadata
-    kind = "mapping" if item.name in SECTIONS else _KINDS[KINDS.get(item.name, "text")]
-    minimum = limits.get("at_least")
-    within = kind if minimum is None else f"{kind}, {minimum:g} to {limits['at_most']:g}"
-    values = " | ".join(limits.get("choices", ())) or within
-    default = _plain_default(None if item.default is MISSING else item.default)
-    shown = _shortened("required" if item.name == "command" else default, limits["text"])
-    return Key(prefix + item.name, "", values, *shown, JOB_FILE)
+    types = field_types(section)
+    for item in fields(section):
+        limits, kind = item.metadata, _job_kind(types[item.name])
+        minimum = limits.get("at_least")
+        within = kind if minimum is None else f"{kind}, {minimum:g} to {limits['at_most']:g}"
+        values = " | ".join(limits.get("choices", ())) or within
+        default = _plain_default(None if item.default is MISSING else item.default)
+        shown = _shortened("required" if item.name == "command" else default, limits["text"])
+        yield Key(prefix + item.name, "", values, *shown, JOB_FILE)
+        if is_dataclass(types[item.name].kind):
+            yield from _job_keys(types[item.name].kind, f"{prefix}{item.name}.")
+
+
+def _job_kind(field_type: FieldType) -> str:
+    """Return the type of a job's key in words."""
+    if field_type.kind is tuple:
+        return "text | list of text"
+    if field_type.kind is dict:
+        return "mapping of texts" if field_type.item is str else "mapping of texts and mappings"
+    return _WORDS.get(field_type.kind, "mapping")
 
 
 def _run_values(hint: Any, limits: Mapping[str, Any]) -> str:

@@ -11,9 +11,9 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from podwright import terminal
 from podwright.check.secrets import masked
 from podwright.json_document import JsonObject
+from podwright_common import terminal
 from podwright_constructs.problems import Problem, dotted
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from podwright.diagram.text import in_lines, markdown
 from podwright.errors import PodwrightError
 from podwright.output_file import write_output
 from podwright.settings.root import Settings
+from podwright_common.exit_status import WRONG_INPUT
 
 FORMS: Mapping[str, Callable[[Diagram], str]] = {
     ".svg": svg,
@@ -27,7 +28,7 @@ FORMS: Mapping[str, Callable[[Diagram], str]] = {
 class DrawingError(PodwrightError):
     """The suffix of the output file names no form of a diagram."""
 
-    exit_status = 2
+    exit_status = WRONG_INPUT
 
 
 def draw(settings: Settings, output: Path | None, synthesize: Callable[[Path], None]) -> str:

@@ -6,7 +6,7 @@ from textwrap import wrap
 
 from podwright.diagram.parts import Box, Diagram, Part
 from podwright.planning.on_demand import BASE_REGION
-from podwright.terminal import columns
+from podwright_common.terminal import columns
 
 MAX_COLUMNS, PRICE_WIDTH = 80, 10
 MIN_USD_PER_HOUR = 0.01  # Smaller prices are shown as `below 0.01`.

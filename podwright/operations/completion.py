@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from argcomplete import autocomplete
 from argcomplete.completers import BaseCompleter, FilesCompleter
 from argcomplete.shell_integration import shellcode
 
 from podwright.config_file import config_path
 from podwright.operations.target import add_examples
+from podwright_common.yaml_document import YamlDocument, YamlFileError
 
 SHELLS = ("bash", "zsh", "fish")
 PROGRAMS = ["podwright", "podwright-train"]
@@ -74,10 +74,10 @@ class _Files(BaseCompleter):
 def groups() -> Iterator[tuple[str, int]]:
     """Yield name and count of the settings file's instance groups, as far as it can be read."""
     try:
-        content = yaml.safe_load(config_path().read_text())
+        content = YamlDocument.read(config_path()).data
         for group in content["cluster"]["instance_groups"]:
             yield str(group["name"]), int(group.get("count", 0))
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
+    except (YamlFileError, KeyError, TypeError, ValueError, AttributeError):
         return  # `podwright check` says what is wrong
 
 

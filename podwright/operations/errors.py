@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from podwright.aws_errors import ABSENT
 from podwright.errors import PodwrightError
+from podwright_common.exit_status import OUT_OF_REACH, WRONG_INPUT
 
 
 class OperationError(PodwrightError):
@@ -16,7 +17,7 @@ class OperationError(PodwrightError):
 class ArgumentError(OperationError):
     """An argument names something that does not exist, or is missing; the message lists what exists."""
 
-    exit_status = 2
+    exit_status = WRONG_INPUT
 
 
 class AwsError(OperationError):
@@ -29,7 +30,7 @@ class AwsError(OperationError):
         denied: whether a permission is missing for this call alone.
     """
 
-    exit_status = 3
+    exit_status = OUT_OF_REACH
 
     def __init__(self, message: str, hint: str = "", *, code: str = "", denied: bool = False) -> None:
         super().__init__(message, hint)

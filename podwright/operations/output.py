@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from podwright.json_document import JsonObject, to_json
 from podwright.operations.errors import ArgumentError
-from podwright.terminal import drawing_console
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -46,6 +45,8 @@ class Column(NamedTuple):
 
 def console(stream: TextIO | None = None) -> Console:
     """Return rich's console for a stream. Default: stdout."""
+    from podwright_common.drawing import drawing_console
+
     stream = stream or sys.stdout
     is_terminal = stream.isatty()
     return drawing_console(

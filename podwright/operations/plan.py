@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from podwright.parser import add_examples
+from podwright_common.command_line import add_examples
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

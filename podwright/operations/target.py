@@ -13,7 +13,7 @@ from podwright.operations.account import cluster
 from podwright.operations.account.cluster import Cluster, Node
 from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError
-from podwright.parser import add_examples
+from podwright_common.command_line import add_examples
 
 if TYPE_CHECKING:
     from podwright.check.document import Document

@@ -10,8 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from podwright.errors import PodwrightError
 from podwright.json_document import to_json
 from podwright.output_file import write_output
@@ -53,15 +51,13 @@ from podwright.planning.units import (
     parse_whole,
 )
 from podwright.settings.regions import REGIONS
-from podwright_bootstrap.host.regular_file import read_text
+from podwright_common.exit_status import FAILED, OK, WRONG_INPUT
+from podwright_common.yaml_document import YamlFileError, load_values
 from podwright_constructs.catalog import UnknownInstanceTypeError
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import ConfigError
 
-LIMIT_BYTES = 16 << 20  # Files that people or `podwright validate` write are far smaller.
-
-OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
 SHOWN = 8  # lines of a table
 _QUANTITIES = ("nodes", "seq_len", "micro_batch", "accumulate", "tokens", "serve", "budget", "deadline", "usd_per_hour")
 _ANSWERS = ("nxdt", "curve", "minimum", "search")  # each is a command's whole answer
@@ -182,7 +178,7 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     source = LaunchInputs(run=(args.run, run) if run and not args.model else None, **_data(args))
     beyond = list(_beyond(args, plan))
     submit, reasons = command(plan, source), [*obstacles(plan, source), *beyond]
-    status = OK if plan.fits and not beyond else DOES_NOT_FIT
+    status = OK if plan.fits and not beyond else FAILED
     if args.json:
         print(to_json(plan_document(plan, submit, reasons)))
         return status
@@ -333,7 +329,7 @@ def _choose_cluster(args: argparse.Namespace, run: TrainConfig | None) -> int:
         )
     if not offers:
         print("no cluster of up to 64 nodes is enough: raise --deadline or --budget, or reduce tokens or model")
-        return DOES_NOT_FIT
+        return FAILED
     if args.json:
         print(json.dumps([item.to_dict() for item in offers], indent=2))
         return OK
@@ -381,11 +377,9 @@ def _model(args: argparse.Namespace, run: TrainConfig | None) -> Model:
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
-    except OSError as error:
-        raise PlanInputError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise PlanInputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        content = load_values(path)
+    except YamlFileError as error:
+        raise PlanInputError(str(error)) from error
     if content is None:
         raise PlanInputError(f"{path} is empty: `podwright init` writes a first one")
     if not isinstance(content, dict):

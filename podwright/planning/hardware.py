@@ -11,6 +11,7 @@ from podwright.errors import PodwrightError
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.measured import MeasuredNetwork
 from podwright.planning.on_demand import BASE_REGION, on_demand, rows
+from podwright_common.exit_status import WRONG_INPUT
 from podwright_constructs.catalog import InstanceType, cluster_instance_types
 
 # Names in the catalog of instance types that do not give the memory.
@@ -21,7 +22,7 @@ _OTHER_NAMES = {"Inferentia2": "Trainium"}  # the same cores
 class HardwareError(PodwrightError, ValueError):
     """The instance type has no accelerator or the count is wrong. The message names types that work."""
 
-    exit_status = 2
+    exit_status = WRONG_INPUT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import TypeGuard
 from podwright.errors import PodwrightError
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import calibration
-from podwright_bootstrap.host.regular_file import read_text
+from podwright_common.regular_file import read_text
 
 LIMIT_BYTES = 16 << 20  # Files that people or `podwright validate` write are far smaller.
 

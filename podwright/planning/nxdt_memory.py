@@ -14,7 +14,7 @@ from podwright.planning.layout import Layout, check
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
 from podwright.planning.software import Software
-from podwright_bootstrap.host.regular_file import read_text
+from podwright_common.regular_file import read_text
 
 SOFTWARE = "neuron.nki"
 LAYERS_PER_VIRTUAL_STAGE = 4  # NxD Training's recipes interleave parts of four layers.

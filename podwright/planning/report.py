@@ -12,7 +12,7 @@ from podwright.planning.plan import Plan
 from podwright.planning.scaling import EPOCH
 from podwright.planning.search import Candidate, Offer
 from podwright.planning.units import GB, format_count, format_duration
-from podwright.terminal import columns
+from podwright_common.terminal import columns
 
 COLUMNS = 80  # Reports are no wider, also on a wide terminal.
 BAR_WIDTH, SHARE_WIDTH = 60, 28

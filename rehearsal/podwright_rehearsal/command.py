@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import sys
@@ -16,6 +15,8 @@ from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
 from podwright.operations.deployment import setup
 from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.errors import ArgumentError, OperationError
+from podwright_common.exit_status import FAILED, OK, WRONG_INPUT
+from podwright_common.file_lock import locked
 from podwright_rehearsal import processes
 from podwright_rehearsal.hosts import leftovers
 from podwright_rehearsal.run import operator, story
@@ -25,7 +26,6 @@ from podwright_rehearsal.run.rehearsal import Rehearsal, steps, trains
 from podwright_rehearsal.run.resize import resized
 from podwright_rehearsal.run.supplies import CACHE, FAILURES, SuppliesError, available_release, supplies
 
-OK, FAILED, UNABLE = 0, 1, 2
 AS_ASKED = "as --flat says"  # why hosts are flat, where nothing else is the reason
 EXAMPLE = checkout.ROOT / DEFAULT_CONFIG  # Users without a file rehearse it; it is in the wheel too.
 
@@ -50,7 +50,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
         setup.programs()
     except (OperationError, TerraformError) as error:
         print(error.render(), file=sys.stderr)
-        return UNABLE
+        return WRONG_INPUT
     hosts, why = kind_of_hosts(kind)
     if compute_nodes is not None:
         config, settings = resized(config, compute_nodes, folder=hosts.folder / "settings")
@@ -78,7 +78,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
         return FAILED
     except FAILURES as error:
         print(f"podwright: {error}", file=sys.stderr)
-        return UNABLE
+        return WRONG_INPUT
     described = f"{hosts.description} ({why})" if why else hosts.description
     run = rehearsal.run if trains(settings) else None
     afterwards = story.after(user_file, run, rehearsal.logs, is_example=user_file == EXAMPLE)
@@ -132,14 +132,13 @@ def _locked(folder: Path) -> Iterator[None]:
     Raises:
         SuppliesError: another one runs.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SuppliesError(
-                f"another rehearsal runs in {folder}: wait for it, or end it with `podwright rehearse --clean`"
-            ) from error
+
+    def refuse() -> None:
+        raise SuppliesError(
+            f"another rehearsal runs in {folder}: wait for it, or end it with `podwright rehearse --clean`"
+        )
+
+    with locked(folder / "lock", before_waiting=refuse):
         yield
 
 

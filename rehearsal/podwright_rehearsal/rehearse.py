@@ -8,7 +8,7 @@ from pathlib import Path
 
 from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG
 from podwright.operations.errors import ArgumentError
-from podwright.parser import add_examples
+from podwright_common.command_line import add_examples
 
 DEFAULT_HOSTS = "debian-13"
 SHELL = "shell"  # The word in place of a file, in `podwright rehearse shell`.

@@ -177,6 +177,10 @@ def _payload(stack: ClusterStack, settings: Settings, foundation: FoundationStac
         "training",
         bucket=foundation.bucket,
         prefix=names.payload_prefix(settings.name),
-        wheel=build_wheel(checkout.TRAINING, cache=Path(App.of(stack).outdir) / "wheels"),
+        wheel=build_wheel(
+            checkout.TRAINING,
+            cache=Path(App.of(stack).outdir) / "wheels",
+            contained_package=checkout.COMMON / "podwright_common",
+        ),
         requirements=checkout.REQUIREMENTS_LOCK,
     )

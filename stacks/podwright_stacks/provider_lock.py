@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from podwright_common.atomic_file import write_file
+
 NAME = ".terraform.lock.hcl"
 
 
@@ -24,6 +26,4 @@ def write_provider_lock(output: Path) -> None:
     for stack in (output / "stacks").glob("*/cdk.tf.json"):
         lock = stack.with_name(NAME)
         if not lock.exists():
-            temporary = stack.with_name(f"{NAME}.new")
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(lock)
+            write_file(lock, text)

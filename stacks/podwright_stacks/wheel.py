@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,10 +23,16 @@ class WheelError(PodwrightError):
     """Building the project failed; the message ends with the build's output."""
 
 
-def build_wheel(project: Path, *, cache: Path) -> Path:
+def build_wheel(project: Path, *, cache: Path, contained_package: Path | None = None) -> Path:
     """Build the project in a folder, or give the wheel that was built of the same sources before.
 
     Offline: setuptools is asked directly, as pip would with ``--no-build-isolation``. The folder itself stays clean.
+
+    Args:
+        project: the folder of the project.
+        cache: the folder of earlier wheels.
+        contained_package: the package of a distribution that the project requires. The wheel contains it and does not
+            require it, so that it installs as one file where no index has our distributions.
 
     Raises:
         WheelError: there is no such folder, as in an installed wheel, or the build failed.
@@ -35,11 +42,23 @@ def build_wheel(project: Path, *, cache: Path) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         sources = Path(temporary) / "sources"
         shutil.copytree(project, sources, ignore=NOT_SOURCES, copy_function=_copy)
+        if contained_package:
+            _contain(contained_package, sources)
         folder = cache.resolve() / _digest(sources)  # the build has another working directory
         if not folder.is_dir():
             _build(sources, folder, name=project.name)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def _contain(package: Path, sources: Path) -> None:
+    """Copy a package into a project's sources, in place of the requirement of its distribution."""
+    shutil.copytree(package, sources / package.name, ignore=NOT_SOURCES, copy_function=_copy)
+    file, distribution = sources / "pyproject.toml", package.name.replace("_", "-")
+    text, lines = re.subn(rf'^ *"{distribution}",.*\n', "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    if lines != 1:
+        raise WheelError(f"{sources.name}/pyproject.toml: {lines} lines require {distribution}, need one")
+    file.write_text(text, encoding="utf-8")
 
 
 def _copy(source: str, target: str) -> str:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import podwright_common
 from podwright_bootstrap import boot as program
 from podwright_bootstrap import contract
 
 SCRIPTS = Path(contract.__file__).resolve().parents[1]
-SOURCES = sorted((SCRIPTS / "podwright_bootstrap").rglob("*.py"))
+PACKAGES = (SCRIPTS / "podwright_bootstrap", Path(podwright_common.__file__).parent)
+SOURCES = sorted(file for package in PACKAGES for file in package.rglob("*.py"))
 ON_CREATE = SCRIPTS / "on_create.sh"
 # Steps without a folder of cases, and what tests them.
 TESTED_ELSEWHERE = {"hold": "rehearsal/test_slurm_by_api.py", "metadata_access": "test_metadata_access.py"}

@@ -91,7 +91,7 @@ def test_every_property_that_aws_takes_is_written_or_left_out_for_a_reason(kind:
 def test_every_fact_is_used() -> None:
     """Each limit of AWS has a reader: another line of facts.py, or other code."""
     root, own = checkout.ROOT, Path(facts.__file__)
-    folders = ("constructs", "podwright", "stacks", "lifecycle_scripts", "rehearsal", "tests/constructs")
+    folders = ("common", "constructs", "podwright", "stacks", "lifecycle_scripts", "rehearsal", "tests/constructs")
     files = {file for folder in folders for file in (root / folder).rglob("*.py")} - {own}
     read = {name for file in files for name in re.findall(r"[A-Z][A-Z0-9_]+", file.read_text(encoding="utf-8"))}
     read |= {name for name, times in Counter(re.findall(r"\w+", own.read_text(encoding="utf-8"))).items() if times > 1}

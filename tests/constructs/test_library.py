@@ -38,7 +38,7 @@ APPS = sorted((REPOSITORY / "examples" / "library").glob("*.py"))
 @pytest.fixture(scope="session")
 def foreign_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python of a new environment: of ours the constructs' wheel and the node's alone, and what they declare."""
-    return environment(tmp_path_factory.mktemp("foreign"), "constructs", "lifecycle_scripts")
+    return environment(tmp_path_factory.mktemp("foreign"), "common", "constructs", "lifecycle_scripts")
 
 
 @pytest.fixture(scope="session")

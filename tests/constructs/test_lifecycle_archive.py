@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import podwright_common
 from podwright_constructs import lifecycle_archive
 from podwright_constructs.lifecycle_archive import ARCHIVE, ENTRYPOINT, pack
 
@@ -46,15 +47,20 @@ def test_an_edit_changes_the_name(scripts: Path, tmp_path: Path) -> None:
     assert len(names) == 3
 
 
-def test_the_archive_holds_the_package_alone(tmp_path: Path) -> None:
+def test_the_archive_holds_the_two_packages_alone(tmp_path: Path) -> None:
     """Every module and data file is in it as root's, readable, of one date; the entrypoint carries its SHA-256."""
     folder = pack(SCRIPTS, into=tmp_path)
     assert {file.name for file in folder.iterdir()} == {ENTRYPOINT, ARCHIVE}
     with tarfile.open(folder / ARCHIVE) as archive:
         members = archive.getmembers()
-    package = SCRIPTS / "podwright_bootstrap"
-    files = {file.relative_to(SCRIPTS).as_posix() for file in package.rglob("*") if file.suffix in {".py", ".json"}}
-    assert [member.name for member in members] == sorted(files)
+    packages = (SCRIPTS / "podwright_bootstrap", Path(podwright_common.__file__).parent)
+    files = [
+        file.relative_to(package.parent).as_posix()
+        for package in packages
+        for file in sorted(package.rglob("*"))
+        if file.suffix in {".py", ".json"}
+    ]
+    assert [member.name for member in members] == files
     assert {(member.uid, member.gid, member.mode, member.mtime) for member in members} == {(0, 0, 0o644, 0)}
     digest = hashlib.sha256((folder / ARCHIVE).read_bytes()).hexdigest()
     assert f"\narchive_sha256={digest}\n" in (folder / ENTRYPOINT).read_text(encoding="utf-8")

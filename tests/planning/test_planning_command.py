@@ -10,8 +10,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from podwright.planning.arguments import add_arguments
-from podwright.planning.command import DOES_NOT_FIT, OK, WRONG_INPUT, run
+from podwright.planning.command import run
 from podwright.planning.report import COLUMNS
+from podwright_common.exit_status import FAILED, OK, WRONG_INPUT
 
 P5 = ("--model", "llama3_2_1b", "--instance", "ml.p5.48xlarge", "--nodes", "2")
 G5 = ("--model", "llama3_2_1b", "--instance", "ml.g5.12xlarge", "--nodes", "4", "--seq-len", "8192")
@@ -85,7 +86,7 @@ def test_json_has_the_same_figures(plan):
 def test_what_does_not_fit_has_another_status(plan):
     """Exit status 1, and first of all the message a check would print."""
     status, out, _ = plan(*G5, "--micro-batch", "3", "--recompute", "none")
-    assert status == DOES_NOT_FIT
+    assert status == FAILED
     assert out.startswith("DOES NOT FIT: this run needs ")
     assert "GB per GPU, an A10G has 23.1: use" in out
     assert "To run it" not in out
@@ -107,7 +108,7 @@ def test_a_plan_that_breaks_its_limits_says_so(plan, tmp_path):
     status, out, _ = plan(*words, "--deadline", "1h", "--budget", "$10")
     said = re.sub(r"[\d.]+ h:|[\d,]+ USD:", "N:", " ".join(out.partition("\n\n")[0].split()))
     assert (status, said) == (
-        DOES_NOT_FIT,
+        FAILED,
         "Fits the memory, but takes N: longer than --deadline 1h, and costs N: more than --budget $10",
     )
     assert "No command to run it: takes" in out
@@ -115,7 +116,7 @@ def test_a_plan_that_breaks_its_limits_says_so(plan, tmp_path):
     group = "{name: workers, role: compute, instance_type: ml.g5.12xlarge, count: 4}"
     file.write_text(f"cluster: {{instance_groups: [{group}]}}\n")
     status, out, _ = plan(file, *G5[:2], "--tokens", "1B", "--deadline", "1h", "--json")
-    assert (status, json.loads(out)["command"]) == (DOES_NOT_FIT, None)
+    assert (status, json.loads(out)["command"]) == (FAILED, None)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma_2b"])

@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-m", "podwright"]
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(
-        map(str, [ROOT, *(ROOT / part for part in ("constructs", "lifecycle_scripts", "training"))])
+        map(str, [ROOT, *(ROOT / part for part in ("common", "constructs", "lifecycle_scripts", "training"))])
     ),
     "PYTHONIOENCODING": "utf-8",
 }
@@ -163,12 +163,12 @@ def test_environment_names_the_file(podwright: Podwright, tmp_path: Path):
 
 UNREADABLE: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda file: None, "No such file or directory"),  # noqa: ARG005
-    "binary": (lambda file: file.write_bytes(b"name: \xff\xfe"), "is not UTF-8 text: invalid start byte at byte 6"),
-    "UTF-16": (lambda file: file.write_text("name: demo", encoding="utf-16"), "is not UTF-8 text: it is UTF-16"),
-    "folder": (Path.mkdir, "Is a directory"),
+    "binary": (lambda file: file.write_bytes(b"name: \xff\xfe"), "is not UTF-8: byte 0xff at 6"),
+    "UTF-16": (lambda file: file.write_text("name: demo", encoding="utf-16"), "is not UTF-8: it is UTF-16"),
+    "folder": (Path.mkdir, "is a folder, not a regular file"),
     "link loop": (lambda file: file.symlink_to(file), "Too many levels of symbolic links"),
-    "FIFO": (os.mkfifo, "is not a regular file"),
-    "/dev/zero": (lambda file: file.symlink_to("/dev/zero"), "is not a regular file"),
+    "FIFO": (os.mkfifo, "is a pipe, not a regular file"),
+    "/dev/zero": (lambda file: file.symlink_to("/dev/zero"), "is a device, not a regular file"),
     "5 MB": (lambda file: file.write_bytes(b"# x\n" * 1_250_000), "is too large: it has more than 1024 KiB"),
 }
 

@@ -139,6 +139,8 @@ def test_default_is_named_as_such():
         ("a: !!python/object/apply:os.system [id]", "yaml-feature", 1, 4),
         ("a: 1\n---\nb: 1", "yaml-feature", 2, 1),
         ("? [a]\n: b", "yaml-key", 1, 3),
+        ('ok: 1\nname: "a\\0"', "yaml-text", 2, 7),
+        ('ok: 1\n"": b', "yaml-key", 2, 1),
         ("a: 1\nb: 1\na: 2", "duplicate-key", 3, 1),
         ("[" * 100_000, "yaml-depth", 1, MAX_DEPTH + 1),
     ],

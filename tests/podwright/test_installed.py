@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from podwright.checkout import LIFECYCLE_SCRIPTS, ROOT, TRAINING
+from podwright.checkout import COMMON, LIFECYCLE_SCRIPTS, ROOT, TRAINING
 from podwright_constructs.lifecycle_archive import pack
 from podwright_stacks.wheel import build_wheel
 from podwright_testing.foreign import environment
@@ -24,7 +24,7 @@ EXAMPLES = [ROOT / "cluster.yaml", *sorted((ROOT / "examples").glob("*/cluster.y
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python of an environment with podwright, its constructs and its lifecycle scripts."""
-    return environment(tmp_path_factory.mktemp("foreign"), "podwright", "constructs", "lifecycle_scripts")
+    return environment(tmp_path_factory.mktemp("foreign"), "podwright", "common", "constructs", "lifecycle_scripts")
 
 
 def run(python: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -60,7 +60,7 @@ def test_wheels_say_what_they_are(python: Path):
         assert metadata["Author"]
         assert str(metadata.get_payload()).startswith("# podwright")
         versions.add(metadata["Version"])
-    assert (len(wheels), len(versions)) == (3, 1)
+    assert (len(wheels), len(versions)) == (4, 1)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.parent.name)
@@ -123,6 +123,7 @@ def test_an_empty_folder_is_enough(python: Path, tmp_path: Path):
         "podwright-demo-foundation",
     }
     scripts = pack(LIFECYCLE_SCRIPTS, into=tmp_path / "pack")
-    for file in (*scripts.iterdir(), build_wheel(TRAINING, cache=tmp_path / "wheels")):
+    wheel = build_wheel(TRAINING, cache=tmp_path / "wheels", contained_package=COMMON / "podwright_common")
+    for file in (*scripts.iterdir(), wheel):
         found = {path.read_bytes() for path in (tmp_path / "cdktf.out").rglob(file.name)}
         assert found == {file.read_bytes()}, file.name

@@ -448,6 +448,12 @@ BROKEN = [
         "network.secondary_cidrs",
     ),
     ("provisioning", groups(CONTROLLER, {**WORKERS, "key_arn": KEY}), "cluster.instance_groups[1].key_arn"),
+    ("provisioning", groups(CONTROLLER, {**WORKERS, "min_count": 1}), "cluster.instance_groups[1].min_count"),
+    (
+        "updates-in-batches",
+        groups(CONTROLLER, {**WORKERS, "scheduled_update": {"schedule": "cron(0 3 ? * SUN *)", "max_count": 1}}),
+        "cluster.instance_groups[1].scheduled_update",
+    ),
     (
         "created-role",
         {"role": {"source": "create", "permissions_boundary_arn": "limits"}},
@@ -643,7 +649,8 @@ BROKEN = [
                         **WORKERS,
                         "scheduled_update": {"schedule": "cron(0 3 ? * SUN *)", "rollback_alarms": ["<alarm>"]},
                     },
-                ]
+                ],
+                "node_provisioning": "continuous",
             }
         },
         "cluster.instance_groups[1].scheduled_update.rollback_alarms[0]",

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 REPOSITORY = Path(__file__).parents[2]
-PYTHON = ("constructs", "lifecycle_scripts", "podwright", "rehearsal", "stacks", "training")
+PYTHON = ("common", "constructs", "lifecycle_scripts", "podwright", "rehearsal", "stacks", "training")
 GENERATED = "constructs/podwright_constructs/aws"
 ACCEPTED = Path(__file__).parent / "accepted_code_findings.yaml"
 SHEBANG = re.compile(rb"#!\S*(/env )?\S*\bsh\b|#!\S*(/env )?\S*\bbash\b")

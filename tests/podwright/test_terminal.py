@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podwright import cli, terminal
+from podwright import cli
 from podwright.checkout import ROOT
-from podwright.terminal import _room, fit, printable
+from podwright_common.terminal import _room, fit, printable
 from podwright_testing.terminal import Terminal
-from podwright_training import terminal as of_trainer
 
 # What each command prints without AWS: help, answers, findings, and errors with what to do.
 COMMANDS = """
@@ -105,11 +104,6 @@ def test_every_command_fits(folder: Path, columns: int) -> None:
     assert "Traceback" not in text
     caret = next(line for line in text.splitlines() if line.strip(" ^") == "" and "^^^" in line)
     assert len(caret) <= columns
-
-
-def test_both_programs_fit_alike() -> None:
-    """The trainer, which is installed without podwright too, has the same module."""
-    assert Path(terminal.__file__).read_bytes() == Path(of_trainer.__file__).read_bytes()
 
 
 def test_documents_keep_their_lines(folder: Path) -> None:

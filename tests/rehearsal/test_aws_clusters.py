@@ -25,6 +25,13 @@ TRUST = {
     ],
 }
 LUSTRE = {"FsxLustreConfig": {"DnsName": "fs-01234567.fsx.us-west-2.amazonaws.com", "MountName": "abcdefgh"}}
+IN_BATCHES = {
+    "ScheduleExpression": "cron(0 3 ? * SUN *)",
+    "DeploymentConfig": {
+        "RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "INSTANCE_COUNT", "Value": 1}},
+        "WaitIntervalInSeconds": 0,
+    },
+}
 PARAMETERS = {
     "version": "1.0.0",
     "workload_manager": "slurm",
@@ -306,6 +313,14 @@ def test_a_taken_name_is_refused(create, model):
         (
             "Spot of workers needs NodeProvisioningMode Continuous",
             lambda model: model["InstanceGroups"][1].update(CapacityRequirements={"Spot": {}}),
+        ),
+        (
+            "MinInstanceCount of workers needs NodeProvisioningMode Continuous",
+            lambda model: model["InstanceGroups"][1].update(MinInstanceCount=1),
+        ),
+        (
+            "DeploymentConfig of workers: updates in batches are available only for clusters orchestrated by EKS",
+            lambda model: model["InstanceGroups"][1].update(ScheduledUpdateConfig=IN_BATCHES),
         ),
         (
             "TieredStorageConfig is supported for clusters with Orchestrator Eks only",
@@ -637,6 +652,7 @@ def test_rebooting_keeps_the_instance(aws, create, sagemaker, model):
 
 def test_a_group_of_several_types_is_scaled_as_it_is(aws, create, sagemaker, model):
     """A group takes one type or a list; its description, turned into a request, keeps list, image and minimum."""
+    model["NodeProvisioningMode"] = "Continuous"
     workers = model["InstanceGroups"][1]
     model["InstanceGroups"][1] = {**workers, "InstanceRequirements": {"InstanceTypes": ["ml.g5.12xlarge"]}}
     assert "workers needs either InstanceType or InstanceRequirements" in failure(create(model))[1]

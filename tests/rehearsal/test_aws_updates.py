@@ -78,14 +78,12 @@ class UpdatedCluster:
         (self.folder / "cdk.tf.json").write_text(json.dumps(content), encoding="utf-8")
 
     def group(self, name, count, slurm):
-        minimum = {"MinInstanceCount": 1} if slurm["NodeType"] == "Compute" else {}
         return {
             "InstanceGroupName": name,
             "InstanceType": "ml.c5.large",
             "InstanceCount": count,
             "ExecutionRole": self.role,
             "SlurmConfig": slurm,
-            **minimum,
         }
 
     def apply(self, counts):

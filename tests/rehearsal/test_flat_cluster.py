@@ -309,7 +309,10 @@ def home(packages: SlurmPackages) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="podwright-home-") as name:
         home = Path(name)
         shutil.copytree(packages.root, home / "slurm", symlinks=True)
-        for package in ("podwright", "lifecycle_scripts/podwright_bootstrap", "rehearsal/podwright_rehearsal"):
+        for package in (
+            *("podwright", "common/podwright_common"),
+            *("lifecycle_scripts/podwright_bootstrap", "rehearsal/podwright_rehearsal"),
+        ):
             shutil.copytree(CHECKOUT / package, home / Path(package).name)
         if os.geteuid() == 0:
             os.chown(home, NOBODY, NOBODY)

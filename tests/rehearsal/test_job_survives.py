@@ -24,7 +24,12 @@ from podwright_training.run_folder import RunFolder
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
 CHECKOUT = Path(__file__).parents[2]
-PYTHON, PACKAGES, TRAINER = "/opt/python", "/opt/packages", "/opt/training"  # of this machine, on the hosts
+PYTHON, PACKAGES, TRAINER, COMMON = (
+    "/opt/python",
+    "/opt/packages",
+    "/opt/training",
+    "/opt/common",
+)  # of this machine, on the hosts
 ENVIRONMENT = Path("/fsx/scratch/environment")
 SLURMCTLD_LOG = Path("/var/log/slurm/slurmctld.log")
 ONE_THREAD = "OMP_NUM_THREADS=1"  # each host takes the machine's processors to be its own: their threads would spin
@@ -38,14 +43,15 @@ WHAT_COUNTS = ("loss", "grad_norm", "batch_digest")
 def cluster(booted: Callable[..., NamespacedCluster], lifecycle: Path) -> NamespacedCluster:
     """A booted cluster on whose shared file system the trainer and a dataset lie."""
     packages = Path(torch.__file__).parents[1]
-    binds = [(Path(sys.base_prefix), PYTHON), (packages, PACKAGES), (CHECKOUT / "training", TRAINER)]
+    binds = [(Path(sys.base_prefix), PYTHON), (packages, PACKAGES)]
+    binds += [(CHECKOUT / "training", TRAINER), (CHECKOUT / "common", COMMON)]
     cluster = booted(lifecycle, binds=[*binds, (dataset(), "/opt/dataset")])
     for name, module in (("torchrun", "torch.distributed.run"), ("podwright-train", "podwright_training")):
         program = cluster.directory / "fsx/scratch/environment/bin" / name
         program.parent.mkdir(parents=True, exist_ok=True)
         interpreter = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
         program.write_text(
-            f"#!/bin/bash\nexport LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{PACKAGES} {ONE_THREAD}\n"
+            f"#!/bin/bash\nexport LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{COMMON}:{PACKAGES} {ONE_THREAD}\n"
             f'exec {interpreter} -m {module} "$@"\n'
         )
         program.chmod(0o755)

@@ -65,7 +65,7 @@ from pathlib import Path
 from podwright_bootstrap.collectors.__main__ import measure
 measure(["training", "slurm"], Path("/root"))
 """
-TRAINING = Path(__file__).parents[2] / "training" / "podwright_training"
+SOURCES = [Path(__file__).parents[2] / name for name in ("training/podwright_training", "common/podwright_common")]
 PACKAGE = "podwright-training"  # its folder on the file system, for the hosts' Python
 # As batch scripts of training jobs do, before they start torchrun.
 TRAIN = f"""
@@ -101,7 +101,8 @@ def cluster(
     cluster.run("umask 077; echo mine >~/secret; mkdir /fsx/runs/of-ada", host=LOGIN, user="ada")
     shutil.copy(ATTACK, cluster.directory / "fsx" / "runs" / ATTACK.name)
     without = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(TRAINING, cluster.directory / "fsx" / PACKAGE / TRAINING.name, ignore=without)
+    for source in SOURCES:
+        shutil.copytree(source, cluster.directory / "fsx" / PACKAGE / source.name, ignore=without)
     return cluster
 
 

@@ -37,9 +37,32 @@ from podwright_training.run_folder import RunFolder
 pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
 
 COMMAND_TIMEOUT_S, WAITS_S = 1200, 600.0  # of a busy machine
-PYTHON, PACKAGES, TRAINER = "/opt/python", "/opt/packages", "/opt/training"  # of this machine, on the hosts
+PYTHON, PACKAGES, TRAINER, COMMON = (
+    "/opt/python",
+    "/opt/packages",
+    "/opt/training",
+    "/opt/common",
+)  # of this machine, on the hosts
 ENVIRONMENT, RUN = "/fsx/scratch/environment", "/fsx/scratch/run"
 MAX_STEPS = 4000
+PAUSED_TRAINER = """\
+if __name__ == "__main__":  # data workers import this file too
+    import sys
+    import time
+
+    from podwright_training.__main__ import main
+    from podwright_training.loop.metrics import Metrics
+
+    write = Metrics.write
+
+    def write_and_pause(self, event):
+        write(self, event)
+        if event.kind == "train":
+            time.sleep(0.5)
+
+    Metrics.write = write_and_pause
+    sys.exit(main())
+"""
 SETTINGS = """\
 # The team's cluster.
 name: demo
@@ -82,7 +105,7 @@ class World:
 
     def environment(self) -> dict[str, str]:
         plugin = [str(self.hosts.session_plugin())] if hasattr(self, "hosts") else []
-        roots = (".", "constructs", "lifecycle_scripts", "stacks")
+        roots = (".", "common", "constructs", "lifecycle_scripts", "stacks")
         return {
             **os.environ,
             **self.aws.environment(),
@@ -158,7 +181,8 @@ class World:
             binds=[
                 (Path(sys.base_prefix), PYTHON),
                 (packages, PACKAGES),
-                (checkout.ROOT / "training", TRAINER),
+                (checkout.TRAINING, TRAINER),
+                (checkout.COMMON, COMMON),
                 (dataset(), "/opt/dataset"),
             ],
         )
@@ -246,9 +270,10 @@ def people(world: World) -> None:
         program = world.shared / "scratch" / "environment" / "bin" / name
         program.parent.mkdir(parents=True, exist_ok=True)
         python = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-        variables = f"LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{PACKAGES} OMP_NUM_THREADS=1"
+        variables = f"LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{COMMON}:{PACKAGES} OMP_NUM_THREADS=1"
         program.write_text(f'#!/bin/bash\nexport {variables}\nexec {python} -m {module} "$@"\n')
         program.chmod(0o755)
+    pause_after_steps(world.shared / "scratch" / "environment" / "bin")
     said = world.hosts.run(
         f"{ENVIRONMENT}/bin/podwright-train launch --run-dir={RUN} --environment={ENVIRONMENT} --nodes=1 "
         "--nproc-per-node=1 --partition=gpu --accelerator=cpu -- --preset=tiny --dataset=/opt/dataset "
@@ -258,6 +283,14 @@ def people(world: World) -> None:
     ).stdout
     assert re.findall(r"submitted job (\d+)", said)
     trained(world)
+
+
+def pause_after_steps(programs: Path) -> None:
+    """Let the job pause after each step: it trains for as long as these tests last, and would keep a core busy."""
+    (programs / "paused_trainer.py").write_text(PAUSED_TRAINER)
+    torchrun = programs / "torchrun"
+    line = torchrun.read_text().replace('"$@"', '"${@/#podwright_training/paused_trainer}"')
+    torchrun.write_text(line.replace("PYTHONPATH=", f"PYTHONPATH={ENVIRONMENT}/bin:"))
 
 
 def trained(world: World, *, steps: int = 3) -> None:

@@ -142,7 +142,9 @@ def boot(hosts, aws, lifecycle, folder):
 
 def python_path():
     """Return the source roots, for a podwright that ssh starts."""
-    return os.pathsep.join(str(CHECKOUT / name) for name in (".", "constructs", "lifecycle_scripts", "training"))
+    return os.pathsep.join(
+        str(CHECKOUT / name) for name in (".", "common", "constructs", "lifecycle_scripts", "training")
+    )
 
 
 def worker(operator, number=1):
@@ -387,6 +389,7 @@ def submit_counting(operator, name, hostname):
         "until [ -e over ]; do\n"
         "  step=$(($(ls | grep -c step) + 1))\n"
         "  srun --ntasks-per-node=1 hostname > partial 2> /dev/null && sort partial > sorted && mv sorted step-$step\n"
+        "  sleep 0.3\n"
         "done",
     )
     folder.mkdir(mode=0o777)
@@ -470,7 +473,8 @@ def trainer(known):
     environment = known.hosts.directory.parent / "fsx" / "trainer"
     programs = environment / "bin"
     programs.mkdir(parents=True)
-    shutil.copytree(CHECKOUT / "training" / "podwright_training", environment / "podwright_training")
+    for package in ("training/podwright_training", "common/podwright_common"):
+        shutil.copytree(CHECKOUT / package, environment / Path(package).name)
     start = f"#!/bin/bash\nexport PYTHONPATH={PACKAGES}:/fsx/trainer\nexec env LD_LIBRARY_PATH={PYTHON}/lib"
     interpreter = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     for name, words in {"podwright-train": "-m podwright_training", "python": ""}.items():

@@ -30,8 +30,8 @@ def test_only_the_count_of_the_first_compute_group_changes(tmp_path: Path) -> No
 def test_a_number_that_the_file_does_not_admit_is_refused(tmp_path: Path) -> None:
     """The rules hold for the changed file as for any other; the finding has its line."""
     with pytest.raises(InvalidSettingsError) as refused:
-        resized(CHECKOUT / "examples/production/cluster.yaml", 3, folder=tmp_path)
-    assert "min_count" in str(refused.value)
+        resized(CHECKOUT / "examples/production/cluster.yaml", 1, folder=tmp_path)
+    assert "2 or more with instance-connectivity" in str(refused.value)
 
 
 @pytest.mark.parametrize("count", ["0", "many"])

@@ -16,6 +16,7 @@ from podwright_bootstrap.features import Containers, NodeFeatures, PamSlurmAdopt
 from podwright_bootstrap.steps import pam_slurm_adopt
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.profile import Profile
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.clusters.stock_image import (
     KERNEL,
@@ -124,8 +125,7 @@ def cluster(
         ],
         image_lacks=STOCK,
         image_has={**metadata_service(), **updates(debian_13)},
-        task_plugin=TASK_PLUGIN,
-        lists_login_nodes=False,
+        profile=Profile(task_plugin=TASK_PLUGIN, lists_login_nodes=False),
         environment={"AWS_REGION": PARAMETERS.region, **{name: account[name] for name in names}},
     )
     cluster.start()

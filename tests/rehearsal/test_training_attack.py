@@ -82,7 +82,7 @@ def make_environment(folder: Path) -> None:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = folder / "lib" / version / "site-packages"
     packages.mkdir(parents=True)
-    (packages / "trainer.pth").write_text(f"{trainer.TRAINER}\n{trainer.PACKAGES}\n")
+    (packages / "trainer.pth").write_text(f"{trainer.TRAINER}\n{trainer.COMMON}\n{trainer.PACKAGES}\n")
     (folder / "pyvenv.cfg").write_text(f"home = {trainer.PYTHON}/bin\n")
     programs = folder / "bin"
     programs.mkdir()

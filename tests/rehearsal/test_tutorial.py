@@ -68,7 +68,7 @@ class Newcomer:
             AwsStandIn(directory=self.root / "aws", transition_s=0.1, instant_deletion=True, order_seed=0)
         )
         roots = os.pathsep.join(
-            str(checkout.ROOT / name) for name in (".", "constructs", "lifecycle_scripts", "training")
+            str(checkout.ROOT / name) for name in (".", "common", "constructs", "lifecycle_scripts", "training")
         )
         own = {"HOME": str(home), "NO_COLOR": "1", "PYTHONPATH": roots, "SSH_AUTH_SOCK": str(self.root / "agent")}
         own["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -37,14 +37,14 @@ WORKERS = {
     "role": "compute",
     "instance_type": "ml.g5.12xlarge",
     "count": 4,
-    "min_count": 2,
     "partition": "gpu",
     "threads_per_core": 2,
     "deep_health_checks": ["instance-stress", "instance-connectivity"],
     "network_interface": "efa",
     "image_id": "ami-0123456789abcdef0",
-    "scheduled_update": {"schedule": "cron(0 3 ? * SUN *)", "max_percent": 25, "rollback_alarms": ["loss"]},
+    "scheduled_update": {"schedule": "cron(0 3 ? * SUN *)"},
 }
+BATCHES = {"schedule": "cron(0 3 ? * SUN *)", "max_percent": 25, "rollback_alarms": ["loss"]}
 # RDS itself takes the provider a minute to wait for.
 ACCOUNTING = {
     "source": "existing",
@@ -294,7 +294,8 @@ def test_the_cluster_goes_alone_and_comes_back_by_the_api(deployment: Deployment
     deployment.terraform("cluster", "destroy", "-auto-approve")
     assert aws.client("sagemaker").list_clusters()["ClusterSummaries"] == []
 
-    groups = [CONTROLLER, LOGIN, WORKERS | {"key_arn": VOLUME_KEY}]
+    continuous = {"key_arn": VOLUME_KEY, "min_count": 2, "scheduled_update": BATCHES}
+    groups = [CONTROLLER, LOGIN, WORKERS | continuous]
     by_api = {"instance_groups": groups, "slurm": {"source": "api"}, "node_provisioning": "continuous"}
     deployment.synthesize(cluster=by_api)
     deployment.apply("foundation")

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -62,7 +63,10 @@ def app_in(
     """Run main.py in a folder with these settings."""
     config = folder / "my.yaml"
     config.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
-    sources = [checkout, *(checkout / name for name in ("constructs", "lifecycle_scripts", "stacks", "training"))]
+    sources = [
+        checkout,
+        *(checkout / name for name in ("common", "constructs", "lifecycle_scripts", "stacks", "training")),
+    ]
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CDKTF_"))}
     return subprocess.run(
         [sys.executable, str(checkout / "main.py")],
@@ -185,7 +189,7 @@ def test_the_app_leaves_its_traces_where_it_runs(demo: Path) -> None:
 def test_two_checkouts_give_the_same_stacks(run_app: RunApp, tmp_path: Path) -> None:
     """Synthesis is a function of the settings: another run, from another place, writes the same bytes."""
     elsewhere = tmp_path / "another" / "checkout"
-    for part in ("podwright", "stacks", "constructs", "lifecycle_scripts", "training"):
+    for part in ("podwright", "stacks", "common", "constructs", "lifecycle_scripts", "training"):
         shutil.copytree(REPOSITORY / part, elsewhere / part, ignore=NOT_SOURCES)
     shutil.copyfile(REPOSITORY / "main.py", elsewhere / "main.py")
     written = []
@@ -370,6 +374,37 @@ def test_an_installed_wheel_has_no_sources_to_build(tmp_path: Path) -> None:
     """Outside a checkout the message names the folder that is missing."""
     with pytest.raises(WheelError, match="no sources at"):
         build_wheel(tmp_path / "absent", cache=tmp_path / "cache")
+
+
+def test_a_wheel_contains_a_package_in_place_of_its_requirement(project: Path, tmp_path: Path) -> None:
+    """Nodes install the trainer's wheel as one file: no index has our other distributions."""
+    shared = tmp_path / "our_files"
+    shared.mkdir()
+    (shared / "__init__.py").write_text('"""Files."""\n')
+    file = project / "pyproject.toml"
+    file.write_text(f'{file.read_text()}dependencies = [\n    "our-files", # shared\n    "rich>=14",\n]\n')
+    with file.open("a") as settings:
+        settings.write('[tool.setuptools.packages.find]\ninclude = ["thing", "our_files"]\n')
+    for contained, requirements in ((None, ["our-files", "rich>=14"]), (shared, ["rich>=14"])):
+        with zipfile.ZipFile(build_wheel(project, cache=tmp_path / "cache", contained_package=contained)) as wheel:
+            metadata = wheel.read("thing-1.dist-info/METADATA").decode()
+            assert ("our_files/__init__.py" in wheel.namelist()) == bool(contained)
+        assert re.findall("^Requires-Dist: (.*)$", metadata, re.MULTILINE) == requirements
+    file.write_text(file.read_text().replace("our-files", "your-files"))
+    with pytest.raises(WheelError, match="0 lines require our-files, need one"):
+        build_wheel(project, cache=tmp_path / "cache", contained_package=shared)
+
+
+def test_the_trainers_wheel_for_nodes_needs_none_of_ours(tmp_path: Path) -> None:
+    """It imports without another wheel of ours, and says in its metadata that it needs none."""
+    common = REPOSITORY / "common" / "podwright_common"
+    path = build_wheel(REPOSITORY / "training", cache=tmp_path, contained_package=common)
+    with zipfile.ZipFile(path) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+        assert "podwright-" not in "".join(re.findall("^Requires-Dist: .*$", wheel.read(name).decode(), re.MULTILINE))
+        assert {file.name for file in common.glob("*.py")} <= {Path(file).name for file in wheel.namelist()}
+    code = f"import sys; sys.path.insert(0, {str(path)!r}); from podwright_training import run_folder, errors"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=tmp_path, check=True)
 
 
 def test_no_package_is_called_stacks() -> None:

@@ -93,7 +93,7 @@ def start():
         if ranks and not torchrun:
             torchrun = ("--standalone",)
         arguments = [*launcher, *torchrun, *(["-m"] if ranks else []), "podwright_training", command, *flags]
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "training")])
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "common"), str(ROOT / "training")])
         return subprocess.Popen(
             [sys.executable, "-m", *arguments],
             env={**os.environ, "PYTHONPATH": paths},

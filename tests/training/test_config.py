@@ -118,13 +118,13 @@ def test_all_problems_are_reported_at_once(tmp_path):
         --warmup=.7 --plateau=.7 --offload-activations=1 --activation-checkpointing=0"""
     assert problems(*flags.split()) == [
         "unknown flag --max-step; did you mean --max-steps?",
-        f"{file}: unknown option learning_rat",
-        f"{file}: unknown option min_lrr; did you mean min_lr?",
+        f"{file}:1:1: unknown option learning_rat",
+        f"{file}:2:1: unknown option min_lrr; did you mean min_lr?",
         f"model_type: got gpt_neox (flag), need one of {', '.join(families.FAMILIES)}",
         "max_steps: got 0 (flag), need at least 1",
         "lr: got fast (flag), need a number",
-        f"grad_clip: got [1] ({file}), need a number",
-        f"val_batch_size: got 1.5 ({file}), need a whole number",
+        f"{file}:4:12: grad_clip: got a list, need a number",
+        f"{file}:3:17: val_batch_size: got 1.5, need a whole number",
         "hidden_size 768 is not divisible by num_heads 7",
         "warmup 0.7 and plateau 0.7 add up to more than 1",
         "offload_activations needs activation_checkpointing 1: it moves the activations that checkpointing keeps",
@@ -165,7 +165,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
         ("--beta1 1", "beta1: got 1 (flag), need less than 1"),
         ("--beta2 1", "beta2: got 1 (flag), need less than 1"),
         ("--ema-decay 1", "ema_decay: got 1 (flag), need less than 1"),
-        ("--config /nowhere.yaml", "cannot read /nowhere.yaml: no such file"),
+        ("--config /nowhere.yaml", "cannot read /nowhere.yaml: No such file or directory"),
     ],
 )
 def test_a_wrong_option_is_explained(flags, message):

@@ -142,6 +142,15 @@ def test_the_harness_gets_the_whole_path(tmp_path):
         run_tasks(Path("lr=1,wd=2/hf"), ["a"], program=str(program), include_path=None, device="cpu", dtype="float32")
 
 
+def test_the_harness_runs_no_code_of_a_model_or_dataset(tmp_path):
+    """Loaders of the harness ask on a terminal, or run it, unless they are told."""
+    program = tmp_path / "harness"
+    program.write_text('#!/bin/sh\necho "$4 $HF_DATASETS_TRUST_REMOTE_CODE"; exit 1\n')
+    program.chmod(0o755)
+    with pytest.raises(UserError, match=r'"trust_remote_code": false\} 0$'):
+        run_tasks(tmp_path, ["a"], program=str(program), include_path=None, device="cpu", dtype="float32")
+
+
 def test_bits_per_byte(exported):
     """Loss and bits per byte agree for the text whose tokens were predicted."""
     found, options = evaluate(exported), load_run(exported)

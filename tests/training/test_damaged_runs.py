@@ -31,7 +31,7 @@ from podwright_training.report import screen
 from podwright_training.report.history import History
 from podwright_training.report.page import ReportFigures
 from podwright_training.report.time_table import as_markdown
-from podwright_training.run_folder import RunFolder
+from podwright_training.run_folder import RunFolder, open_for_append
 
 TRAIN = {
     "event": "train", "loss": 5.5, "grad_norm": 1.0, "lr": 1e-3, "tokens_per_s": 9000.0, "step_s": 0.5, "data_s": 0.1,
@@ -267,6 +267,24 @@ def test_a_pipe_in_place_of_the_metrics_holds_no_training(
     assert main(["train", *tiny_flags(run.root, ranks=1, max_steps=1)]) == 2
     assert f"{run.metrics}: is a pipe, not a regular file" in capsys.readouterr().err
     run.add_event(StartEvent(step=0, world_size=1))  # as by an elastic run's agent: a warning
+
+
+@pytest.mark.parametrize("kind", ["pipe", "pipe with a reader", "device"])
+def test_what_is_no_file_is_not_appended_to(tmp_path: Path, kind: str) -> None:
+    """Also where opening it would not wait: events that go into a pipe or a device are lost."""
+    path, reader = tmp_path / "metrics.jsonl", None
+    if kind == "device":
+        path.symlink_to("/dev/null")
+    else:
+        os.mkfifo(path)
+    if kind == "pipe with a reader":
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(OSError, match="is no regular file"):
+            open_for_append(path)
+    finally:
+        if reader is not None:
+            os.close(reader)
 
 
 def test_a_name_that_is_no_text_is_printed(tmp_path: Path) -> None:

@@ -48,11 +48,11 @@ SEVERAL = {"FSDP2": (2, {}), "tensor": (1, {"tensor_parallel": 2})}
 
 @pytest.mark.parametrize(("data_ranks", "options"), SEVERAL.values(), ids=SEVERAL)
 @pytest.mark.slow
-def test_ranks_by_neurons_rules_have_the_losses_of_ranks_without(tiny_flags, call, tmp_path, data_ranks, options):
+def test_ranks_by_neurons_rules_have_the_losses_of_ranks_without(tiny_flags, call_ranks, tmp_path, data_ranks, options):
     """Two ranks that divide the weights, or the matrices, on CPUs: equal to the last bit too."""
     shared = {"ranks": data_ranks, "attention": "sdpa", "max_steps": 3, "validation_freq": 2, **options}
     for name, rules in (("with", "neuron"), ("without", "none")):
-        status, output = call("train", *tiny_flags(tmp_path / name, device_rules=rules, **shared), ranks=2)
+        status, output = call_ranks(2, "train", *tiny_flags(tmp_path / name, device_rules=rules, **shared))
         assert status == 0, output
     found = curve(tmp_path / "with")
     assert len(found) == 5

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ def environment():
         CACHE / "podwright" / "neuron-device", f"{torch.__version__}\n{source.read_text()}", partial(build, source)
     )
     library = CACHE / "podwright" / "neuron-device" / "device.so"
-    paths = os.pathsep.join(map(str, (STAND_IN, ROOT, ROOT / "training")))
+    paths = os.pathsep.join(map(str, (STAND_IN, ROOT, ROOT / "common", ROOT / "training")))
     return {**os.environ, "NEURON_STAND_IN": str(library), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 
@@ -123,11 +122,13 @@ def curve(folder):
 
 
 @pytest.mark.slow
-def test_a_run_on_the_device_has_the_losses_of_a_cpu(environment, tiny_flags, tmp_path):
+def test_a_run_on_the_device_has_the_losses_of_a_cpu(environment, tiny_flags, call_ranks, tmp_path):
     """Shards, batches, optimizer and checkpoints of two ranks are their devices', also after they resume."""
     options = {"attention": "sdpa", "loss_chunk_tokens": 64, "checkpoint_freq": 2, "validation_freq": 4}
-    for kind, steps in product(("neuron", "cpu"), (2, 4)):
-        train(environment, tiny_flags(tmp_path / kind, device=kind, max_steps=steps, **options))
+    for steps in (2, 4):
+        train(environment, tiny_flags(tmp_path / "neuron", device="neuron", max_steps=steps, **options))
+        status, output = call_ranks(2, "train", *tiny_flags(tmp_path / "cpu", device="cpu", max_steps=steps, **options))
+        assert status == 0, output
     there, here = curve(tmp_path / "neuron"), curve(tmp_path / "cpu")
     assert len(there) == 6
     assert there == {step: pytest.approx(values, rel=1e-4) for step, values in here.items()}

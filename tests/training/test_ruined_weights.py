@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwright_common.exit_status import DIVERGED
 from podwright_testing.metrics import logged
-from podwright_training.__main__ import DIVERGED_STATUS, main
+from podwright_training.__main__ import main
 from podwright_training.checkpoint import checkpoint_writer, manifest, step_folder, weights_check
 from podwright_training.checkpoint.weights_check import LIMIT, complaint, measure, rms
 from podwright_training.json_text import to_json
@@ -19,7 +20,7 @@ from podwright_training.loop.validation import Validation
 from podwright_training.run_folder import RunFolder
 
 RUINOUS = {"lr": 1e38, "min_lr": 1e38, "warmup": 0}
-ENDS = (DIVERGED_STATUS, 2)  # whichever sees it first: the check of a save, or the guard of the next step
+ENDS = (DIVERGED, 2)  # whichever sees it first: the check of a save, or the guard of the next step
 EVERY_STEP = {"checkpoint_freq": 1, "keep_checkpoints": 10, "ranks": 1}
 numbers = st.floats(-1e3, 1e3)
 json_values = st.recursive(
@@ -51,7 +52,7 @@ def ruined(tiny_flags, tmp_path, monkeypatch):
     assert _train(tiny_flags, tmp_path, max_steps=2) == 0
     with monkeypatch.context() as blind:
         blind.setattr(Validation, "after_step", lambda *_: None)
-        assert _train(tiny_flags, tmp_path, max_steps=3, **RUINOUS) == DIVERGED_STATUS
+        assert _train(tiny_flags, tmp_path, max_steps=3, **RUINOUS) == DIVERGED
     return tmp_path
 
 
@@ -87,7 +88,7 @@ def test_a_ruined_checkpoint_is_marked_and_takes_no_good_ones_place(tiny_flags, 
 def test_when_all_checkpoints_are_bad_a_line_says_so(tiny_flags, tmp_path, capsys):
     """A start does not begin anew beside them."""
     assert _train(tiny_flags, tmp_path, max_steps=3, validation_freq=100, **RUINOUS) in ENDS
-    assert _train(tiny_flags, tmp_path, max_steps=3) == DIVERGED_STATUS
+    assert _train(tiny_flags, tmp_path, max_steps=3) == DIVERGED
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(f"error: no checkpoint in {tmp_path / 'checkpoints'} is good; the newest is marked bad: ")
     assert "lower --lr" in line
@@ -126,7 +127,7 @@ def test_rollbacks_end_when_no_checkpoint_helps(tiny_flags, tmp_path, capsys):
     """One line names those that were tried and what to do."""
     assert _train(tiny_flags, tmp_path, max_steps=2) == 0
     options = {"guard_policy": "rollback", "max_steps": 4, "validation_freq": 100}
-    assert _train(tiny_flags, tmp_path, **options, **RUINOUS) == DIVERGED_STATUS
+    assert _train(tiny_flags, tmp_path, **options, **RUINOUS) == DIVERGED
     line = capsys.readouterr().err.splitlines()[-1]
     assert f"no checkpoint helps, {MOST_ROLLBACKS} rollbacks each to step-00000001, step-00000002 did not" in line
     assert step_folder.newest(tmp_path / "checkpoints").name == "step-00000002"
@@ -139,7 +140,7 @@ def test_ruined_weights_take_no_place_in_memory(tiny_flags, tmp_path, monkeypatc
     options = {"checkpoint_freq": 100, "memory_checkpoint_freq": 1, "memory_checkpoint_dir": tmp_path / "memory"}
     (tmp_path / "memory").mkdir()
     flags = {"max_steps": 9, "validation_freq": 100, **options, **RUINOUS}
-    assert _train(tiny_flags, tmp_path / "run", **flags) == DIVERGED_STATUS
+    assert _train(tiny_flags, tmp_path / "run", **flags) == DIVERGED
     assert "the weights of step 1 are of no use: " in capsys.readouterr().err
     assert not list((tmp_path / "memory").rglob(manifest.MANIFEST))
 
@@ -147,7 +148,7 @@ def test_ruined_weights_take_no_place_in_memory(tiny_flags, tmp_path, monkeypatc
 def test_a_validation_loss_that_is_no_number_is_a_failure(tiny_flags, tmp_path, monkeypatch, capsys):
     """In the last step, too: one line, a status of its own, null in the metrics, and nothing is saved of it."""
     monkeypatch.setattr("podwright_training.parallel.ParallelModel.evaluate", lambda *_: torch.tensor(math.nan))
-    assert _train(tiny_flags, tmp_path, max_steps=2, checkpoint_freq=100) == DIVERGED_STATUS
+    assert _train(tiny_flags, tmp_path, max_steps=2, checkpoint_freq=100) == DIVERGED
     assert "error: step 2: the validation loss is no number; " in capsys.readouterr().err
     (event,) = [event for event in _strict(RunFolder(tmp_path).metrics) if event["event"] == "validation"]
     assert event["loss"] is None

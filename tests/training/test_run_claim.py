@@ -145,12 +145,13 @@ def test_two_trainers_of_one_folder(tmp_path, tiny_flags, start):
     assert main(["claim", "--run-dir", str(tmp_path / "first")]) == 0
 
 
-def test_checkpoints_of_two_runs_in_one_folder(tmp_path, racer, call, tiny_flags):
+def test_checkpoints_of_two_runs_in_one_folder(tmp_path, racer, call_ranks, tiny_flags):
     """A run that names another run's folder of checkpoints is refused while that one trains."""
     holder = racer(tmp_path / "shared")  # claims the folder as if it were a run
     _go(holder)
     assert holder.stdout.readline() == "won\n"
-    status, output = call("train", *tiny_flags(tmp_path / "second", checkpoint_dir=tmp_path / "shared"))
+    flags = tiny_flags(tmp_path / "second", ranks=1, checkpoint_dir=tmp_path / "shared")
+    status, output = call_ranks(1, "train", *flags)
     assert status == 2
     assert f"checkpoint_dir {tmp_path / 'shared'} is being trained by process {holder.pid}" in output
     assert "--checkpoint-dir" in output

@@ -118,7 +118,9 @@ def slurm(tmp_path, monkeypatch, job_id):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{Path(sys.executable).parent}", prepend=os.pathsep)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "training", ROOT / "tests" / "support"))))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "common", ROOT / "training", ROOT / "tests" / "support")))
+    )
 
     def run(job):
         job.run.root.mkdir(exist_ok=True)

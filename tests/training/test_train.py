@@ -67,6 +67,9 @@ def test_the_loss_falls_and_every_event_is_written(undisturbed):
     losses = [loss for (loss,) in history(undisturbed, "loss").values()]
     assert abs(losses[0] - math.log(300)) < 0.1
     assert losses[-1] < losses[0] - 1
+    epochs = [epoch for (epoch,) in history(undisturbed, "epoch").values()]
+    assert epochs == sorted(epochs)
+    assert epochs[-1] == pytest.approx(12 / events[1]["epoch_steps"], rel=0.5)  # windows of few documents are uneven
 
 
 @pytest.mark.slow
@@ -229,11 +232,12 @@ def test_ctrl_c_is_left_to_the_foreground():
 def test_a_damaged_config_is_named(tiny_flags, tmp_path, capsys):
     """A next start says which file it cannot read, and what to do."""
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1)]) == 0
-    for text in ("lr: [1", "just words"):
-        (tmp_path / "config.yaml").write_text(text)
+    file = tmp_path / "config.yaml"
+    for text, reason in (("lr: [1", f"{file}:1:5: not YAML: "), ("just words", f"cannot read {file}: ")):
+        file.write_text(text)
         assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=2)]) == 2
         errors = capsys.readouterr().err.splitlines()
-        assert f"error: cannot read {tmp_path / 'config.yaml'}: " in errors[-1]
+        assert f"error: {reason}" in errors[-1]
         assert errors[-1].endswith("; remove it, this start writes it again")
 
 
@@ -594,6 +598,16 @@ def test_a_train_line_reads_as_it_should(tmp_path, capsys):
     assert capsys.readouterr().out == "step 34 | loss 7.966 | 5.80 samples/s | 47.5k tok/s | MFU 41% | lr 1.0e-04\n"
     (event,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert {name: event[name] for name in values} == values
+
+
+def test_a_train_line_says_how_often_the_data_was_read(tmp_path, capsys):
+    """From the end of the first epoch on: documents repeat from then."""
+    metrics = Metrics(tmp_path / "metrics.jsonl", active=True)
+    values = {"step": 34, "loss": 8.0, "samples_per_s": 6.0, "tokens_per_s": 48_000, "lr": 1e-4}
+    for epoch, text in ((0.999, ""), (1.0, " | epoch 1"), (2.25, " | epoch 2.25")):
+        metrics.write(TrainEvent(**values, epoch=epoch))
+        line = f"step 34 | loss 8.000 | 6.00 samples/s | 48.0k tok/s{text} | lr 1.0e-04\n"
+        assert capsys.readouterr().out == line
 
 
 def test_a_range_of_learning_rates_ends_where_the_loss_does(tiny_flags, tmp_path):

@@ -9,26 +9,22 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from io import TextIOWrapper
 
+from podwright_common.command_line import Parser, add_examples, unknown_command
+from podwright_common.exit_status import DIVERGED, FAILED, INTERRUPTED, WRONG_INPUT
+from podwright_common.terminal import fit_terminals, whole_lines
 from podwright_training.code_caches import private_caches_in_use
 from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
-from podwright_training.spelling import Help, Parser, as_shown, flags_by_name, named
-from podwright_training.terminal import fit_terminals, whole_lines
+from podwright_training.spelling import as_shown
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes millions of objects, but no garbage
 GROUPS = {"tokenizer"}  # commands that have commands of their own: alone, they show their help
 WHOLE = {"schema"}  # commands that print JSON
 COMPUTE = {"train", "join", "dry-run", "evaluate", "generate", "replay"}  # commands whose torch may compile
-USER_ERROR_STATUS = 2  # Argparse exits with the same status.
-DIVERGED_STATUS = 65  # sysexits.h's DATAERR
-UNREAD_STATUS = 1  # Nobody reads the output to its end.
-UNWRITTEN_STATUS = 1  # The disk is full or the folder read-only.
-INTERRUPTED_STATUS = 130  # Ctrl-C interrupted the command.
-LOST_STATUS = 1  # A rank lost another one. An elastic run starts again, as after any error that is not the user's.
 STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  # the user solves them
 
 COMMANDS = {  # name: (module, summary)
@@ -93,12 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if not isinstance(error, DeviceMemoryError):
             report(error)
-        return DIVERGED_STATUS if isinstance(error, DivergedError) else USER_ERROR_STATUS
+        return DIVERGED if isinstance(error, DivergedError) else WRONG_INPUT
     except LostRanksError as error:
         report(error)
-        return LOST_STATUS
+        return FAILED  # An elastic run starts again, as after any error that is not the user's.
     except KeyboardInterrupt:
-        return INTERRUPTED_STATUS
+        return INTERRUPTED
     except OSError as error:
         return _unwritten(error)
 
@@ -112,10 +108,10 @@ def _run(arguments: list[str]) -> int:
     if len(arguments) == 1 and arguments[0] in GROUPS:
         arguments.append("--help")
     if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-        parser.error(_unknown_command(arguments[0]))
+        parser.error(unknown_command(arguments[0], COMMANDS))
     args, unknown = parser.parse_known_args(as_shown(arguments, parser))
     if unknown and not hasattr(args, "unknown_words"):
-        named(parser, arguments).error(f"unknown argument {unknown[0]}{_meant(unknown[0], flags_by_name(parser))}")
+        parser.refuse(unknown[0], arguments)
     args.unknown_words = unknown
     is_whole = _is_whole(args, arguments[0])
     if is_whole and sys.stdout is None:
@@ -140,7 +136,7 @@ def _unwritten(error: OSError) -> int:
             sys.stdout.flush()
     except OSError:  # Python would try once more at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return UNREAD_STATUS if is_unread else UNWRITTEN_STATUS
+    return FAILED
 
 
 def _is_whole(args: argparse.Namespace, name: str) -> bool:
@@ -148,7 +144,7 @@ def _is_whole(args: argparse.Namespace, name: str) -> bool:
     return name in WHOLE or any(getattr(args, flag, False) for flag in ("json", "print_only"))
 
 
-def _parser(named: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(named: Sequence[str]) -> Parser:
     """Build the parser; only a command that is named adds its arguments."""
     parser = Parser(prog="podwright-train", description="Pre-train a language model and use it.")
     parser.add_argument("--version", action=_Version)
@@ -165,23 +161,7 @@ def _add(subparser: argparse.ArgumentParser, name: str) -> None:
     command = importlib.import_module(f"podwright_training.commands.{COMMANDS[name][0]}")
     command.add_arguments(subparser)
     subparser.set_defaults(command=command.run)
-    subparser.formatter_class = Help
-    lines = [f"  podwright-train {example}" for example in EXAMPLES[name]]
-    subparser.epilog = "\n".join(["examples:" if len(lines) > 1 else "example:", *lines])
-
-
-def _meant(word: str, flags: Iterable[str]) -> str:
-    from difflib import get_close_matches  # only a mistake needs it
-
-    close = get_close_matches(word.partition("=")[0], list(flags), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _unknown_command(name: str) -> str:
-    from difflib import get_close_matches  # only a mistake needs it
-
-    close = get_close_matches(name, COMMANDS, n=1)
-    return f"unknown command {name}; " + (f"did you mean {close[0]}?" if close else f"use one of {', '.join(COMMANDS)}")
+    add_examples(subparser, *(f"podwright-train {example}" for example in EXAMPLES[name]))
 
 
 class _Version(argparse.Action):

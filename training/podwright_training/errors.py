@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from podwright_training.terminal import printable
+from podwright_common.terminal import printable
 
 LONGEST_VALUE = 60  # characters of a file's value in a message
 

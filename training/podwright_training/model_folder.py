@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from podwright_common.regular_file import open_regular, read_text
 from podwright_training.errors import UserError, shortened
 from podwright_training.json_values import loads
-from podwright_training.regular_file import open_regular, read_text
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"

@@ -28,11 +28,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from podwright_common.exit_status import WRONG_INPUT
+from podwright_common.regular_file import UnreadableFileError, open_regular
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
 from podwright_training.json_values import loads
 from podwright_training.ranks import host_name
-from podwright_training.regular_file import UnreadableFileError, open_regular
 from podwright_training.run_folder import RunFolder, write_atomically, write_once
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ CLAIM_BYTES = 64 << 10  # A claim has some hundreds.
 LOOK_S = 0.5  # between two looks at a claim that may be renewed, or given on
 SLURM_S = 30  # limit of a question to Slurm
 NEWEST = 10  # claims that are not deleted
-REPLACED_STATUS = 2  # Another process has claimed this process's run.
+REPLACED_STATUS = WRONG_INPUT  # Another process has claimed this process's run.
 ENDED_STATES = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"),

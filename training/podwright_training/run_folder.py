@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import secrets
@@ -18,10 +17,12 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from podwright_common.atomic_file import new_file, sync_folder
+from podwright_common.file_lock import locked
+from podwright_common.regular_file import open_regular
 from podwright_training.errors import UserError
 from podwright_training.json_text import to_json
 from podwright_training.private_folder import other_owner, user_name
-from podwright_training.regular_file import open_regular
 
 if TYPE_CHECKING:
     from podwright_training.events import EventT, MetricsEvent
@@ -291,14 +292,8 @@ def place_of(path: Path) -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically: readers see the old or the new content, and a link stays a link."""
-    path = place_of(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")  # hosts may have equal process ids
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with new_file(place_of(path)) as file:
+        file.write(text.encode())
 
 
 def write_once(path: Path, text: str) -> bool:
@@ -340,14 +335,8 @@ def alone(path: Path) -> Iterator[None]:
 
     The lock ends with its process, also if that is killed, and holds on all nodes of Lustre (mounted with ``flock``).
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC  # opening it must not empty what a link leads to
-    with os.fdopen(os.open(path.with_name(f"{path.name}.lock"), flags, 0o644), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"another process writes {path}: waiting for it", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    message = f"another process writes {path}: waiting for it"
+    with locked(path.with_name(f"{path.name}.lock"), mode=0o644, before_waiting=lambda: print(message, flush=True)):
         yield
 
 
@@ -361,12 +350,12 @@ def commit_folder(partial: Path, final: Path) -> None:
     """
     final = place_of(final)
     aside = final.with_name(f".{final.name}{ASIDE}")
-    _sync_folder(partial)
+    sync_folder(partial)
     if final.exists():
         delete_folder(aside)  # A killed process may have left it.
         final.rename(aside)
     partial.rename(final)
-    _sync_folder(final.parent)
+    sync_folder(final.parent)
     delete_folder(aside)
 
 
@@ -391,12 +380,3 @@ def delete_folder(path: Path) -> None:
     if path.exists():
         path.rename(hidden)
         shutil.rmtree(hidden)
-
-
-def _sync_folder(path: Path) -> None:
-    """Sync a folder's entries to disk, so that renames in it are durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

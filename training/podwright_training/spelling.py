@@ -4,50 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 SWITCHED = {"1": True, "true": True, "0": False, "false": False}
-
-
-class Parser(argparse.ArgumentParser):
-    """Parses a command line without abbreviations, and names the choice that was meant."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})
-
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Exit after flushing the output, such as the help; raise the error if the output cannot be written."""
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        super().exit(status, message)
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is not a choice, and suggest the closest one."""
-        choices = [str(choice) for choice in action.choices or ()]
-        if choices and value not in (action.choices or ()):
-            from difflib import get_close_matches  # only a mistake needs it
-
-            close = get_close_matches(str(value), choices, n=1)
-            meant = f"; did you mean {close[0]}?" if close else ""
-            raise argparse.ArgumentError(action, f"got {value}, need {', '.join(choices)}{meant}")
-
-
-class Help(argparse.HelpFormatter):
-    """Wraps paragraphs and keeps lines; a long command of the examples continues after a backslash."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n".join(_wrapped(f"{indent}{line}", width) for line in text.splitlines())
-
-
-def _wrapped(line: str, width: int) -> str:
-    from textwrap import wrap  # only a help needs it
-
-    is_command = line.startswith("  ")
-    indent = "      " * is_command
-    lines = wrap(line, width - 2 * is_command, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return (" \\\n" if is_command else "\n").join(lines)
 
 
 def flag(name: str) -> str:
@@ -103,16 +63,6 @@ def flags_by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]
             for below in action.choices.values():
                 flags |= flags_by_name(below)
     return flags
-
-
-def named(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command that the arguments name, whose usage an error shows."""
-    for action in parser._actions:  # noqa: SLF001 -- as above
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 -- as above
-            for name in arguments:
-                if name in action.choices:
-                    return named(action.choices[name], arguments)
-    return parser
 
 
 def _is_switch(action: argparse.Action | None) -> bool:

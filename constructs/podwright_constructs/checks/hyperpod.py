@@ -48,7 +48,12 @@ def cluster_provisioning(groups: Sequence[InstanceGroup], node_provisioning: str
     if node_provisioning is not None and controllers(groups) > 1:
         need, hint = "no value with several controllers", "Continuous provisioning supports one controller."
         problems.append(Problem("conflict", ("node_provisioning",), node_provisioning, need, hint))
-    return [*problems, *_volume_keys(groups, node_provisioning), *_spot(groups, node_provisioning)]
+    return [
+        *problems,
+        *_volume_keys(groups, node_provisioning),
+        *_spot(groups, node_provisioning),
+        *_min_counts(groups, node_provisioning),
+    ]
 
 
 def cluster_instance_groups(groups: Sequence[InstanceGroup], *, multi_head: bool = False) -> list[Problem]:
@@ -132,6 +137,14 @@ def _spot(groups: Sequence[InstanceGroup], node_provisioning: str | None) -> Ite
         if group.capacity == "spot" and node_provisioning is None:
             hint = "HyperPod starts spot nodes only on continuously provisioned clusters."
             yield Problem("conflict", ("instance_groups", index, "capacity"), group.capacity, CONTINUOUS, hint)
+
+
+def _min_counts(groups: Sequence[InstanceGroup], node_provisioning: str | None) -> Iterator[Problem]:
+    """https://aws.amazon.com/about-aws/whats-new/2026/05/amazon-sagemaker-hyperpod-mincount."""
+    for index, group in enumerate(groups):
+        if group.min_count is not None and node_provisioning is None:
+            hint = "Without it, SageMaker starts all nodes of a group or none."
+            yield Problem("conflict", ("instance_groups", index, "min_count"), group.min_count, CONTINUOUS, hint)
 
 
 def _heads(group: InstanceGroup, *, multi_head: bool) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 from podwright_bootstrap.collectors.family import Family
-from podwright_bootstrap.host import regular_file
+from podwright_common import regular_file
 
 RUNS = Path(os.environ.get("PODWRIGHT_RUNS", "/fsx/runs"))
 METRICS_NAME = "metrics.jsonl"

@@ -11,6 +11,7 @@ from podwright_bootstrap.host import log, process
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import slurm_conf
+from podwright_bootstrap.slurm.own_part import OWN_PART
 from podwright_bootstrap.slurm.slurm_conf import CGROUP_CONF, SCONTROL, SLURM_CONF
 
 AUTO_RESUME_PLUGIN = "task/none"
@@ -19,6 +20,7 @@ AUTO_RESUME_PLUGIN = "task/none"
 def check_tasks(node: Node) -> None:
     """Warn where tasks are confined, which auto-resume cannot; without it, a confined job has its own GPUs alone.
 
+    A log of its plugin refuses PrologFlags=Alloc too: https://github.com/awslabs/awsome-distributed-ai/pull/584
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm-auto-resume.html
 
     Raises:
@@ -30,6 +32,12 @@ def check_tasks(node: Node) -> None:
             log.say(
                 f"warning: {SLURM_CONF} says TaskPlugin={plugins}: HyperPod replaces nodes but cannot resume their "
                 f"jobs, which Slurm requeues. TaskPlugin={AUTO_RESUME_PLUGIN} there changes that"
+            )
+        flags = slurm_conf.value("PrologFlags", slurm_conf.value("PrologFlags", ""), OWN_PART)
+        if {"alloc", "contain"} & set(flags.lower().split(",")):  # Contain implies Alloc
+            log.say(
+                f"warning: PrologFlags={flags}: HyperPod replaces nodes but may not resume their jobs, which Slurm "
+                "requeues. nodes.prolog, nodes.containers and nodes.pam_slurm_adopt need the flags"
             )
     elif "task/cgroup" in plugins.split(",") and _has_gpus(node):
         constrained = slurm_conf.value("ConstrainDevices", "no", CGROUP_CONF)

@@ -6,7 +6,7 @@ https://slurm.schedmd.com/scontrol.html#OPT_State=
 from __future__ import annotations
 
 import re
-from typing import List
+from typing import List, Sequence
 
 from podwright_bootstrap.host import process
 from podwright_bootstrap.slurm.slurm_conf import SCONTROL
@@ -18,6 +18,14 @@ def state(hostname: str) -> List[str]:
     """Return the node's state and flags, as in IDLE+DRAIN; empty if Slurm does not know the node."""
     match = re.search(r"\bState=(\S+)", _shown(hostname))
     return match[1].split("+") if match else []
+
+
+def is_named(hostname: str, controllers: Sequence[str]) -> bool:
+    """Return whether slurm.conf names the node, also where no Slurm runs yet; true if no controller answers."""
+    servers = ",".join(controllers)
+    command, variables = (SCONTROL, "show", "node", "-o", hostname), {"SLURM_CONF_SERVER": servers}
+    shown = process.run(*command, timeout_s=30, check=False, quiet=True, variables=variables)
+    return not any(f"{hostname} not found" in line for line in shown.lines)
 
 
 def drain(hostname: str, reason: str) -> None:

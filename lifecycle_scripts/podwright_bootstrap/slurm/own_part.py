@@ -14,7 +14,7 @@ from podwright_bootstrap.contract import ProvisioningParameters
 from podwright_bootstrap.features import SlurmPolicy
 from podwright_bootstrap.host import log
 from podwright_bootstrap.host.errors import BootstrapError
-from podwright_bootstrap.slurm import partitions, slurm_conf, take_over
+from podwright_bootstrap.slurm import partitions, slurm_conf, take_over, topology
 from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, SLURM_CONF
 
 OWN_PART = SLURM_CONF.with_name("podwright-slurm.conf")
@@ -34,7 +34,7 @@ def write(parameters: ProvisioningParameters) -> Iterator[str]:
     yield from write_file(parameters)
     yield from _limit_partitions(parameters)
     text, missing = SLURM_CONF.read_text(), not_included(parameters)
-    new_text = slurm_conf.keeping(text, settings_of(parameters))
+    new_text = slurm_conf.keeping(text, [*settings_of(parameters), *topology.keys_to_leave_out()])
     if missing:  # A configless controller sends only files that are included by a relative name.
         new_text = new_text.rstrip() + "\n" + "".join(f"include {file.name}\n" for file in missing)
     if slurm_conf.write(SLURM_CONF, new_text):
@@ -51,11 +51,6 @@ def write_file(parameters: ProvisioningParameters) -> Iterator[str]:
             yield f"wrote {OWN_PART}"
 
 
-def is_used(parameters: ProvisioningParameters) -> bool:
-    """Return whether slurm.conf has to include anything of ours."""
-    return bool(_included(parameters))
-
-
 def not_included(parameters: ProvisioningParameters) -> List[Path]:
     """Return the files that slurm.conf lacks; ours is the last, which counts."""
     text = SLURM_CONF.read_text()
@@ -70,7 +65,7 @@ def settings_of(parameters: ProvisioningParameters) -> Dict[str, str]:
     """Return the keys of our part and their values."""
     nodes = parameters.nodes
     flags, scheduler = [CONTAIN] if nodes.pam_slurm_adopt else [], []
-    settings = take_over.settings(parameters)
+    settings = {**take_over.settings(parameters), **topology.settings()}
     if nodes.has_prolog:
         _refuse_programs()
         settings.update({name.capitalize(): f"{program.parent}/*" for name, program in PROGRAMS.items()})

@@ -45,7 +45,7 @@ def wait() -> None:
 def values(key: str, path: Path = SLURM_CONF) -> list[str]:
     """Return a key's values in the file's order, kept lines' too; keys ignore case. Empty without the file."""
     text = path.read_text().replace(KEPT, "") if path.exists() else ""
-    return re.findall(rf"(?im)^\s*{key}\s*=\s*([^\s#]+)", text)
+    return [match[1].strip('"') for match in re.finditer(_setting(key), text)]
 
 
 def value(key: str, default: str, path: Path = SLURM_CONF) -> str:
@@ -82,8 +82,13 @@ def keeping(text: str, keys: Iterable[str]) -> str:
     """Return slurm.conf's text with these keys' lines as comments: daemons log an error for a key given twice."""
     text = text.replace(KEPT, "")
     for key in keys:
-        text = re.sub(rf"(?im)^(?=[ \t]*{key}[ \t]*=[ \t]*[^\s#]+[ \t]*$)", KEPT, text)
+        text = re.sub(rf"{_setting(key)}[ \t]*(?:#.*)?$", lambda match: KEPT + match[0], text)
     return text
+
+
+def _setting(key: str) -> str:
+    """Return the pattern of a line that sets the key: HyperPod quotes some values, and has comments after others."""
+    return rf'(?im)^[ \t]*{key}[ \t]*=[ \t]*("[^"\n]*"|[^\s#]+)'
 
 
 def includes(path: Path, text: str) -> bool:

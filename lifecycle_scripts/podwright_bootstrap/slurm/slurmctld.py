@@ -5,8 +5,9 @@ https://slurm.schedmd.com/scontrol.html#OPT_reconfigure
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Iterator, List
+from typing import Iterator, List, Sequence
 
 from podwright_bootstrap.host import log, process, units, waits
 from podwright_bootstrap.host.errors import BootstrapError, CommandError
@@ -42,9 +43,11 @@ def is_outdated() -> bool:
     )
 
 
-def answers() -> bool:
-    """Return whether a controller answers."""
-    return " is UP" in process.run(SCONTROL, "ping", timeout_s=30, check=False, quiet=True).output
+def answers(controllers: Sequence[str] = ()) -> bool:
+    """Return whether a controller answers; of these addresses, where Slurm has no configuration yet."""
+    variables = {"SLURM_CONF_SERVER": ",".join(controllers)} if controllers else {}
+    ping = process.run(SCONTROL, "ping", timeout_s=30, check=False, quiet=True, variables=variables)
+    return " is UP" in ping.output
 
 
 def reconfigure() -> None:
@@ -79,13 +82,29 @@ def start(*, restart: bool = False) -> Iterator[str]:
         yield from units.keep_on(UNIT, restart=restart)
     except CommandError as error:
         if not _mismatches(log_path, before):
-            raise
+            raise CommandError(f"{error}{_last_words(log_path, before)}") from error
         log.say(str(error))
-    waits.wait_until(settled, event="slurmctld to answer scontrol ping", limit_s=ANSWER_LIMIT_S)
+    try:
+        waits.wait_until(settled, event="slurmctld to answer scontrol ping", limit_s=ANSWER_LIMIT_S)
+    except BootstrapError as error:
+        raise BootstrapError(f"{error}{_last_words(log_path, before)}", hint=error.hint) from error
     if refused:
         yield from _forget_id(refused[0])
         process.run("systemctl", "restart", UNIT, timeout_s=ANSWER_LIMIT_S)
         yield f"started {UNIT} with the id that slurmdbd gave to the cluster"
+
+
+def _last_words(log_path: Path, start: int) -> str:
+    """Return the last error that slurmctld wrote, into its log or, before it has one, to systemd's journal."""
+    journal = process.run("journalctl", "-u", UNIT, "-n", "20", "-o", "cat", timeout_s=30, check=False, quiet=True)
+    for text in (_tail(log_path, start), journal.output):
+        lines = [re.sub(r"^\[[^]]*\]\s*|^slurmctld: ", "", line.strip()) for line in text.splitlines()]
+        final_words = [
+            [line for line in lines if line.startswith(level)][-1:] for level in ("error:", "fatal:")
+        ]  # the cause comes before the end
+        if words := [line for level in final_words for line in level]:
+            return f". slurmctld says: {' / '.join(words)}"
+    return ""
 
 
 def _mismatches(log_path: Path, start: int) -> List[str]:

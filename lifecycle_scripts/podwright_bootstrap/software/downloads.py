@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import platform
 import urllib.error
 import urllib.request
@@ -23,8 +22,9 @@ from podwright_bootstrap.features import NodeFeatures
 from podwright_bootstrap.host import log, waits
 from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.storage.lock import locked
+from podwright_common.atomic_file import rename_durably
+from podwright_common.checksum import sha256_of
 
 ENROOT = ("enroot", "enroot-caps")
 MANIFEST = Path(__file__).with_suffix(".json")
@@ -205,8 +205,7 @@ def _download(download: Download, path: Path, node: Node) -> None:
             f"{source} has sha256 {sha256}, need {download.sha256}: the file was removed",
             hint=BUNDLE_HINT if bundled else "does a proxy answer in its place?",
         )
-    _sync(part)
-    part.replace(path)
+    rename_durably(part, path)
 
 
 def _from_bundle(uri: str, part: Path, region: str) -> None:
@@ -222,11 +221,3 @@ def _hint(error: OSError) -> str:
     return (
         "give the node internet access, or set nodes.downloads to {source: bundle} and run: podwright bundle --upload"
     )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

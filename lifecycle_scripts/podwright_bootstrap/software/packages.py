@@ -15,6 +15,8 @@ from podwright_bootstrap.software import downloads
 
 # Another apt may run: images update themselves when they start. Its timeout covers dpkg's lock, not that of the lists.
 OPTIONS = ("-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3")
+# needrestart would restart daemons whose libraries apt has updated, Slurm's too, which can end jobs.
+VARIABLES = ("DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1")
 LOCKS = tuple(Path("/var/lib") / name for name in ("apt/lists/lock", "dpkg/lock-frontend", "dpkg/lock"))
 FLOCK = struct.Struct("hhqqi")  # fcntl(2), struct flock: type, whence, start, length, process
 LIMIT_S = 900
@@ -54,7 +56,7 @@ def _install_offline(*packages: str | Path) -> None:
 
 def _apt(command: str, *words: str | Path) -> None:
     _wait_for_others()
-    process.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", command, *words, *OPTIONS, timeout_s=LIMIT_S)
+    process.run("env", *VARIABLES, "apt-get", command, *words, *OPTIONS, timeout_s=LIMIT_S)
 
 
 def _wait_for_others() -> None:

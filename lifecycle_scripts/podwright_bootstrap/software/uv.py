@@ -17,8 +17,8 @@ from typing import IO, Optional
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
-from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.software.package_index import PackageIndex
+from podwright_common.checksum import sha256_of
 
 NAME = "uv"
 HINT = "put the wheel of that version there again, or remove it: the release page's archive is used then"

@@ -10,7 +10,7 @@ from typing import Iterator, Sequence
 
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.features import ControllerLogins as Settings
-from podwright_bootstrap.host import files, process
+from podwright_bootstrap.host import files, sshd
 from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
@@ -29,40 +29,36 @@ class ControllerLoginsStep(Step):
     audience = "controllers of clusters with login nodes, unless everybody may log in"
     hint = f"sshd -t shows the problem of {OUR_PART}"
     time_limit_s = 120
-    degraded_feature = "a rule for logins: every user may log in to this controller"
+    degraded_feature = "proof that only administrators may log in to this controller"
 
     def applies(self, node: Node) -> bool:
         """Run on controllers where users have login nodes; cluster.yaml may say otherwise."""
         return node.role == CONTROLLER and not _is_for_everybody(node)
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Write a part of sshd's configuration, and remove it if sshd rejects it: no user may be locked out."""
+        """Write a part of sshd's configuration, and remove it if sshd rejects it: sshd would not start again."""
         admins, groups = _admins(node), _groups(node)
         changes = [f"wrote {OUR_PART}"] if files.write_file(OUR_PART, _rule(admins, groups)) else []
         if INCLUDE not in _lines(SSHD):
             files.write_file(SSHD, f"{INCLUDE}\n{_text(SSHD)}")  # A Match block above would swallow it.
             changes.append(f"included {OUR_PART.parent} in {SSHD}")
         if changes:
-            try:
-                process.run("sshd", "-t", timeout_s=30)
-            except CommandError:
-                OUR_PART.unlink()
-                raise
-            _reload()
+            _refuse_bad_rule()
+            sshd.reload()
         yield from changes
 
     def remove(self, node: Node) -> Iterator[str]:
         """Let every user in again."""
         changes = list(files.remove_files(OUR_PART))
         if changes:
-            _reload()
+            sshd.reload()
         yield from changes
 
     def verify(self, node: Node) -> None:
         """Check that sshd denies the user ``nobody`` and admits root."""
-        if DENIED not in _rules_of(STRANGER):
+        if DENIED not in sshd.settings(STRANGER):
             raise BootstrapError("sshd lets every user in", hint=f"move {INCLUDE} to the top of {SSHD}")
-        if DENIED in _rules_of("root"):
+        if DENIED in sshd.settings("root"):
             raise BootstrapError("sshd does not let root in", hint=f"look at DenyUsers in {SSHD} and {OUR_PART.parent}")
 
 
@@ -95,14 +91,22 @@ def _all_but(names: Sequence[str]) -> str:
     return ",".join(["*", *(f"!{name}" for name in names)])
 
 
-def _rules_of(user: str) -> Sequence[str]:
-    """Return the settings that sshd applies to a user."""
-    connection = f"user={user},host=localhost,addr=127.0.0.1"
-    return process.run("sshd", "-T", "-C", connection, timeout_s=30, quiet=True).output.splitlines()
+def _refuse_bad_rule() -> None:
+    """Remove our part if it is what sshd rejects; it stays where sshd fails for another reason.
 
-
-def _reload() -> None:
-    process.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
+    Raises:
+        CommandError: sshd does not accept its configuration.
+    """
+    try:
+        sshd.check()
+    except CommandError:
+        part = OUR_PART.read_text()
+        OUR_PART.unlink()
+        try:
+            sshd.check()
+        except CommandError:
+            files.write_file(OUR_PART, part)
+        raise
 
 
 def _text(path: Path) -> str:

@@ -19,6 +19,7 @@ from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import heartbeat, own_part, slurm_conf, take_over
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage.lock import locked
+from podwright_common.atomic_file import replace_link
 
 LOCK_LIMIT_S = 300
 OWN = ("slurmdbd.conf", "podwright-")  # each controller has its own: the first holds a password, the rest we write
@@ -110,7 +111,4 @@ def _share(path: Path, root: Path) -> None:
     if path.exists():  # mv, for rename(2) knows the limits of file systems
         keep = ("mv", "--no-target-directory") if path.is_dir() else ("cp", "-a")
         process.run(*keep, path, path.with_name(f"{path.name}.bak"), timeout_s=300, quiet=True)
-    link = path.with_name(f".{path.name}.link")
-    link.unlink(missing_ok=True)
-    link.symlink_to(target)
-    link.replace(path)  # a file is never missing
+    replace_link(path, target)  # a file is never missing

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -26,13 +25,14 @@ from podwright_bootstrap.host import files, identity, log, process, unprivileged
 from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
-from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.software.old_environments import COMPLETE
 from podwright_bootstrap.software.package_index import PackageIndex
 from podwright_bootstrap.software.requirements import Requirements
 from podwright_bootstrap.software.uv import fetch, unpack
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage.lock import locked
+from podwright_common.atomic_file import replace_link
+from podwright_common.checksum import sha256_of
 
 BUILD_LIMIT_S = 2400  # GPU wheels are 3 GB, and Lustre makes 30,000 small files of them
 Copy = Callable[[str, Path], None]  # an object of the bucket, by its URI, to a file
@@ -228,10 +228,7 @@ def _lead_to(target: Path) -> Iterator[str]:
     link = target.with_name(CURRENT_ENVIRONMENT)
     if link.is_symlink() and os.readlink(link) == target.name:  # noqa: PTH115 (Python 3.8)
         return
-    new = link.with_name(f".{link.name}.{socket.gethostname()}")
-    new.unlink(missing_ok=True)
-    new.symlink_to(target.name)
-    new.replace(link)
+    replace_link(link, target.name)
     yield f"linked {link} to {target.name}"
 
 

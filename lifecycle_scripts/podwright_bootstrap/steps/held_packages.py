@@ -1,13 +1,18 @@
 """Kernel, Lustre client and drivers stay as the image has them: they fit each other, and an update breaks the fit.
 
+The image's unattended-upgrades update other packages at night, and needrestart restarts what uses them. Slurm, munge
+and NVIDIA's daemons are left out: without KillMode=process a restarted slurmd ends the node's jobs.
+
+https://github.com/awslabs/awsome-distributed-ai/pull/1165
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/install-lustre-client.html
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Iterator, List
 
-from podwright_bootstrap.host import process
+from podwright_bootstrap.host import files, process
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import packages
@@ -20,11 +25,16 @@ PATTERNS = (
     *("nvidia-fabricmanager*", "nvidia-imex*"),
     *("aws-neuronx-dkms", "efa", "efa-*"),
 )
+NEEDRESTART = Path("/etc/needrestart/conf.d/podwright.conf")
+NEVER_RESTARTED = """\
+# Written by podwright: a restart of these ends or disturbs jobs. A reboot, or `systemctl restart`, takes the update.
+$nrconf{override_rc}{qr(^(slurm|munge|nvidia-|sackd))} = 0;
+"""
 INSTALLED = "ii"  # wanted and installed; of a package that is held, the first letter is another
 
 
 class HeldPackagesStep(Step):
-    """Kernel, Lustre client and drivers are not updated under running jobs."""
+    """Kernel, Lustre client and drivers are not updated under running jobs, and Slurm is not restarted."""
 
     name = "held_packages"
     hint = "`apt-mark hold PACKAGE` on the node says more"
@@ -32,7 +42,9 @@ class HeldPackagesStep(Step):
     degraded_feature = "holds: apt may update the kernel or drivers while jobs run"
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Hold the installed packages."""
+        """Hold the installed packages, and keep needrestart from daemons that jobs need."""
+        if files.write_file(NEEDRESTART, NEVER_RESTARTED):
+            yield f"wrote {NEEDRESTART}"
         names = _not_held()
         if names:
             packages.hold(*names)

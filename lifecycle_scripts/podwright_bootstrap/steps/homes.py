@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Iterator, List
 
 from podwright_bootstrap.features import User
-from podwright_bootstrap.host import files, identity, log, process, regular_file
+from podwright_bootstrap.host import files, identity, log, process
 from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
@@ -23,6 +23,7 @@ from podwright_bootstrap.steps.users import home_of
 from podwright_bootstrap.storage import mounts, own_folder
 from podwright_bootstrap.storage.copy_once import make_home
 from podwright_bootstrap.storage.lock import locked
+from podwright_common import regular_file
 
 OTHERS_MAY_WRITE = 0o022  # sshd lets nobody in whose home is so (StrictModes)
 KEYS_LIMIT_BYTES = 1 << 20

@@ -11,8 +11,9 @@ from podwright_bootstrap.features import Hook
 from podwright_bootstrap.host import process
 from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.steps import Step
+from podwright_common.atomic_file import rename_durably
+from podwright_common.checksum import sha256_of
 
 FOLDER = contract.STATE_DIRECTORY / "hooks"
 LAST_LINES = 3
@@ -72,7 +73,7 @@ def _fetch(hook: Hook, node: Node) -> Path:
         new = path.with_name(f"{path.name}.new")
         s3.copy(f"{node.parameters.hooks_s3_uri}/{sha256}", new, region=node.parameters.region)
         new.chmod(0o700)
-        new.replace(path)
+        rename_durably(new, path)
     if sha256_of(path) != sha256:
         path.unlink()
         hint = "deploy the cluster stack again, which uploads it"

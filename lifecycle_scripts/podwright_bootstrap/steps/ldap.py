@@ -15,7 +15,7 @@ from podwright_bootstrap import contract
 from podwright_bootstrap.aws import secret
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.features import Ldap as Settings
-from podwright_bootstrap.host import files, ldap, process, units, waits
+from podwright_bootstrap.host import files, ldap, process, sshd, units, waits
 from podwright_bootstrap.host.errors import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import metrics_service, packages
@@ -309,13 +309,12 @@ def _ask_sssd_for_keys(settings: Settings) -> Iterator[str]:
     text = f"AuthorizedKeysCommand {KEYS_COMMAND}\nAuthorizedKeysCommandUser nobody\n"
     changes = list(_keep(SSHD_PART, text if settings.ssh_key_attribute else ""))
     if changes:
-        process.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
+        sshd.reload()
     yield from changes
 
 
 def _verify_sshd() -> None:
-    shown = process.run("sshd", "-T", timeout_s=30, quiet=True).output.splitlines()
-    if f"authorizedkeyscommand {KEYS_COMMAND}" not in shown:
+    if f"authorizedkeyscommand {KEYS_COMMAND}" not in sshd.settings():
         raise BootstrapError(
             "sshd does not ask SSSD for keys",
             hint=f"does /etc/ssh/sshd_config include {SSHD_PART.parent}/*.conf, before another AuthorizedKeysCommand?",

@@ -14,7 +14,7 @@ from typing import Iterator, List
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE
-from podwright_bootstrap.host import files, process
+from podwright_bootstrap.host import files, process, sshd
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import packages, slurm_source
@@ -70,7 +70,7 @@ class PamSlurmAdoptStep(Step):
 
     def verify(self, node: Node) -> None:
         """Check that sshd uses PAM."""
-        if "usepam yes" not in process.run("sshd", "-T", timeout_s=30, quiet=True).output:
+        if "usepam yes" not in sshd.settings():
             raise BootstrapError("sshd does not ask PAM", hint="write `UsePAM yes` in /etc/ssh/sshd_config")
 
 

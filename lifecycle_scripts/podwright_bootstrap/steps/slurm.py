@@ -7,6 +7,8 @@ https://slurm.schedmd.com/configless_slurm.html
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import Iterator
 
 from podwright_bootstrap import contract
@@ -15,7 +17,9 @@ from podwright_bootstrap.host import files, log, network, process, units, waits
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import gres, nodes, primary, sackd, slurm_conf, slurmctld
+from podwright_bootstrap.software import installed_copy
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage import controller_failure
 
 CONTROLLER_PORT = 6817  # slurm.conf(5), SlurmctldPort
 # slurmd drains a node whose spool is full: in memory of its own, no user's files fill it. Steps that run have sockets
@@ -33,8 +37,29 @@ DAEMONS = {
 }
 SLURMD_ENVIRONMENT = contract.STATE_DIRECTORY / "slurmd.env"
 
+# HyperPod names a node in slurm.conf minutes after its scripts have run: the checks that need Slurm run then.
+CONTINUATION = "podwright-slurm-node"
+CONTINUATION_SERVICE = f"""[Unit]
+Description=Check this node in Slurm once slurm.conf names it
+[Service]
+Type=oneshot
+Environment=PYTHONPATH={installed_copy.FOLDER}
+ExecStart={sys.executable} -m podwright_bootstrap --only slurm
+"""
+CONTINUATION_TIMER = """[Unit]
+Description=Look each minute whether slurm.conf names this node
+[Timer]
+OnBootSec=60
+OnUnitInactiveSec=60
+[Install]
+WantedBy=timers.target
+"""
+
 # How long another host's part may take: a controller boots like we do.
 CONTROLLER_LIMIT_S = 900
+FORGOTTEN_WITHIN_S = 180
+CLOCKS_DIFFER_S = 60
+BOOT_BEGAN = time.time()
 DAEMON_LIMIT_S = 120
 
 
@@ -59,13 +84,18 @@ class SlurmStep(Step):
             yield from _controller(node) if node.role == CONTROLLER else _client(node)
 
     def verify(self, node: Node) -> None:
-        """The daemon is active, the controller answers and knows this node."""
+        """The daemon is active, the controller answers and knows this node, once slurm.conf names it."""
         daemon = _daemon(node)
-        if daemon:
+        is_named = daemon != "slurmd" or _is_named(node)
+        if daemon and is_named:
             process.run("systemctl", "is-active", daemon, timeout_s=30)
-        event = "slurmctld to answer scontrol ping"
-        waits.wait_until(slurmctld.answers, event=event, limit_s=_daemon_limit_s(node), every_s=node.poll_s)
-        if daemon == "slurmd":
+        waits.wait_until(
+            lambda: slurmctld.answers(() if is_named else node.controllers),
+            event="slurmctld to answer scontrol ping",
+            limit_s=_daemon_limit_s(node),
+            every_s=node.poll_s,
+        )
+        if daemon == "slurmd" and is_named:
             _hear_from(node)
             gres.check_count(node)
 
@@ -91,7 +121,10 @@ def _by_api(node: Node) -> Iterator[str]:
         gres.check_tasks(node)
         if slurmctld.is_outdated():
             yield from slurmctld.restart()
+    elif node.role == COMPUTE and not _is_named(node):
+        yield from _continue_later()
     elif node.role == COMPUTE:
+        yield from units.remove(f"{CONTINUATION}.timer")
         _hear_from(node)
         gres.check_count(node)
         if nodes.release(node.hostname):
@@ -101,19 +134,58 @@ def _by_api(node: Node) -> Iterator[str]:
 def _client(node: Node) -> Iterator[str]:
     """Compute and login nodes get their configuration from the controllers."""
     yield from units.keep_off("slurmctld")
+    _await_controller(node)
+    configured = list(_configure(node))
+    yield from configured
+    if node.role == LOGIN:
+        yield from _login(node, restart=bool(configured))
+    elif _is_named(node):
+        yield from units.remove(f"{CONTINUATION}.timer")
+        yield from units.keep_on("slurmd", restart=bool(configured))
+    else:
+        yield from units.keep_trying("slurmd")
+        yield from _continue_later()
+
+
+def _await_controller(node: Node) -> None:
+    """Return when a slurmctld listens.
+
+    Raises:
+        BootstrapError: none did in time, or each controller's boot has failed; the message says why.
+    """
+    waiting_since = time.monotonic()
+
+    def failure() -> str:
+        # A failure before this boot may be about to be mended: that controller removes it when it boots.
+        is_patient = time.monotonic() - waiting_since < FORGOTTEN_WITHIN_S * waits.PATIENCE
+        return controller_failure.of_all(node, since=BOOT_BEGAN - CLOCKS_DIFFER_S if is_patient else 0)
+
+    def listens() -> bool:
+        return any(network.listens(address, CONTROLLER_PORT) for address in node.controllers)
+
     waits.wait_until(
-        lambda: any(network.listens(address, CONTROLLER_PORT) for address in node.controllers),
+        lambda: listens() or bool(failure()),
         event=f"slurmctld on {', '.join(node.controllers) or 'no controller'}, port {CONTROLLER_PORT}",
         limit_s=CONTROLLER_LIMIT_S,
         every_s=node.poll_s,
         hint="look at the controller's provisioning log; does the security group admit all traffic within itself?",
     )
-    configured = list(_configure(node))
-    yield from configured
-    if node.role == LOGIN:
-        yield from _login(node, restart=bool(configured))
-    else:
-        yield from units.keep_on("slurmd", restart=bool(configured))
+    if not listens() and (why := failure()):
+        raise BootstrapError(f"the controller {why}", hint="mend the controller first, then boot this node again")
+
+
+def _is_named(node: Node) -> bool:
+    return nodes.is_named(node.hostname, node.controllers)
+
+
+def _continue_later() -> Iterator[str]:
+    """Boot this step again each minute until slurm.conf names the node: HyperPod writes its line after the boot.
+
+    https://github.com/aws-samples/sample-physical-ai-scaffolding-kit/blob/main/physai/docs/en/INFRA.md
+    """
+    yield from installed_copy.install()
+    yield from units.run_by_timer(CONTINUATION, service=CONTINUATION_SERVICE, timer=CONTINUATION_TIMER)
+    yield "slurmctld does not know this node yet: slurmd starts by itself when HyperPod has named it in slurm.conf"
 
 
 def _login(node: Node, *, restart: bool) -> Iterator[str]:

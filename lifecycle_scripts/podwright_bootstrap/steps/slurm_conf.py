@@ -16,8 +16,9 @@ from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import units
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import own_part, slurm_conf, slurmctld
+from podwright_bootstrap.slurm import own_part, slurm_conf, slurmctld, topology
 from podwright_bootstrap.slurm.slurm_conf import SLURM_CONF
+from podwright_bootstrap.slurm.topology import TOPOLOGY_CONF, TOPOLOGY_YAML
 from podwright_bootstrap.software import installed_copy
 from podwright_bootstrap.steps import Step
 
@@ -30,9 +31,11 @@ Environment=PYTHONPATH={installed_copy.FOLDER}
 ExecStart={sys.executable} -m podwright_bootstrap --only slurm_conf
 """
 PATH = f"""[Unit]
-Description=Look at slurm.conf when it is written
+Description=Look at slurm.conf and the topology when they are written
 [Path]
 PathChanged={SLURM_CONF}
+PathChanged={TOPOLOGY_CONF}
+PathChanged={TOPOLOGY_YAML}
 [Install]
 WantedBy=multi-user.target
 """
@@ -62,17 +65,14 @@ class SlurmConfStep(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Write the differences, let slurmctld apply them, and watch the file."""
         slurm_conf.wait()
-        changes = list(own_part.write(node.parameters))
+        changes = [*topology.complete(), *own_part.write(node.parameters)]
         yield from changes
         if changes and slurmctld.is_active():
             slurmctld.reconfigure()
             yield "reconfigured slurmctld"
             if slurmctld.is_outdated():
                 yield from slurmctld.restart()
-        if own_part.is_used(node.parameters):
-            yield from _watch()
-        else:
-            yield from units.remove_timer(WATCH)
+        yield from _watch()
 
     def verify(self, node: Node) -> None:
         """Check that the file includes our parts."""

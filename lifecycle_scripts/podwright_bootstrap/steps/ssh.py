@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Iterator, List
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import files, identity, log, process, regular_file
+from podwright_bootstrap.host import files, identity, log, process
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
+from podwright_common import regular_file
 
 HOST_KEY = Path("/etc/ssh/ssh_host_ed25519_key.pub")
 CLIENT = Path("/etc/ssh/ssh_config")

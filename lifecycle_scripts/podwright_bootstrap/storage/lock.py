@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 from contextlib import contextmanager, suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from podwright_bootstrap.host import waits
+from podwright_common.file_lock import open_lock, try_lock
 
 
 def _never() -> bool:
@@ -28,8 +28,7 @@ def locked(
     Raises:
         BootstrapError: another process held it all the time; the message names the host.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = open_lock(path)
     try:
         mine = False
 
@@ -37,7 +36,7 @@ def locked(
             nonlocal mine
             if unless():
                 return True
-            mine = _try(descriptor)
+            mine = try_lock(descriptor)
             return mine
 
         holder = os.pread(descriptor, 256, 0).decode(errors="replace") or "another host"
@@ -49,11 +48,3 @@ def locked(
         yield mine
     finally:
         os.close(descriptor)  # Closing frees the lock.
-
-
-def _try(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

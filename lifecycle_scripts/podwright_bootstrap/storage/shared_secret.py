@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Iterator, Optional
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import files, log, regular_file, waits
+from podwright_bootstrap.host import files, log, waits
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.storage import own_folder
+from podwright_common import regular_file
 
 LIMIT_BYTES = 1 << 16
 CONTROLLER_LIMIT_S = 900  # a controller boots like we do

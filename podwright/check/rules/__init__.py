@@ -118,6 +118,7 @@ RULES: tuple[Rule, ...] = (
     software.workspace_endpoint,
     software.downloads_without_internet,
     cluster.provisioning,
+    cluster.updates_in_batches,
     placeholders.placeholders,
     addresses.addresses,
     file_systems.openzfs_zones,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from podwright.check.findings import Finding, error, finding_of, findings_of
+from podwright.check.findings import Finding, error, finding_of, findings_of, warning
+from podwright.check.rules.rule import GROUPS
 from podwright.settings import names
 from podwright.settings.arguments import group_arguments
 from podwright.settings.network import ExistingNetwork
@@ -49,3 +50,21 @@ def provisioning(settings: Settings) -> Iterator[Finding]:
     groups = [group_arguments(group) for group in cluster.instance_groups]
     problems = checks.cluster_provisioning(groups, cluster.node_provisioning)
     yield from findings_of(("cluster",), problems)
+
+
+def updates_in_batches(settings: Settings) -> Iterator[Finding]:
+    """A scheduled update has batches or alarms, which AWS's page keeps for clusters that EKS orchestrates.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-release-ami-update.html
+    """
+    if settings.cluster.node_provisioning is not None:  # Whether AWS takes batches there is not public.
+        return
+    for index, group in enumerate(settings.cluster.instance_groups):
+        update = group.scheduled_update
+        if update and (update.max_percent or update.max_count or update.rollback_alarms):
+            yield warning(
+                (*GROUPS, index, "scheduled_update"),
+                "scheduled_update: AWS's page keeps batches and alarms for clusters orchestrated by EKS; it may refuse "
+                f"the cluster, or update all nodes of {group.name} at once",
+                "delete the batches and alarms, or update by hand: `podwright nodes replace --after-jobs`",
+            )

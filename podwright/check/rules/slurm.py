@@ -21,7 +21,7 @@ KEY = re.compile(r"[A-Za-z]+")
 _OWNED = """
 clustername slurmctldhost nodename partitionname nodeset include statesavelocation slurmuser authtype prolog epilog
 prologflags accountingstoragetype accountingstoragehost accountingstoragebackuphost accountingstorageport
-accountingstorageenforce slurmctldport slurmdport slurmctldparameters taskplugin
+accountingstorageenforce slurmctldport slurmdport slurmctldparameters taskplugin topologyplugin
 """
 OWNED = frozenset(_OWNED.split())
 

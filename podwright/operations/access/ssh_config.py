@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.output import print_document
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
 from podwright.output_file import place_of
-from podwright_bootstrap.host.regular_file import read_text
+from podwright_common.atomic_file import write_file
+from podwright_common.regular_file import read_text
 
 INCLUDE = "Include podwright/*.config"  # ssh resolves the path in ~/.ssh.
 PUBLIC_KEY = re.compile(r"(ssh-|ecdsa-|sk-)\S+ [A-Za-z0-9+/]+=*( .*)?")
@@ -160,11 +160,4 @@ def _options(cluster_target: Target, cluster: Cluster, node: Node, options: argp
 
 def _replace(path: Path, content: str) -> None:
     """Write a file that only its owner reads, whole or not at all; a link stays a link."""
-    path = place_of(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_file(place_of(path), content, mode=0o600)

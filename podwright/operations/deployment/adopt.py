@@ -17,15 +17,15 @@ from podwright.operations.deployment.deployed_stacks import DeployedStack, stack
 from podwright.operations.deployment.orphans import Orphan, orphans
 from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.output import print_document
-from podwright.parser import add_examples
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
+from podwright_common.command_line import add_examples
+from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
     from podwright.check.account import Account
     from podwright.settings.root import Settings
 
-OK, FAILED = 0, 1
 # Of the state file, since Terraform 0.12; https://developer.hashicorp.com/terraform/internals/json-format omits it.
 STATE_VERSION = 4
 # Terraform prints this for deleted resources, which the Tagging API lists for a while.

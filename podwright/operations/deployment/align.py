@@ -21,14 +21,14 @@ from podwright.config_file import add_file
 from podwright.json_document import JsonObject
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.output import print_document
-from podwright.parser import add_examples
 from podwright.resource_types import CLUSTER
+from podwright_common.command_line import add_examples
+from podwright_common.exit_status import OK
 
 if TYPE_CHECKING:
     from podwright.check.account import Account
     from podwright.settings.root import Settings
 
-OK = 0
 IDENTIFIERS = ("InstanceGroupName", "Key")  # the members that identify an item of a list
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from podwright.config_file import add_file
 from podwright.operations.output import print_document
-from podwright.parser import add_examples
-
-OK = 0
+from podwright_common.command_line import add_examples
+from podwright_common.exit_status import OK
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

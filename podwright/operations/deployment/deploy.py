@@ -35,12 +35,12 @@ from podwright.operations.errors import OperationError
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
+from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
     from podwright.diagram.parts import Diagram
     from podwright.settings.root import Settings
 
-OK, FAILED = 0, 1
 PARTS = ("foundation", "cluster")
 # Nodes refuse `submit` until they have the user's key.
 AUTHORIZE = "podwright ssh-config --write --authorize ~/.ssh/id_ed25519.pub"

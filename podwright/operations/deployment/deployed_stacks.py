@@ -19,7 +19,7 @@ from podwright.operations.deployment.supervised_process import supervised
 from podwright.operations.deployment.terraform import TerraformError, find_terraform, hint
 from podwright.settings import names
 from podwright.state_owner import StateOwner
-from podwright_bootstrap.host.files import write_file
+from podwright_common.atomic_file import write_file
 
 GUARD = "terraform_data"
 STATE_OWNER = "state_owner"  # The construct that records account and region; no plan may replace it.

@@ -32,11 +32,11 @@ from podwright.operations.errors import ArgumentError
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples
 from podwright.settings import names
+from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
-OK, FAILED = 0, 1
 BUCKET_CONSTRUCTS = ("bucket/", "key/")  # A kept bucket keeps its key, which reading its objects needs.
 FILE_SYSTEMS = ("lustre", "openzfs")
 DATA = {"aws_fsx_lustre_file_system": "storage_capacity", "aws_fsx_openzfs_file_system": "storage_capacity"}
@@ -64,11 +64,20 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: something retained is in the way, the kit fails, or AWS refuses.
     """
+    return destroy_stacks(options, command="destroy")
+
+
+def destroy_stacks(options: argparse.Namespace, *, command: str) -> int:
+    """Destroy the stacks of a settings file for a command, which an interrupted user is told to repeat.
+
+    Raises:
+        PodwrightError: something retained is in the way, the kit fails, or AWS refuses.
+    """
     use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
-    with kit.locked("destroy"):
+    with kit.locked(command):
         return _destroy(options, settings, kit, session)
 
 
@@ -198,13 +207,14 @@ class Destruction:
 def _settle_bucket(destruction: Destruction, session: Session) -> None:
     """Remove a kept bucket from the state, or empty a bucket that is to be deleted.
 
-    Objects are deleted only after Terraform had the state's lock and planned to destroy: what it refuses stays whole.
+    Objects are deleted only after Terraform had the state's lock and planned to destroy: what it refuses stays whole. A
+    bucket that the state lists may be gone: AWS does what an interrupted destruction had asked for.
     """
     if destruction.kept_bucket or destruction.foreign_objects is not None:
         destruction.stacks["foundation"].terraform("plan", "-destroy", "-refresh=false", "-input=false", "-no-color")
     if destruction.kept_bucket:
         destruction.stacks["foundation"].terraform("state", "rm", *destruction.kept_addresses())
-    elif destruction.foreign_objects is not None:
+    elif destruction.foreign_objects is not None and destruction.foreign_objects.exists:
         empty(session, destruction.bucket)
 
 

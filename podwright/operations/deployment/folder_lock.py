@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import os
 import socket
@@ -13,12 +12,14 @@ from pathlib import Path
 from typing import IO
 
 from podwright.errors import PodwrightError
+from podwright_common.exit_status import WRONG_INPUT
+from podwright_common.file_lock import try_lock
 
 
 class FolderBusyError(PodwrightError):
     """Another command has the folder's lock; the message says which, the hint what to do."""
 
-    exit_status = 2
+    exit_status = WRONG_INPUT
 
 
 class FolderLock:
@@ -52,10 +53,8 @@ class FolderLock:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a+", encoding="utf-8") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise self._busy(stream) from error
+            if not try_lock(stream):
+                raise self._busy(stream)
             _write(stream, command)
             self._stream = stream
             try:

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from podwright.config_file import CONFIG_VARIABLE
 from podwright.operations.deployment import state_lock
 from podwright.operations.deployment.deployed_stacks import STACKS
 from podwright.operations.deployment.folder_lock import FolderLock
-from podwright.operations.deployment.supervised_process import supervised, unwinding
+from podwright.operations.deployment.supervised_process import announcing, supervised
 from podwright.operations.deployment.terraform import find_terraform
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright_constructs import kit_choice
@@ -63,17 +63,8 @@ class Kit:
             FolderBusyError: another command has it.
             KeyboardInterrupt: a signal stopped the block, in order.
         """
-        with self._lock.of(command), unwinding():
-            try:
-                yield
-            except KeyboardInterrupt:
-                with suppress(OSError):  # the terminal may be gone
-                    print(
-                        f"podwright: stopped before its end; to go on, run `podwright {command}` again",
-                        file=sys.stderr,
-                        flush=True,
-                    )
-                raise
+        with self._lock.of(command), announcing(command):
+            yield
 
     def run(self, verb: str, *arguments: str, on_line: Callable[[str], None] = lambda _: None) -> None:
         """Run one command to its end and pass its lines on.

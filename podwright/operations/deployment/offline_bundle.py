@@ -30,8 +30,9 @@ from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingBucket
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.software import downloads
-from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.software.downloads import Download
+from podwright_common.atomic_file import rename_durably
+from podwright_common.checksum import sha256_of
 from podwright_constructs.catalog import InstanceType
 
 DEFAULT_FOLDER = Path(".cache", "bundle")
@@ -136,7 +137,7 @@ def fetch(file: Download, folder: Path) -> Path:
         raise BundleError(
             f"{file.url} has sha256 {actual_sha256}, the manifest says {file.sha256}: the file was removed"
         )
-    return part.replace(path)
+    return rename_durably(part, path)
 
 
 def wheels(lock: Path, folder: Path, *, python: str, machine: str) -> list[Path]:

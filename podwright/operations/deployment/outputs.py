@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from podwright.config_file import add_file
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
-from podwright.parser import add_examples
+from podwright_common.command_line import add_examples
+from podwright_common.exit_status import OK
 
-OK = 0
 OF_ANOTHER_STACK = "cross-stack-output-"  # cdktf passes values between stacks by outputs of this prefix.
 
 Outputs = Annotated[

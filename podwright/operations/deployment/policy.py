@@ -22,11 +22,11 @@ from podwright.operations.deployment.kit import OUTPUT, Kit
 from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
+from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
-OK, FAILED = 0, 1
 MAX_POLICY_LENGTH = 6144  # IAM counts the characters of a managed policy without white space.
 LIMITS_PAGE = "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"
 ACTIONS_A_CALL = 100  # The most that one call of simulate_principal_policy takes.

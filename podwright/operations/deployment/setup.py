@@ -24,8 +24,8 @@ from podwright.operations.deployment.terraform import find_terraform
 from podwright.operations.errors import OperationError
 from podwright.operations.output import print_document
 from podwright.operations.target import add_examples
+from podwright_common.exit_status import OK
 
-OK = 0
 PACKAGES = ("package.json", "package-lock.json")
 LOCK_KEY = "podwright.lock"  # The file in node_modules with the hash of the lock that it was installed from.
 NODE_MAJORS = {"cdktf": (20, 22, 24), "cdktn": (22, 24)}

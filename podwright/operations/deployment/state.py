@@ -20,12 +20,12 @@ from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
 from podwright.state_owner import StateOwner, state_file
+from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
     from podwright.settings.operations import S3State
     from podwright.settings.root import Settings
 
-OK, FAILED = 0, 1
 LOCK = ".tflock"  # The suffix of a lock's key, after the key of the locked state.
 MOVED = ".moved"  # The suffix of a local state file whose state is in S3 now.
 NO_CONSTRAINT = "us-east-1"  # The region that S3 refuses as a LocationConstraint.

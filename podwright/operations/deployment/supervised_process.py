@@ -35,6 +35,35 @@ def unwinding() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+class AnnouncedInterrupt(KeyboardInterrupt):
+    """An interrupt after which the user was told how to go on."""
+
+
+@contextmanager
+def announcing(command: str) -> Iterator[None]:
+    """End the block as ``unwinding`` does, and print which command continues its work.
+
+    Args:
+        command: the command without its program.
+
+    Raises:
+        AnnouncedInterrupt: a signal stopped the block, in order.
+    """
+    with unwinding():
+        try:
+            yield
+        except AnnouncedInterrupt:
+            raise
+        except KeyboardInterrupt as error:
+            with suppress(OSError):  # the terminal may be gone
+                print(
+                    f"podwright: stopped before its end; to go on, run `podwright {command}` again",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            raise AnnouncedInterrupt from error
+
+
 @contextmanager
 def supervised(
     command: Sequence[str],

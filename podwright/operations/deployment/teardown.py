@@ -11,8 +11,8 @@ from podwright.json_document import JsonObject
 from podwright.operations.account.inventory import Inventory, Leftover, inventory
 from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import add_examples, add_target_arguments, target
+from podwright_common.exit_status import FAILED, OK
 
-OK, FAILED = 0, 1
 COLUMNS = (
     Column("what"),
     Column("id"),

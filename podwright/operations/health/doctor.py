@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Literal
 
 from podwright.check.findings import Finding, FindingDocument, KeyPath, Level, summary, write
 from podwright.json_document import JsonObject
-from podwright.operations.account.cluster import Cluster
+from podwright.operations.account.cluster import Cluster, Node
+from podwright.operations.account.cluster import nodes as cluster_nodes
 from podwright.operations.account.session import Session
 from podwright.operations.deployment.deployed_stacks import stacks
 from podwright.operations.deployment.kit import install_command, kit_name, search_path
@@ -23,14 +25,18 @@ from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.health.node_role import missing_actions
 from podwright.operations.health.overview import FAULTY_NODE, overview
 from podwright.operations.health.scripts import changed_scripts, changed_uploads
+from podwright.operations.nodes import slurm_states
 from podwright.operations.output import print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
+from podwright_bootstrap.contract import COMPUTE
+from podwright_common.exit_status import FAILED, OK
 
-OK, FAILED = 0, 1
+PLUGIN = "session-manager-plugin"
+NAMED_WITHIN_S = 900  # HyperPod writes the line of a new group's node about five minutes after its scripts have run.
 TOOLS = {
     "terraform": "deploys: run `podwright setup`",
     "ssh": "opens shells on nodes: install your system's OpenSSH client",
-    "session-manager-plugin": "opens shells on nodes: install AWS's Session Manager plugin",
+    PLUGIN: "opens shells on nodes: install AWS's Session Manager plugin",
 }
 
 
@@ -113,6 +119,7 @@ def _in_aws(cluster_target: Target, account: str) -> Iterator[Finding]:
         partial(_scripts, cluster_target, cluster),
         partial(_role, cluster_target.session, cluster, account),
         partial(_failures, cluster_target.session, cluster),
+        *([partial(_unnamed_nodes, cluster_target.session, cluster)] if shutil.which(PLUGIN) else []),
     )
     for area in areas:
         try:
@@ -157,6 +164,28 @@ def _failures(session: Session, cluster: Cluster) -> Iterator[Finding]:
             yield _finding(Level.ERROR, "node", ("cluster",), f"{node.name} is {node.status}", hint)
     for reason in state.missing:
         yield _finding(Level.WARNING, "unanswered", (), reason, "")
+
+
+def _unnamed_nodes(session: Session, cluster: Cluster) -> Iterator[Finding]:
+    """Yield the nodes in service that slurm.conf does not name, as slurmctld's list of nodes shows."""
+    nodes = cluster_nodes(session, cluster)
+    names = slurm_states.states(slurm_states.controller_shell(session, cluster, nodes)).keys()
+    for node in unnamed(nodes, names, now=datetime.now(timezone.utc)):
+        message = f"{node.name} ({node.group}) is {node.status} since {node.launched_at:%H:%M} UTC; Slurm lacks it"
+        hint = "HyperPod names a node in slurm.conf minutes after its boot; after that, replace it or ask AWS support"
+        yield _finding(Level.ERROR, "unnamed-node", ("cluster",), message, hint)
+
+
+def unnamed(nodes: Iterable[Node], slurm_names: Collection[str], *, now: datetime) -> list[Node]:
+    """Return the compute nodes that have run for so long that slurm.conf should name them, and are not in Slurm."""
+    return [
+        node
+        for node in nodes
+        if node.role == COMPUTE
+        and node.status == "Running"
+        and node.slurm_name not in slurm_names
+        and (now - node.launched_at).total_seconds() > NAMED_WITHIN_S
+    ]
 
 
 def _finding(level: Level, code: str, path: KeyPath, message: str, hint: str) -> Finding:

@@ -20,8 +20,7 @@ from podwright.operations.deployment.kit import Kit
 from podwright.operations.health.differences import Plans, findings_of_cluster, findings_of_stack
 from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_profile
-
-OK, FAILED = 0, 1
+from podwright_common.exit_status import FAILED, OK
 
 
 @dataclass(frozen=True, kw_only=True)

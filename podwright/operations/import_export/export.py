@@ -21,8 +21,8 @@ from podwright.operations.output import print_document
 from podwright.operations.target import add_examples
 from podwright.output_file import write_output
 from podwright.resource_types import CLUSTER
+from podwright_common.exit_status import OK
 
-OK = 0
 FOUNDATION_FIRST = "deploy what it names first: `podwright deploy --only foundation`"
 
 

@@ -37,8 +37,8 @@ from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME
+from podwright_common.exit_status import OK
 
-OK = 0
 SETTLED = {"InService", "Failed"}
 DEFAULT_MOUNTS = {"LUSTRE": "/fsx", "OPENZFS": "/home"}
 STORAGE = {"LUSTRE": ("FsxLustreConfig", "fsx_dns_name"), "OPENZFS": ("FsxOpenZfsConfig", "fsx_openzfs_dns_name")}

@@ -25,6 +25,7 @@ from podwright.operations.target import add_examples, add_target_arguments, targ
 from podwright.output_file import place_of
 from podwright.planning.on_demand import on_demand
 from podwright_bootstrap.contract import COMPUTE
+from podwright_common.atomic_file import rename_durably
 
 # Folders of podwright-train and NxD Training; only --checkpoints fetches them.
 LARGE = ("checkpoints", "hf-steps", "traces", "nxdt/results/checkpoints")
@@ -293,8 +294,6 @@ def _unpack(stream: IO[bytes], expected: set[str], to: Path) -> Iterator[str]:
             partial = path.with_name(f".{path.name}.partial")
             with partial.open("wb") as file:
                 shutil.copyfileobj(source, file, 1 << 20)
-                file.flush()
-                os.fsync(file.fileno())
             os.utime(partial, (item.mtime, item.mtime))
-            partial.replace(path)
+            rename_durably(partial, path)
             yield item.name

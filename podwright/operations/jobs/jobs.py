@@ -12,8 +12,8 @@ from podwright.operations.jobs import slurm_jobs
 from podwright.operations.jobs.slurm_jobs import Job
 from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import add_examples, add_target_arguments, target
+from podwright_common.exit_status import FAILED, OK
 
-OK, FAILED = 0, 1
 WITHOUT_LIMIT = ("UNLIMITED", "NOT_SET", "Partition_Limit")  # squeue's and sacct's words
 COLUMNS = (
     Column("JOB"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from podwright.operations.account.cluster import InstanceGroup
 from podwright.operations.errors import ArgumentError
 from podwright_bootstrap.contract import COMPUTE
+from podwright_common.command_line import Parser
 
 if TYPE_CHECKING:
     from podwright_training.jobs.spec import JobSpec
@@ -74,7 +75,7 @@ def refuse_job(options: argparse.Namespace, job: JobSpec, settings_file: Path | 
 def _launch(options: argparse.Namespace, run: Path | None = None) -> argparse.Namespace:
     """Return the flags for podwright-train launch, without those that this version of it lacks."""
     from podwright_training.commands.launch import add_arguments
-    from podwright_training.spelling import Parser, as_shown
+    from podwright_training.spelling import as_shown
 
     parser = Parser(prog="podwright-train launch")
     add_arguments(parser)

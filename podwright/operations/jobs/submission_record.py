@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import hashlib
 import json
 import socket
 import subprocess
@@ -12,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from podwright_common.checksum import sha256_of
 
 FILE_NAME = "submission.json"
 GIT_LIMIT_S = 60  # A repository may be on a file server that hangs.
@@ -28,7 +29,7 @@ def record(files: Mapping[str, Path], command: str) -> bytes:
         "submitted_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "submitted_by": f"{getpass.getuser()}@{socket.gethostname()}",
         "podwright": podwright_version,
-        "sha256": {str(name): _sha256(path) for top, source in files.items() for name, path in _tree(top, source)},
+        "sha256": {str(name): sha256_of(path) for top, source in files.items() for name, path in _tree(top, source)},
         "git_commit": _git(folder, "rev-parse", "HEAD"),
         "git_changes": _git(folder, "status", "--porcelain").splitlines(),
         "command": command,
@@ -44,14 +45,6 @@ def _tree(name: str, source: Path) -> Iterator[tuple[Path, Path]]:
     for path in sorted(source.rglob("*")):
         if path.is_file():
             yield Path(name) / path.relative_to(source), path
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import secrets
 from collections.abc import Iterator
@@ -15,8 +14,9 @@ from typing import Any
 from podwright.json_document import JsonObject, to_json
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.output_file import place_of
-from podwright_bootstrap.host.files import write_file
-from podwright_bootstrap.host.regular_file import read_text
+from podwright_common.atomic_file import write_file
+from podwright_common.file_lock import try_lock
+from podwright_common.regular_file import read_text
 
 LIMIT_BYTES = 16 << 20  # A journal is far smaller; another file in its place may have no end.
 
@@ -127,8 +127,6 @@ def alone(file: Path) -> Iterator[None]:
             f"cannot read {file}: {error.strerror}", "name the settings file of the old cluster"
         ) from error
     with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ArgumentError(f"another process moves the cluster of {file}", "wait for its end") from error
+        if not try_lock(stream):
+            raise ArgumentError(f"another process moves the cluster of {file}", "wait for its end")
         yield

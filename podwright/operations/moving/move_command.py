@@ -16,6 +16,7 @@ from podwright.operations.account.inventory import inventory
 from podwright.operations.account.session import Session
 from podwright.operations.deployment import destroy
 from podwright.operations.deployment.deploy import speaker, use_profile
+from podwright.operations.deployment.supervised_process import announcing
 from podwright.operations.deployment.teardown import print_inventory
 from podwright.operations.errors import ArgumentError
 from podwright.operations.moving import backups, settings_text
@@ -26,9 +27,9 @@ from podwright.operations.moving.preview import MovePreview, MovePreviewDocument
 from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, ClusterMove
 from podwright.operations.output import confirm, print_document
 from podwright.output_file import place_of
-from podwright_bootstrap.host.files import write_file
+from podwright_common.atomic_file import write_file
+from podwright_common.exit_status import FAILED, OK
 
-OK, FAILED = 0, 1
 DESTINATION = ("zone", "region", "training_plan", "name", "set")  # options of a new move
 
 
@@ -53,21 +54,26 @@ def run(options: argparse.Namespace) -> int:
     path = journals.journal_path(options.file)
     if options.status:
         return _status(journals.Journal.read(path), options)
-    with journals.alone(options.file):
-        journal = _unfinished(path)
-        if journal is None:
-            if options.back or options.destroy_old:
-                raise ArgumentError(f"no move of {options.file} is under way", "begin one: podwright move --zone ID")
-            return _begin(options, path)
-        if options.dry_run:
-            return _status(journal, options)
-        move = _move(journal, options)
-        if options.back:
-            return _back(move, options)
-        if options.destroy_old:
-            return _destroy_old(move, options)
-        _refuse_another_destination(journal, options)
-        return _continue(move, options)
+    flag = " --back" if options.back else " --destroy-old" if options.destroy_old else ""
+    with journals.alone(options.file), announcing(f"move{flag}"):
+        return _run_alone(options, path)
+
+
+def _run_alone(options: argparse.Namespace, path: Path) -> int:
+    journal = _unfinished(path)
+    if journal is None:
+        if options.back or options.destroy_old:
+            raise ArgumentError(f"no move of {options.file} is under way", "begin one: podwright move --zone ID")
+        return _begin(options, path)
+    if options.dry_run:
+        return _status(journal, options)
+    move = _move(journal, options)
+    if options.back:
+        return _back(move, options)
+    if options.destroy_old:
+        return _destroy_old(move, options)
+    _refuse_another_destination(journal, options)
+    return _continue(move, options)
 
 
 def _move(journal: Journal, options: argparse.Namespace) -> ClusterMove:
@@ -164,7 +170,7 @@ def _back(move: ClusterMove, options: argparse.Namespace) -> int:
     if not confirm(f"Go back to {journal.old.name} and destroy {journal.new.name}?{lost}", yes=options.yes):
         return FAILED
     if journal.facts.get("deploying"):
-        _destroy(journal.new.file, options)
+        _destroy(journal.new.file, options, command="move --back")
     if journal.facts.get("holding"):
         move.reopen()
     deleted = move.carrier.delete()
@@ -186,7 +192,7 @@ def _destroy_old(move: ClusterMove, options: argparse.Namespace) -> int:
     if not confirm(question, yes=options.yes):
         return FAILED
     journal.note(destroying=True)
-    _destroy(journal.old.file, options)
+    _destroy(journal.old.file, options, command="move --destroy-old")
     move.say(f"deleted {move.carrier.delete()} backups of the move")
     journal.finish(DESTROYED)
     if options.json:
@@ -197,12 +203,12 @@ def _destroy_old(move: ClusterMove, options: argparse.Namespace) -> int:
     return OK
 
 
-def _destroy(file: Path, options: argparse.Namespace) -> None:
+def _destroy(file: Path, options: argparse.Namespace, *, command: str) -> None:
     destroy_options = argparse.Namespace(
         file=file, only=None, profile=options.profile, yes=True, json=False, empty_bucket=options.empty_bucket
     )
     with redirect_stdout(sys.stderr if options.json else sys.stdout):
-        destroy.run(destroy_options)
+        destroy.destroy_stacks(destroy_options, command=command)
 
 
 def _status(journal: Journal | None, options: argparse.Namespace) -> int:

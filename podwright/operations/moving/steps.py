@@ -29,7 +29,7 @@ from podwright.operations.moving.settings_text import edited
 from podwright.output_file import place_of
 from podwright.settings import names
 from podwright.settings.root import Settings
-from podwright_bootstrap.host.files import write_file
+from podwright_common.atomic_file import write_file
 
 FOLDER = ".podwright-move"  # The shared file system's backups take it along.
 POLL_S = 3.0

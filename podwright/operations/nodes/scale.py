@@ -23,13 +23,13 @@ from podwright.operations.output import confirm, print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 from podwright.output_file import place_of
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.host.files import write_file
+from podwright_common.atomic_file import write_file
+from podwright_common.exit_status import FAILED, OK
 from podwright_constructs import facts
 
 if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
-OK, FAILED = 0, 1
 GROUPS = ("cluster", "instance_groups")  # The path of the groups in cluster.yaml.
 
 

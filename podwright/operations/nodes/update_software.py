@@ -60,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="only show versions; status 1 if a group can be updated")
     parser.add_argument("--release", metavar="VERSION", help="SageMaker's release of the image. Default: the newest")
     parser.add_argument("--image-id", type=_image, metavar="AMI", help="your own AMI, or default for SageMaker's")
-    rolling = parser.add_argument_group("rolling update")
+    rolling = parser.add_argument_group(
+        "rolling update", "AWS's page keeps it for clusters orchestrated by EKS: on Slurm AWS may refuse it."
+    )
     rolling.add_argument(
         "--batch", type=_batch, metavar="N|N%", help="nodes of a group updated at a time. Default: all at once"
     )
@@ -82,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "podwright update-software --check",
-        "podwright update-software --group workers --batch 25% --pause-s 600 --rollback-alarm gpu-errors",
+        "podwright update-software --group workers",
     )
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from podwright.config_file import add_file
 from podwright.operations.output import print_document
-from podwright.parser import add_examples
-
-OK, FAILED, OUT_OF_REACH = 0, 1, 3
+from podwright_common.command_line import add_examples
+from podwright_common.exit_status import FAILED, OK, OUT_OF_REACH
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

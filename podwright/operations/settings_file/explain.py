@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from podwright.config_file import config_path
 from podwright.operations.output import print_document
-from podwright.parser import add_examples
+from podwright_common.command_line import add_examples
+from podwright_common.exit_status import OK, WRONG_INPUT
 
 if TYPE_CHECKING:
     from podwright.check.explain import Key
-
-OK, UNEXPLAINED = 0, 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +119,7 @@ def _suggest(word: str, names: Iterable[str]) -> int:
     lists = "`podwright explain` lists the keys of cluster.yaml, --run run.yaml's, --job job.yaml's, --codes all codes"
     hint = f"did you mean {' or '.join(similar)}?" if similar else lists
     print(f"podwright: no key or code {word!r}: {hint}", file=sys.stderr)
-    return UNEXPLAINED
+    return WRONG_INPUT
 
 
 def _draw(file: Path, output: Path | None, *, as_json: bool) -> int:

@@ -24,9 +24,9 @@ from podwright.operations.settings_file.asker import Asker
 from podwright.operations.settings_file.questions import QUESTIONS, zone_note
 from podwright.operations.settings_file.schema import EXAMPLES, with_header
 from podwright.operations.target import add_examples
-from podwright_bootstrap.host.files import write_file
+from podwright_common.atomic_file import write_file
+from podwright_common.exit_status import OK
 
-OK = 0
 KIT = checkout.ROOT / PROJECT_FILE
 OWN_APP = EXAMPLES / "own_app" / "main.py"
 RUN_FILE = "run.yaml"

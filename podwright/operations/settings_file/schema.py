@@ -10,8 +10,8 @@ from pathlib import Path
 from podwright import checkout
 from podwright.operations.target import add_examples
 from podwright.output_file import write_output
+from podwright_common.exit_status import OK
 
-OK = 0
 CLUSTER = "cluster.yaml"
 # Module and name of the document, by the command that prints it with --json.
 DOCUMENTS = {

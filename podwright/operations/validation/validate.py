@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,10 +23,11 @@ from podwright.operations.validation.validation_findings import findings, node_b
 from podwright.output_file import place_of
 from podwright.planning.collectives import all_reduce
 from podwright_bootstrap.contract import COMPUTE
+from podwright_common.atomic_file import write_file
+from podwright_common.exit_status import FAILED, OK
 from podwright_training.validation.measurements import Measurements, NodeReport
 from podwright_training.validation.slow import fastest_of_nodes
 
-OK, FAILED = 0, 1
 FILE_MIB = 1024
 COLUMNS = (
     Column("NODE"),
@@ -160,14 +160,8 @@ def _type_of(measured: Measurements, nodes: list[Node]) -> str:
 
 def _write(path: Path, document: Validate) -> None:
     """Write the document under its name when it is whole."""
-    path = place_of(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(to_json(document) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_file(place_of(path), to_json(document) + "\n")
     except OSError as error:
         raise ArgumentError(f"--output {path}: {error.strerror}") from error
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.resources import files
 
+import podwright_common
 import podwright_training
 from podwright.operations.access.remote import Remote, quoted
 from podwright.operations.account.cluster import Node
@@ -28,9 +29,7 @@ SHARED = (  # Modules of podwright_training that its package validation imports.
     "json_text.py",
     "json_values.py",
     "private_folder.py",
-    "regular_file.py",
     "run_folder.py",
-    "terminal.py",
 )
 PROGRAM, SCRIPT, LOG = "validation.zip", "validate.sbatch", "job.log"
 SEPARATOR = "|"  # No name of a node or partition contains it.
@@ -163,18 +162,20 @@ def submit(
 def program() -> bytes:
     """Return the measuring program as a zip file that Python runs."""
     package = files(podwright_training)
-    modules = [package / name for name in SHARED]
-    sources = (item for item in (package / "validation").iterdir() if item.name.endswith(".py"))
-    modules += sorted(sources, key=lambda item: item.name)
+    modules = {f"podwright_training/{name}": package / name for name in SHARED}
+    for folder, source in (
+        ("podwright_training/validation", package / "validation"),
+        ("podwright_common", files(podwright_common)),
+    ):
+        for item in sorted(source.iterdir(), key=lambda item: item.name):
+            if item.name.endswith(".py"):
+                modules[f"{folder}/{item.name}"] = item
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         main = "import sys\nfrom podwright_training.validation.__main__ import main\nsys.exit(main())\n"
         archive.writestr(zipfile.ZipInfo("__main__.py"), main)
-        for module in modules:
-            folder = "podwright_training" if module in modules[: len(SHARED)] else "podwright_training/validation"
-            archive.writestr(
-                zipfile.ZipInfo(f"{folder}/{module.name}"), module.read_bytes()
-            )  # A fixed time keeps the archive's bytes the same.
+        for name, module in modules.items():
+            archive.writestr(zipfile.ZipInfo(name), module.read_bytes())  # A fixed time keeps the bytes the same.
     return content.getvalue()
 
 

@@ -7,7 +7,7 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-ref.html (lif
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.cluster_request import Request
 
 SERVICE_PRINCIPAL = "sagemaker.amazonaws.com"
+NO_BATCHES = "updates in batches are available only for clusters orchestrated by EKS"
 
 
 def problems(model: dict[str, Any], account: Account) -> list[str]:
@@ -94,6 +95,37 @@ def spot_is_for_continuous_provisioning(request: Request) -> Iterator[str]:
             yield f"CapacityRequirements Spot of {group['InstanceGroupName']} needs NodeProvisioningMode Continuous"
 
 
+def minimum_is_for_continuous_provisioning(request: Request) -> Iterator[str]:
+    """Require Continuous provisioning for MinInstanceCount. That AWS refuses it, and does not ignore it, is a guess.
+
+    https://aws.amazon.com/about-aws/whats-new/2026/05/amazon-sagemaker-hyperpod-mincount
+    """
+    if request.model.get("NodeProvisioningMode") == "Continuous":
+        return
+    for group in request.groups:
+        if "MinInstanceCount" in group:
+            yield f"MinInstanceCount of {group['InstanceGroupName']} needs NodeProvisioningMode Continuous"
+
+
+def batches_need_another_orchestrator(request: Request) -> Iterator[str]:
+    """Refuse scheduled updates in batches on Slurm, without Continuous provisioning.
+
+    AWS's page: "available only for HyperPod clusters integrated with Amazon EKS". That AWS refuses the policy, and does
+    not ignore it, and that continuously provisioned clusters take it, are guesses.
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-release-ami-update.html
+    """
+    if updates_in_batches(request.model):
+        return
+    for group in request.groups:
+        if (group.get("ScheduledUpdateConfig") or {}).get("DeploymentConfig"):
+            yield f"DeploymentConfig of {group['InstanceGroupName']}: {NO_BATCHES}"
+
+
+def updates_in_batches(model: Mapping[str, Any]) -> bool:
+    """Return whether a cluster can be updated in batches."""
+    return "Eks" in (model.get("Orchestrator") or {}) or model.get("NodeProvisioningMode") == "Continuous"
+
+
 def tiered_storage_is_for_eks(request: Request) -> Iterator[str]:
     """Require EKS for tiered storage.
 
@@ -137,6 +169,8 @@ RULES: tuple[Callable[[Request], Iterator[str]], ...] = (
     roles_can_be_assumed,
     keys_are_for_continuous_provisioning,
     spot_is_for_continuous_provisioning,
+    minimum_is_for_continuous_provisioning,
+    batches_need_another_orchestrator,
     tiered_storage_is_for_eks,
     slurm_rules.scripts_exist,
     slurm_rules.modes_are_not_mixed,

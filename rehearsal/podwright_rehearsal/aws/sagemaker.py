@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from podwright_rehearsal.aws import cluster_schema
+from podwright_rehearsal.aws import cluster_rules, cluster_schema
 from podwright_rehearsal.aws.errors import AwsError, HandlerError
 from podwright_rehearsal.aws.hyperpod import (
     IMAGE_RELEASES,
@@ -134,6 +134,8 @@ class SageMaker:
             raise AwsError("ValidationException", f"{cluster.name} has no instance group {', '.join(sorted(unknown))}")
         if unknown := set(release_by_group.values()) - set(IMAGE_RELEASES):
             raise AwsError("ValidationException", f"there is no image release {', '.join(sorted(unknown))}")
+        if request.get("DeploymentConfig") and not cluster_rules.updates_in_batches(cluster.model):
+            raise AwsError("ValidationException", f"DeploymentConfig: {cluster_rules.NO_BATCHES}")
         self._clusters.update_software(cluster, release_by_group)
         return {"ClusterArn": cluster.arn}
 

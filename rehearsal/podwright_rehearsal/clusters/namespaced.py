@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import final
@@ -29,6 +30,7 @@ from podwright_bootstrap.contract import RESOURCE_CONFIG, RESOURCE_CONFIG_VARIAB
 from podwright_rehearsal.clusters import set_up_by_api
 from podwright_rehearsal.clusters.boots import BootResult, follow
 from podwright_rehearsal.clusters.node_files import NodeFiles
+from podwright_rehearsal.clusters.profile import Profile
 from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
 from podwright_rehearsal.clusters.set_up_by_api import MountedFileSystem
 from podwright_rehearsal.hosts import session_manager_plugin
@@ -62,10 +64,7 @@ class NamespacedCluster(RehearsedCluster):
         binds: (folder or file of this machine, path on every host), read-only.
         image_lacks: patterns of paths that the hosts' image lacks, such as those of ``stock_image``.
         image_has: further files of the hosts' image, by path.
-        task_plugin: as slurm.conf names it; task/cgroup, where ``cgroups.version_1()``, confines jobs to their cores
-            and memory.
-        lists_login_nodes: whether the service puts login nodes into slurm.conf.
-        rewrites_slurm_conf: whether the service writes slurm.conf anew when it replaces an instance.
+        profile: what the service writes on the nodes, and when.
         by_api: the file systems that the service mounts where it sets Slurm up itself, before a node's first boot.
             Default: the lifecycle scripts set Slurm up.
 
@@ -88,9 +87,7 @@ class NamespacedCluster(RehearsedCluster):
         binds: Sequence[tuple[Path, str]] = (),
         image_lacks: Sequence[str] = (),
         image_has: Mapping[str, File] | None = None,
-        task_plugin: str = "task/none",
-        lists_login_nodes: bool = True,
-        rewrites_slurm_conf: bool = True,
+        profile: Profile | None = None,
         by_api: Sequence[MountedFileSystem] | None = None,
     ) -> None:
         _check(nodes, subnet_cidr, relay)
@@ -109,9 +106,7 @@ class NamespacedCluster(RehearsedCluster):
             }
         self._image_lacks = tuple(image_lacks)
         self._image_has = image_has or {}
-        self._task_plugin = task_plugin
-        self._lists_login_nodes = lists_login_nodes
-        self._rewrites_slurm_conf = rewrites_slurm_conf
+        self.profile = profile or Profile()
         self._by_api = by_api
         self._is_set_up: set[str] = set()  # instances, by the service
         self._munge_key = secrets.token_bytes(128)
@@ -297,7 +292,7 @@ class NamespacedCluster(RehearsedCluster):
         for name, is_up in self.fabric.is_up.items():
             if is_up:
                 self.path(name, RESOURCE_CONFIG).write_text(self._files().resource_config())
-        if self._rewrites_slurm_conf and hostname != self.controller and self.fabric.is_up[self.controller]:
+        if self.profile.rewrites_slurm_conf and hostname != self.controller and self.fabric.is_up[self.controller]:
             self.rewrite_slurm_conf()
         result = self.boot_one(hostname, lifecycle, entry=entry, timeout_s=timeout_s, on_line=on_line)
         if result.ok:
@@ -312,6 +307,14 @@ class NamespacedCluster(RehearsedCluster):
             f"$(readlink --canonicalize {SLURM_ROOT / 'etc' / 'slurm.conf'})"  # Several controllers share it by a link.
         )
         self.run(f"conf={conf} && cp {written} $conf.agent && mv $conf.agent $conf", user="root")
+
+    def name_nodes(self) -> None:
+        """Act as HyperPod's agent minutes after the boot of late nodes: name them, and let slurmctld read the files."""
+        self.profile = replace(self.profile, late_nodes=())
+        files = self._files().slurm_files()
+        self.path(self.controller, f"{SLURM_ROOT}/etc/gres.conf").write_text(files["gres.conf"])
+        self.rewrite_slurm_conf()
+        self.run("scontrol reconfigure", user="root")
 
     def auto_resume(
         self,
@@ -384,8 +387,7 @@ class NamespacedCluster(RehearsedCluster):
             environment=self.environment,
             nameserver=self.fabric.gateway,
             munge_key=self._munge_key,
-            task_plugin=self._task_plugin,
-            lists_login_nodes=self._lists_login_nodes,
+            profile=self.profile,
             by_api=self._by_api is not None,
         )
 

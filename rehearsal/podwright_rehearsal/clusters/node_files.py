@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from podwright_bootstrap.contract import RESOURCE_CONFIG, SLURM_ROOT
 from podwright_constructs.catalog import InstanceType
+from podwright_rehearsal.clusters.profile import Profile
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.clusters.set_up_by_api import ACCOUNTING_CONF, SLURMDBD_CONF
 from podwright_rehearsal.clusters.slurm_conf import node_line, partition_lines
 from podwright_rehearsal.hosts.description import File
 from podwright_rehearsal.hosts.image import SOURCES
 
-CONFINING = "task/cgroup"
 # slurmd loads a plugin in any case, and its autodetect fails on a host.
 UNCONFINED = "CgroupPlugin=cgroup/v1\n"
 CONFINED = f"{UNCONFINED}CgroupMountpoint=/opt/rehearsal/cgroup\nConstrainCores=yes\nConstrainRAMSpace=yes\n"
@@ -31,8 +31,7 @@ class NodeFiles:
     environment: Mapping[str, str]
     nameserver: str
     munge_key: bytes
-    task_plugin: str = "task/none"
-    lists_login_nodes: bool = True  # whether the service puts login nodes into slurm.conf
+    profile: Profile
     by_api: bool = False  # whether the service sets Slurm up itself
 
     def of(self, node: Node) -> dict[str, File]:
@@ -89,31 +88,37 @@ class NodeFiles:
     def _controllers(self) -> list[Node]:
         return [node for node in self.nodes if node.role == "controller"]
 
-    @property
-    def _is_confined(self) -> bool:
-        return CONFINING in self.task_plugin.split(",")
-
     def slurm_files(self) -> dict[str, str]:
         """Return the files of /opt/slurm/etc by name."""
         template = string.Template((SOURCES / "slurm.conf.in").read_text())
         head = template.substitute(cluster_name=self.cluster_name)
-        head = head.replace("TaskPlugin=task/none", f"TaskPlugin={self.task_plugin}")
-        if self._is_confined:  # to the memory that a job was given, which Slurm then has to count
+        head = head.replace("TaskPlugin=task/none", f"TaskPlugin={self.profile.task_plugin}")
+        if self.profile.confines:  # to the memory that a job was given, which Slurm then has to count
             head = head.replace("=CR_CPU\n", "=CR_CPU_Memory\nDefMemPerCPU=1000\n")
             head = head.replace("=proctrack/linuxproc\n", "=proctrack/cgroup\n")
         hosts = [f"SlurmctldHost={node.hostname}({node.private_ip})" for node in self._controllers()]
-        roles = {"compute", "login"} if self.lists_login_nodes else {"compute"}
-        members = [node for node in self.nodes if node.role in roles]
+        roles = {"compute", "login"} if self.profile.lists_login_nodes else {"compute"}
+        named_nodes = [node for node in self.nodes if node.hostname not in self.profile.late_nodes]
+        members = [node for node in named_nodes if node.role in roles]
         workers = [node for node in members if node.role == "compute" or not self.by_api]
         return {
             "slurm.conf": head
-            + "".join(f"{line}\n" for line in (*hosts, *map(node_line, members), *partition_lines(workers))),
+            + "".join(
+                f"{line}\n"
+                for line in (
+                    *self.profile.settings,
+                    *hosts,
+                    *map(node_line, members),
+                    *partition_lines(workers),
+                )
+            ),
+            **self.profile.topology,
             "gres.conf": "".join(
                 f"NodeName={node.hostname} Name=gpu File=/dev/nvidia{index}\n"
                 for node in members
                 for index in range(node.accelerators)  # a gpu without File= is dropped silently
             ),
-            "cgroup.conf": CONFINED if self._is_confined else UNCONFINED,
+            "cgroup.conf": CONFINED if self.profile.confines else UNCONFINED,
             "accounting.conf": ACCOUNTING_CONF if self.by_api else "",
         }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from podwright_common.file_lock import locked
 
 KEY = "key"
 
@@ -28,9 +29,7 @@ def build_once(directory: Path, key: str, fill: Callable[[Path], None]) -> bool:
     Returns:
         True if it was built, False if it existed.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with directory.with_name(directory.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(directory.with_name(directory.name + ".lock")):
         if is_current(directory, key):
             return False
         _remove_torsos(directory)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from podwright_common.file_lock import locked
 from podwright_rehearsal.hosts import debian
 from podwright_rehearsal.hosts.debian import DebianError
 from podwright_rehearsal.hosts.image import SOURCES
@@ -73,12 +72,8 @@ def fetch_slurm(folder: Path) -> SlurmPackages:
     """
     key = _key()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    parent = os.open(folder.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(parent, fcntl.LOCK_EX)  # others may want it at the same time; none may find it half gone
+    with locked(folder.parent):  # Two processes may fetch at the same time, and neither may see a half-deleted folder.
         _fetch(folder, key)
-    finally:
-        os.close(parent)
     return SlurmPackages(folder.resolve())
 
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from podwright.errors import PodwrightError
 from podwright.json_document import JsonObject
-from podwright.terminal import drawing_console
+from podwright_common.drawing import drawing_console
 from podwright_rehearsal.run import story
 
 NOTE_EVERY_S = 5.0

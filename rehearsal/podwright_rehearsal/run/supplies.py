@@ -7,7 +7,6 @@ They stay in ``.cache/podwright/`` for later rehearsals.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -23,8 +22,9 @@ from setuptools.config.pyprojecttoml import read_configuration  # type: ignore[i
 from podwright import checkout
 from podwright.errors import PodwrightError
 from podwright_bootstrap.software import downloads
-from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.software.requirements import Requirements, normalise
+from podwright_common.checksum import sha256_of
+from podwright_common.file_lock import locked
 from podwright_rehearsal.hosts import image, permission, slurm_packages
 from podwright_rehearsal.hosts.debian import DebianError
 from podwright_rehearsal.hosts.debian_root import RELEASES, DebianRelease
@@ -63,9 +63,7 @@ def supplies(release: DebianRelease | None) -> Supplies:
     Raises:
         SuppliesError: a download failed.
     """
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "supplies.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # rehearsals of both kinds may start at the same time
+    with locked(CACHE / "supplies.lock"):  # Rehearsals of both kinds may start at the same time.
         if release is None:
             return Supplies(slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable), dataset=dataset())
         built = node_image(release)
@@ -184,11 +182,11 @@ def _project(wheel: Path) -> str:
 
 
 def _requirements() -> list[str]:
-    """Return the requirements of this checkout's trainer; the installed ones may be older."""
+    """Return the requirements of this checkout's trainer that an index has; the installed ones may be older."""
     dependencies: list[str] = read_configuration(checkout.TRAINING / "pyproject.toml", expand=False)["project"][
         "dependencies"
     ]
-    return dependencies
+    return [dependency for dependency in dependencies if not dependency.startswith("podwright-")]
 
 
 def _pins(lock: str) -> list[str]:

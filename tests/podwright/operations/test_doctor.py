@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from podwright.cli import main
+from podwright.operations.account import cluster
+from podwright.operations.account.session import Session
+from podwright.operations.health.doctor import NAMED_WITHIN_S, unnamed
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.documents import as_described
 from podwright_testing.hyperpod import BUCKET, ClusterMaker
@@ -37,6 +42,18 @@ def test_scripts_and_role_are_examined(
         name for each in denied for name in each
     }
     assert len(denied) == 6  # one for each resource
+
+
+def test_nodes_that_slurm_lacks_for_long_are_named(maker: ClusterMaker) -> None:
+    """A compute node that slurm.conf does not name minutes after its boot is found, a younger one and heads are not."""
+    maker.make("unnamed", workers=3)
+    session = Session()
+    nodes = cluster.nodes(session, cluster.find(session, "unnamed"))
+    named, late, young = (node for node in nodes if node.role == "compute")
+    now = late.launched_at + timedelta(seconds=NAMED_WITHIN_S + 1)
+    listed = [replace(node, status="Running", launched_at=late.launched_at) for node in nodes]
+    listed = [replace(node, launched_at=now) if node.slurm_name == young.slurm_name else node for node in listed]
+    assert [node.slurm_name for node in unnamed(listed, {named.slurm_name}, now=now)] == [late.slurm_name]
 
 
 def test_an_unknown_cluster_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,12 +18,14 @@ from podwright import checkout
 from podwright.check.document import Document
 from podwright.check.errors import InvalidSettingsError
 from podwright.check.load import load
-from podwright.cli import main
+from podwright.cli import INTERRUPTED, main
 from podwright.errors import PodwrightError
 from podwright.json_document import to_json
 from podwright.operations.account.session import Session
+from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import ArgumentError
 from podwright.operations.moving import on_node
+from podwright.operations.moving.backups import Carrier
 from podwright.operations.moving.controller import packed
 from podwright.operations.moving.destination import Destination, default_name, new_file
 from podwright.operations.moving.journal import Journal, Place, alone, journal_path
@@ -353,6 +356,42 @@ def test_a_move_under_way_has_one_destination(folder: Path, capsys: pytest.Captu
     under_way(folder)
     assert main(["move", "--zone", "usw2-az2", "--region", "us-east-1", "--set", "lustre.capacity_gib=2400"]) == 2
     assert "it began with another --region, --set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--back", "--destroy-old"])
+def test_a_stopped_destruction_of_a_move_names_the_move(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """After Ctrl-C nobody is sent to `podwright destroy`, which would destroy the cluster of cluster.yaml."""
+
+    def stop(_: Kit) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Kit, "synthesize", stop)
+    journal = under_way(folder)
+    journal.done = dict.fromkeys(STEPS, "")
+    journal.note(deploying=True)
+    assert main(["move", option, "--yes"]) == INTERRUPTED
+    errors = capsys.readouterr().err
+    assert errors == f"podwright: stopped before its end; to go on, run `podwright move {option}` again\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_move_that_is_stopped_between_terraforms_says_how_it_continues(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Jobs may be on hold by then: no signal ends a move without a word."""
+
+    def stop(*_: object) -> None:
+        handler = signal.getsignal(number)
+        assert callable(handler), "the signal would end the process at once"
+        handler(number, None)
+
+    monkeypatch.setattr(Carrier, "carry", stop)
+    under_way(folder)
+    assert main(["move", "--yes"]) == INTERRUPTED
+    errors = capsys.readouterr().err
+    assert errors == "podwright: stopped before its end; to go on, run `podwright move` again\n"
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "inf"])

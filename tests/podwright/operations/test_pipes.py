@@ -20,8 +20,9 @@ NOISE = f"yes noise | head -c {4 * PIPE_BYTES} >&2"
 
 @pytest.fixture
 def node() -> Remote:
-    """A node whose ssh is a shell of this machine."""
-    return Remote(cast("Any", None), cast("Any", SimpleNamespace(name="node")), ("sh", "-c", 'eval "$1"'))
+    """A node whose ssh is a shell of this machine; one that nobody reads ends, so that the test fails."""
+    shell = ("timeout", "300", "sh", "-c", 'eval "$1"')
+    return Remote(cast("Any", None), cast("Any", SimpleNamespace(name="node")), shell)
 
 
 @pytest.mark.parametrize("output", ["echo 7", f"yes | head -c {4 * PIPE_BYTES}; echo 7"])

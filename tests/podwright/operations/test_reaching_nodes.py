@@ -18,7 +18,7 @@ from podwright.operations.account.session import Session
 from podwright.operations.jobs import submit
 from podwright.operations.jobs.fetch import RemoteFile, not_exported, summary
 from podwright.operations.jobs.preflight import refuse_run
-from podwright.parser import Parser
+from podwright_common.command_line import Parser
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in

@@ -19,11 +19,14 @@ import pytest
 from podwright.check.errors import UnansweredError
 from podwright.check.load import load
 from podwright.checkout import ROOT
+from podwright.operations.account.bucket import Contents
+from podwright.operations.account.session import Session
 from podwright.operations.deployment import deploy, destroy, recovery
 from podwright.operations.deployment.adopt import Outcome
 from podwright.operations.deployment.kit import OUTPUT
 from podwright.operations.moving import steps
 from podwright.settings.root import Settings
+from podwright_rehearsal.aws import AwsStandIn
 
 ADOPTED = Outcome("adopted", "arn", "aws_vpc.v", "adopted aws_vpc.v vpc-1")
 
@@ -139,6 +142,20 @@ def test_commands_settle_before_they_plan(
     act = {deploy: "_deploy", destroy: "_destroy"}[command]
     with pytest.raises(SettledError):
         getattr(command, act)(Namespace(json=True, dry_run=False), settings, kit, None)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_bucket_that_is_gone_already_holds_no_destruction(aws: AwsStandIn) -> None:
+    """An interrupt cancels Terraform's call, and AWS deletes the bucket that the state still lists."""
+    session = Session(region=aws.region)
+    programs: list[str] = []
+    stack = SimpleNamespace(terraform=lambda verb, *_: programs.append(verb))
+    contents = Contents(session, "sagemaker-gone")
+    destruction = SimpleNamespace(
+        kept_bucket="", bucket="sagemaker-gone", foreign_objects=contents, stacks={"foundation": stack}
+    )
+    destroy._settle_bucket(cast("Any", destruction), session)
+    assert programs == ["plan"]
 
 
 def test_a_move_settles_before_it_deploys(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

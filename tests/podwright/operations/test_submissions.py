@@ -10,7 +10,7 @@ import pytest
 from podwright.operations.errors import ArgumentError
 from podwright.operations.jobs import submit, upload
 from podwright.operations.jobs.submissions import JobSubmission, RunSubmission, ScriptSubmission, submission_of
-from podwright.parser import Parser
+from podwright_common.command_line import Parser
 from podwright_training.jobs import spec
 
 FILES = {

@@ -45,7 +45,7 @@ def versions(name) -> dict[str, str]:
 
 def test_one_group_is_updated_and_checked(name, update):
     """A named release goes to the named group alone; --check fails while a group is behind, then passes."""
-    status, answer = update("--group", "workers", "--release", OLD, "--batch", "50%", "--pause-s", "60", "--yes")
+    status, answer = update("--group", "workers", "--release", OLD, "--yes")
     assert (status, answer["schema"], answer["started"]) == (0, "podwright.update-software/1", True)
     assert versions(name) == {"controller": NEW, "workers": OLD}
     status, answer = update("--check")
@@ -54,6 +54,14 @@ def test_one_group_is_updated_and_checked(name, update):
     assert update("--yes")[0] == 0
     assert versions(name) == {"controller": NEW, "workers": NEW}
     assert update("--check")[0] == 0
+
+
+def test_batches_are_refused_on_slurm(name, capsys):
+    """AWS keeps them for EKS: the refusal is one line, and nothing is updated."""
+    arguments = ("update-software", "--cluster", name, "--release", OLD, "--batch", "50%", "--pause-s", "60", "--yes")
+    assert main(arguments) == 3
+    assert "updates in batches are available only for clusters orchestrated by EKS" in capsys.readouterr().err
+    assert set(versions(name).values()) == {NEW}
 
 
 def test_the_question_names_what_happens(name, capsys):

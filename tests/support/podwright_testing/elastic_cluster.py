@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from podwright_rehearsal.aws.stand_in import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.profile import Profile
 from podwright_rehearsal.clusters.rehearsed import Failure, Node
 from podwright_rehearsal.hosts.errors import HostError, tail
 from podwright_rehearsal.hosts.waiting import wait_for
@@ -120,7 +121,7 @@ class ElasticCluster:
             nodes=[node(CONTROLLER), *map(node, WORKERS)],
             shared=directory / "fsx",
             binds=trainer.binds(),
-            rewrites_slurm_conf=False,  # nobody would put back what ON_CREATE adds
+            profile=Profile(rewrites_slurm_conf=False),  # nobody would put back what ON_CREATE adds
             relay=("127.0.0.1", int(aws.endpoint_url.rpartition(":")[2])) if aws else None,
             environment={name: aws.environment()[name] for name in AWS_VARIABLES} if aws else None,
         )

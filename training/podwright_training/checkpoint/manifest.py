@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -10,19 +9,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from podwright_training import regular_file
+from podwright_common import regular_file
+from podwright_common.checksum import sha256_of_stream
+from podwright_common.regular_file import open_regular
 from podwright_training.checkpoint.collective_io import (
     CollectiveIO,
     DamagedCheckpointError,
 )
-from podwright_training.regular_file import open_regular
 
 MANIFEST = "manifest.json"
 TRAINER = "trainer.json"
 TEXT_BYTES = 256 << 20  # A larger manifest or trainer state is damage: a million files need less.
 FILE_NAME = re.compile(r"[\w.-]+")  # in a manifest: no path
 SHA256 = re.compile(r"[0-9a-f]{64}")
-HASH_CHUNK_BYTES = 4 * 2**20
 
 
 def check_hashes(path: Path, files: Iterable[Path] | None = None) -> None:
@@ -50,11 +49,8 @@ def describe(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with open_regular(path, follow_links=True) as file:
-        while chunk := file.read(HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return sha256_of_stream(file)
 
 
 def mark_of(path: Path) -> str:

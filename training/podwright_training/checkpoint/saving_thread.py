@@ -10,11 +10,11 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
+from podwright_common.exit_status import FAILED
 from podwright_training.errors import DeviceMemoryError, LostRanksError, UserError, report
 from podwright_training.lost_ranks import lost_ranks_error
 
 LOOK_S = 1.0  # between two looks for ranks that stand still
-FAILED_STATUS = 1
 
 
 class SavingThread:
@@ -92,4 +92,4 @@ class SavingThread:
         report(LostRanksError(words))
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(FAILED_STATUS)
+        os._exit(FAILED)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from podwright_common.drawing import drawing_console
 from podwright_training.command_result import add_json, print_result
 from podwright_training.config.export_options import DTYPES, SHARD_GB, ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
 from podwright_training.run_claim import Claim, Owner, OwnerKind
 from podwright_training.run_folder import RunFolder, writable
-from podwright_training.terminal import drawing_console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

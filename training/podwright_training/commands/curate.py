@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright_common.drawing import drawing_console
 from podwright_training.command_result import add_json, print_result
 from podwright_training.commands.tokenize import train_on_shards
 from podwright_training.config.train_config import TrainConfig
@@ -22,7 +23,6 @@ from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_
 from podwright_training.data.bad_data import DataError
 from podwright_training.errors import ConfigError
 from podwright_training.spelling import flag
-from podwright_training.terminal import drawing_console
 
 if TYPE_CHECKING:
     from podwright_training.curation.stages import Curation

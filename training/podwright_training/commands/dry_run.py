@@ -8,6 +8,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from podwright_common.exit_status import FAILED
 from podwright_training.config import sources
 from podwright_training.config.parallel_dims import problems
 from podwright_training.errors import ConfigError, UserError
@@ -16,7 +17,6 @@ from podwright_training.json_text import to_json
 from podwright_training.ranks import Ranks
 from podwright_training.worker_pool import run_all
 
-FINDING_STATUS = 1
 ALL_KINDS = "all-kinds"
 MOST_TOKENS = 100_000_000  # A larger micro-batch takes hours here, chunk by chunk, and fits no GPU.
 
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(to_json(step_report.document(config, steps, world_size=args.world_size, memory_gb=memory_gb), indent=2))
     exceeds = memory_gb is not None and any(step.peak_bytes > memory_gb * 1e9 for step in steps)
-    return FINDING_STATUS if exceeds else 0
+    return FAILED if exceeds else 0
 
 
 def _rank(args: argparse.Namespace) -> int:

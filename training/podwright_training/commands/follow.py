@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from podwright_common.regular_file import open_regular
 from podwright_training.errors import UserError
 from podwright_training.events import MetricsEvent, TrainEvent
 from podwright_training.jobs.log_reader import LONGEST_LINE, LogProgress, LogReader
 from podwright_training.jobs.spec import JobSpec, read_written
-from podwright_training.regular_file import open_regular
 from podwright_training.run_claim import claim_of_run
 from podwright_training.run_folder import RunFolder
 

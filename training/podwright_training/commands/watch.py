@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from podwright_common.drawing import drawing_console
 from podwright_training.run_folder import RunFolder
-from podwright_training.terminal import drawing_console
 
 if TYPE_CHECKING:
     from podwright_training.report.history import History

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import math
-import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, fields, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any
 
+from podwright_common.yaml_document import YamlDocument, YamlFileError
+from podwright_training.config.conversion import (
+    Setting,
+    converted,
+    did_you_mean,
+    field_types,
+    in_words,
+    unknown,
+    values_in,
+)
 from podwright_training.config.train_config import PRESETS, SECTIONS, TrainConfig, conflicts, option_names
 from podwright_training.errors import ConfigError
-from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import flag
-
-LIMIT_BYTES = 16 << 20  # Texts that people write are far smaller.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,20 +58,20 @@ def load(args: argparse.Namespace, names: Sequence[str] = ()) -> TrainConfig:
     return _resolve(args.config, flags, list(problems_of_words(args.unknown_words)))
 
 
-def problems_of_words(unknown: Sequence[str], *, config: str = "--config") -> Iterator[str]:
+def problems_of_words(unknown_words: Sequence[str], *, config: str = "--config") -> Iterator[str]:
     """Yield a problem for each word that a parser did not know, except the value of an unknown flag.
 
     Args:
-        unknown: The words.
+        unknown_words: The words.
         config: What to write before the name of a file.
     """
-    flags = [flag(name) for name in _types()]
-    for before, word in pairwise(["", *unknown]):
+    flags = [flag(name) for name in field_types(TrainConfig)]
+    for before, word in pairwise(["", *unknown_words]):
         if word == "--":
             yield "unknown argument --"
             return  # The words after it are options by themselves.
         if word.startswith("-"):
-            yield _unknown(flag(word.split("=")[0]), "flag", flags)
+            yield unknown(flag(word.split("=")[0]), "flag", flags)
         elif not before.startswith("-") or "=" in before:
             is_file = word.endswith((".yaml", ".yml"))
             yield f"unknown argument {word}" + (f"; did you mean {config} {word}?" if is_file else "")
@@ -99,129 +104,71 @@ def canonical(values: Mapping[str, Any]) -> dict[str, Any]:
     return {names.get(key, key): value for key, value in values.items()}
 
 
-class _Given(NamedTuple):
-    value: Any
-    source: str
+class _RunFile(YamlDocument):
+    """A run.yaml, a preset or the config.yaml of a run."""
+
+    has_merge_keys = True
 
 
 def _resolve(file: str | None, flags: Mapping[str, Any], problems: list[str]) -> TrainConfig:
-    values_by_name = _read(Path(file), problems) if file else {}
-    values_by_name |= {name: _Given(value, "flag") for name, value in flags.items()}
-    values_by_name = _preset(values_by_name, problems) | values_by_name
-    values, invalid = _convert_all(values_by_name, problems)
+    setting_by_name = _read(Path(file), problems) if file else {}
+    setting_by_name |= {name: Setting(value) for name, value in flags.items()}
+    setting_by_name = _preset(setting_by_name, problems) | setting_by_name
+    ordered = {name: setting_by_name[name] for name in option_names() if name in setting_by_name}
+    values = converted(TrainConfig, ordered, problems)
     config = TrainConfig(**values)
-    problems += [message for names, message in conflicts(config) if not invalid.intersection(names)]
+    invalid_names = ordered.keys() - values.keys()
+    for names, message in conflicts(config):
+        if not invalid_names.intersection(names):
+            problems.append(_with_place(message, [ordered[name] for name in names if name in ordered]))
     if problems:
         raise ConfigError(problems)
     return config
 
 
-def _read(path: Path, problems: list[str]) -> dict[str, _Given]:
-    import yaml  # a run without a file does not need it
+def _with_place(message: str, conflicting_values: Sequence[Setting]) -> str:
+    """Return a conflict, after the place of the first option that the user's file sets."""
+    for setting in conflicting_values:
+        if setting.document and setting.document.file.parent != PRESETS:
+            return setting.problem(message)
+    return message
 
+
+def _read(path: Path, problems: list[str]) -> dict[str, Setting]:
     try:
-        content = yaml.safe_load(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
-    except FileNotFoundError:
-        problems.append(f"cannot read {path}: no such file")
+        document = _RunFile.read(path)
+    except YamlFileError as error:
+        problems.append(str(error))
         return {}
-    except OSError as error:
-        problems.append(f"cannot read {path}: {error.strerror}")
+    problems += document.messages
+    if not isinstance(document.data or {}, dict):
+        problems.append(f"{path}: got {in_words(document.data)}, need `option: value` lines")
         return {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problems.append(f"cannot read {path}: {' '.join(str(error).split())}")
+    names, types = _aliases(), field_types(TrainConfig)
+    setting_by_name: dict[str, Setting] = {}
+    for key, setting in values_in(document).items():
+        name = names.get(key, key)
+        if name not in types:
+            problems.append(setting.problem(unknown(key, "option", types), at_key=True))
+        elif name in setting_by_name:
+            before = setting_by_name[name]
+            message = f"{key} is the same option as {before.path[-1]} in line {document.position(before.path).line}"
+            problems.append(setting.problem(f"{message}; keep one of them", at_key=True))
+        else:
+            setting_by_name[name] = setting
+    return setting_by_name
+
+
+def _preset(setting_by_name: Mapping[str, Setting], problems: list[str]) -> dict[str, Setting]:
+    setting = setting_by_name.get("preset", Setting(None))
+    if setting.value is None:
         return {}
-    if not isinstance(content or {}, dict):
-        problems.append(f"{path}: got a {type(content).__name__}, need `option: value` lines")
+    if setting.value not in preset_names():
+        names = preset_names()
+        need = f"one of {', '.join(names)}{did_you_mean(str(setting.value), names)}"
+        problems.append(setting.problem(f"preset: {setting.refusal(need)}"))
         return {}
-    content, option_types = canonical(content or {}), _types()
-    problems += [f"{path}: {_unknown(str(key), 'option', option_types)}" for key in content if key not in option_types]
-    return {key: _Given(value, str(path)) for key, value in content.items() if key in option_types}
-
-
-def _preset(values_by_name: Mapping[str, _Given], problems: list[str]) -> dict[str, _Given]:
-    name = values_by_name["preset"].value if "preset" in values_by_name else None
-    if name is None:
-        return {}
-    if name not in preset_names():
-        problems.append(
-            f"preset: got {name} ({values_by_name['preset'].source}), need one of {', '.join(preset_names())}"
-        )
-        return {}
-    return {
-        key: _Given(values_by_name.value, f"preset {name}")
-        for key, values_by_name in _read(PRESETS / f"{name}.yaml", problems).items()
-    }
-
-
-def _convert_all(values_by_name: Mapping[str, _Given], problems: list[str]) -> tuple[dict[str, Any], set[str]]:
-    values: dict[str, Any] = {}
-    invalid = set()
-    limits = {item.name: item.metadata for item in fields(TrainConfig)}
-    for name in option_names():
-        if name not in values_by_name:
-            continue
-        value, source = values_by_name[name]
-        if value in limits[name]["words"]:
-            values[name] = value
-            continue
-        try:
-            values[name] = _within_limits(_convert(value, _types()[name]), limits[name])
-        except ValueError as error:
-            invalid.add(name)
-            needed = " or ".join([str(error), *limits[name]["words"]])
-            problems.append(f"{name}: got {value} ({source}), need {needed}")
-    return values, invalid
-
-
-class _Type(NamedTuple):
-    kind: type
-    optional: bool
-
-
-@cache
-def _types() -> dict[str, _Type]:
-    hints = get_type_hints(TrainConfig)
-    return {item.name: _type(hints[item.name]) for item in fields(TrainConfig)}
-
-
-def _type(hint: Any) -> _Type:
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not types.NoneType]
-    return _Type(kinds[0], optional=len(get_args(hint)) > 1)
-
-
-def _convert(value: Any, to: _Type) -> Any:
-    """Convert a flag's text or a YAML value to the option's type; raise ``ValueError`` with the requirement."""
-    if value is None or (to.optional and str(value).lower() in ("none", "null")):
-        if to.optional:
-            return None
-        raise ValueError("a value")
-    text = str(value)
-    if to.kind is bool:
-        if text.lower() not in ("0", "1", "true", "false"):
-            raise ValueError("true or false")
-        return text.lower() in ("1", "true")
-    try:
-        return to.kind(text)  # via text: YAML reads 1e-4 as text, and 0.5 is no int
-    except ValueError:
-        raise ValueError("a whole number" if to.kind is int else "a number") from None
-
-
-def _within_limits(value: Any, limits: Mapping[str, Any]) -> Any:
-    if value is None:
-        return value
-    if limits["choices"] and value not in limits["choices"]:
-        raise ValueError(f"one of {', '.join(limits['choices'])}")
-    if limits["at_least"] is not None and not value >= limits["at_least"]:
-        raise ValueError(f"at least {limits['at_least']}")
-    if limits["above"] is not None and not value > limits["above"]:
-        raise ValueError(f"more than {limits['above']}")
-    if limits["at_most"] is not None and not value <= limits["at_most"]:
-        raise ValueError(f"at most {limits['at_most']}")
-    if limits["below"] is not None and not value < limits["below"]:
-        raise ValueError(f"less than {limits['below']}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("a finite number")
-    return value
+    return _read(PRESETS / f"{setting.value}.yaml", problems)
 
 
 @cache
@@ -231,7 +178,7 @@ def _aliases() -> dict[str, str]:
 
 
 def _add_flag(group: argparse._ArgumentGroup, item: Field[Any]) -> None:
-    kind, alias = _types()[item.name].kind, item.metadata["alias"]
+    kind, alias = field_types(TrainConfig)[item.name].kind, item.metadata["alias"]
     allowed = item.metadata["choices"] or (preset_names() if item.name == "preset" else ())
     group.add_argument(
         *(flag(name) for name in (item.name, alias) if name),
@@ -248,13 +195,6 @@ def _metavar(kind: type, allowed: Sequence[str]) -> str:
 
 def _choices(allowed: Sequence[str]) -> str:
     return f" One of {', '.join(allowed)}." if allowed else ""
-
-
-def _unknown(name: str, kind: str, allowed: Iterable[str]) -> str:
-    from difflib import get_close_matches  # only a mistake needs it
-
-    close = get_close_matches(name, list(allowed), n=1, cutoff=0.7)
-    return f"unknown {kind} {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def _default(default: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections import Counter
@@ -17,6 +16,7 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.word_tokenizers import WordTokenizer, simple_span_tokenize
 from numpy.typing import NDArray
 
+from podwright_common.checksum import sha256_of
 from podwright_training.curation.languages import UNSPACED
 from podwright_training.data.bad_data import BadRecordError, BadShardError, Fault, Faults
 from podwright_training.data.document_encoder import Encoder, load_tokenizer
@@ -32,7 +32,6 @@ WORD = regex.compile(  # In scripts without spaces, each character counts as a w
     rf"(?V1)[{UNSPACED}]\p{{M}}*|[\w--[{UNSPACED}]]+(?:['’\-][\w--[{UNSPACED}]]+)*|[^\w\s]+"  # noqa: RUF001 -- an apostrophe
 )
 SENTENCE_END = regex.compile(r"(?V1)(?<=[.!?])\s+|(?<=[。！？])\s*")  # noqa: RUF001 -- those of Chinese and Japanese
-HASH_CHUNK_BYTES = 2**20
 
 
 class Words(WordTokenizer):  # type: ignore[misc]  # datatrove has no types, as in the classes below
@@ -127,7 +126,7 @@ class WriteTokens(PipelineStep):  # type: ignore[misc]
             path = self.output / f"{split}-{rank:05d}-{part:05d}{SUFFIX}"
             write_token_shard(path, waiting[split], tokenizer=encoder.digest)
             described = {"name": path.name, "split": split, "documents": len(waiting[split]), "tokens": tokens[split]}
-            shards.append({**described, "bytes": path.stat().st_size, "sha256": _sha256(path)})
+            shards.append({**described, "bytes": path.stat().st_size, "sha256": sha256_of(path)})
             waiting[split], tokens[split] = [], 0
 
         documents = iter(data)
@@ -143,11 +142,3 @@ class WriteTokens(PipelineStep):  # type: ignore[misc]
             if unwritten:
                 write(split)
         write_atomically(self.folder / f"{rank:05d}.json", json.dumps(shards, indent=1) + "\n")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

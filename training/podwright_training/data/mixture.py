@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from podwright_common.yaml_document import YamlFileError, load_values
 from podwright_training.config import dataset_lists
 from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
-from podwright_training.regular_file import read_text
-
-LIMIT_BYTES = 16 << 20  # Texts that people write are far smaller.
 
 Entries = Iterator[tuple[str, dict[str, Any]]]
 
@@ -158,11 +155,9 @@ def _source(config: TrainConfig, name: str, values: Mapping[str, Any]) -> Source
 
 def _read_yaml(path: Path, option: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
-    except OSError as error:
-        raise DataError(f"{option}: cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise DataError(f"{option}: cannot read {path}: {' '.join(str(error).split())}") from error
+        content = load_values(path)
+    except YamlFileError as error:
+        raise DataError(f"{option}: {error}") from error
     if not isinstance(content, dict):
         raise DataError(
             f"{option} {path}: got a {type(content).__name__}, need `name: {{dataset: …, weight: …}}` lines"

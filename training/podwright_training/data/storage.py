@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from podwright_common.regular_file import open_regular
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.schemes import HUB, S3
-from podwright_training.regular_file import open_regular
 
 Listing = dict[str, str]
 Share = Callable[[str, Callable[[], Listing]], Listing]

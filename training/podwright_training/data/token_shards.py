@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from podwright_common.atomic_file import rename_durably
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, first_line
 from podwright_training.data.storage import is_local
 
@@ -191,9 +192,7 @@ class TokenShardWriter:
         with self._shard.open("wb") as shard, self._spool_path.open("rb") as spool:
             shard.write(len(text).to_bytes(8, "little") + text + offsets + crc32)
             shutil.copyfileobj(spool, shard, COPY_BYTES)
-            shard.flush()
-            os.fsync(shard.fileno())
-        self._shard.replace(self._path)
+        rename_durably(self._shard, self._path)
 
     def _failure(self, error: OSError) -> DataError:
         return DataError(f"cannot write {self._path}: {first_line(error)}")

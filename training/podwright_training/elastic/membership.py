@@ -13,15 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from podwright_common.exit_status import DIVERGED, OK, WRONG_INPUT
 from podwright_training.beats import Activity
 from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import HostRankReport, HostReport
 from podwright_training.elastic.state_holders import fewest_holders
 from podwright_training.events import MembershipEvent
 
-# Exit statuses of agents; from 65 on sysexits.h's DATAERR, UNAVAILABLE, OSERR and TEMPFAIL. Any other is that of a
-# host that failed by itself: 1 of Python's or srun's.
-FINISHED, USER_ERROR, DIVERGED, FAILED, UNABLE, LEFT = 0, 2, 65, 69, 71, 75
+# Exit statuses of agents, beside DIVERGED; those from 69 are sysexits.h's UNAVAILABLE, OSERR and TEMPFAIL. Any other is
+# that of a host that failed by itself: 1 of Python's or srun's.
+FINISHED, USER_ERROR, FAILED, UNABLE, LEFT = OK, WRONG_INPUT, 69, 71, 75
 FIRST_WAIT_S = 10.0  # The first generation waits this long for further nodes.
 PREPARE_S = 60.0  # a host's imports, before the first generation
 GATHER_S = 0.5  # after a failed rank, for the others' failures: one of them is the cause

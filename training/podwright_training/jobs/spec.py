@@ -5,34 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from podwright_common.regular_file import read_text
+from podwright_common.yaml_document import KeyPath, YamlDocument, YamlFileError, shown
+from podwright_training.config.conversion import converted, did_you_mean, in_words, unknown, values_in
 from podwright_training.config.option import option
 from podwright_training.errors import ConfigError
 from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
 from podwright_training.jobs.patterns import NEEDED, ORDERS, READY, VALUES, Patterns
-from podwright_training.jobs.yaml_file import (
-    LONGEST_SHOWN,
-    Problems,
-    Value,
-    data_of,
-    keys_of,
-    mapping,
-    read,
-    shown,
-    text_of,
-    unknown,
-)
 from podwright_training.json_values import loads, misfit
-from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder
 
 LIMIT_BYTES = 16 << 20  # The job that launch wrote may contain whole scripts.
@@ -177,14 +163,6 @@ def read_written(path: Path) -> JobSpec:
     raise ConfigError([f"{path}: {reason}; {again}"])
 
 
-SECTIONS: dict[str, type] = {"resume": Resume, "log": Log, "model": Model}
-KINDS = {
-    **dict.fromkeys(("command", "mounts", "argument"), "words"),
-    **dict.fromkeys(("env", "patterns"), "texts"),
-    "files": "files",
-    **dict.fromkeys(("nodes", "ranks_per_node", "steps"), "int"),
-    **dict.fromkeys(("parameters", "flops_per_token", "tokens_per_step"), "float"),
-}
 KEYS = tuple(item.name for item in fields(JobSpec))
 
 
@@ -194,18 +172,32 @@ def load(file: Path) -> JobSpec:
     Raises:
         ConfigError: With every problem, each as ``FILE:LINE:COLUMN: …``.
     """
-    value_by_key, problems = read(file)
-    spec: JobSpec = _section(JobSpec, value_by_key, problems)
-    _check(spec, value_by_key, problems)
-    problems.refuse()
-    return spec
+    try:
+        document = YamlDocument.read(file)
+    except YamlFileError as error:
+        raise ConfigError([str(error)]) from error
+    problems = list(document.messages)
+    if not document.parsed:
+        raise ConfigError(problems)
+    if not isinstance(document.data, dict):
+        raise ConfigError([*problems, f"{file}: got {in_words(document.data)}, need `key: value` lines of a job"])
+    values = converted(JobSpec, values_in(document), problems, null_is_default=True)
+    if document.data or not problems:
+        problems += [_with_place(document, path, text) for path, text in _conflicts(JobSpec(**values), document)]
+    if problems:
+        raise ConfigError(problems)
+    return JobSpec(**values)
 
 
 def is_job(file: Path) -> bool:
     """Return whether a YAML file is a job.yaml rather than a run.yaml, by its keys; a broken file is not."""
     from podwright_training.config.train_config import option_names
 
-    keys = keys_of(file)
+    try:
+        data = YamlDocument.read(file).data
+    except YamlFileError:
+        return False
+    keys = set(data) if isinstance(data, dict) else set()
     return "command" in keys or len(keys & set(KEYS)) > len(keys & set(option_names()))
 
 
@@ -221,130 +213,32 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-# ---- reading -----------------------------------------------------------------------------------
-
-
-def _section(cls: type, value_by_key: Mapping[str, Value], problems: Problems) -> Any:
-    """Return a section with the file's values; report unknown keys and wrong values."""
-    items = {item.name: item for item in fields(cls)}
-    values: dict[str, Any] = {}
-    for name, value in value_by_key.items():
-        if name not in items:
-            problems.add(value.key, unknown(name, "key", items))
-        elif name in SECTIONS and cls is JobSpec:
-            values[name] = _section(SECTIONS[name], mapping(value.node, problems, subject=name), problems)
-        elif not value.is_null:
-            try:
-                values[name] = _limited(_convert(name, value.node, problems), items[name].metadata, name)
-            except ValueError as error:
-                if error.args:  # Without arguments, the error was reported before.
-                    problems.add(value.node, str(error))
-    return cls(**values)
-
-
-def _convert(name: str, node: yaml.Node, problems: Problems) -> Any:
-    """Return a value; texts are as they are written, as YAML would read 1.10 as 1.1, 12:30 as 750 and on as true."""
-    kind, text = KINDS.get(name, "text"), text_of(node)
-    if kind == "words":
-        return _words(name, node)
-    if kind in ("texts", "files"):
-        if not isinstance(node, yaml.MappingNode):
-            raise ValueError(f"{name}: got {shown(text or '')}, need `NAME: value` lines")
-        value_by_key = mapping(node, problems, subject=name)
-        if kind == "files":
-            return {key: _content(data_of(value.node, problems)) for key, value in value_by_key.items()}
-        return {key: _text(name, value.node) for key, value in value_by_key.items()}
-    if not isinstance(node, yaml.ScalarNode):
-        raise ValueError(f"{name}: got {text}, need one value")  # noqa: TRY004 - a wrong value like all others
-    data = text if kind == "text" else data_of(node, problems)
-    if data is None:
-        raise ValueError
-    if isinstance(data, bool):
-        raise ValueError(f"{name}: got {text}, need one value")  # noqa: TRY004 - a wrong value like all others
-    if kind == "int" and isinstance(data, int):
-        return data
-    try:
-        return {"int": int, "float": float, "text": str}[kind](str(data))
-    except ValueError:
-        need = "whole number" if kind == "int" else "number"
-        raise ValueError(f"{name}: got {_shown(data) or 'nothing'}, need a {need}") from None
-
-
-def _words(name: str, node: yaml.Node) -> tuple[str, ...]:
-    """Return the words of a command line, or of a list."""
-    if isinstance(node, yaml.ScalarNode):
-        try:
-            return tuple(shlex.split(node.value, comments=True))
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}; quotes of a shell go in pairs") from error
-    if isinstance(node, yaml.SequenceNode):
-        texts = [text_of(item) for item in node.value if isinstance(item, yaml.ScalarNode)]
-        if len(texts) == len(node.value) and None not in texts:
-            return tuple(text for text in texts if text is not None)
-        raise ValueError(f"{name}: each word of the list is one value; put an empty one in quotes")
-    raise ValueError(f"{name}: got a mapping, need a text or a list of words")
-
-
-def _limited(value: Any, limits: Mapping[str, Any], name: str) -> Any:
-    if limits["choices"] and value not in limits["choices"]:
-        raise ValueError(f"{name}: {unknown(str(value), 'value', limits['choices'])}")
-    if limits["at_least"] is not None and not limits["at_least"] <= value <= limits["at_most"]:
-        raise ValueError(f"{name}: got {_shown(value)}, need {limits['at_least']:g} to {limits['at_most']:g}")
-    return value
-
-
-def _content(value: Any) -> Any:
-    """Return a file's content as values that JSON can write: a date becomes its text."""
-    try:
-        return json.loads(json.dumps(value, default=_date, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"files: {error}: need texts, numbers, lists and mappings") from error
-
-
-def _date(value: Any) -> str:
-    if isinstance(value, date):
-        return value.isoformat()
-    raise TypeError(f"got {_shown(value)}")
-
-
-def _text(name: str, node: yaml.Node) -> str:
-    if not isinstance(node, yaml.ScalarNode):
-        raise ValueError(f"{name}: got {text_of(node)}, need one value for each name")  # noqa: TRY004 - a wrong value like all others
-    return text_of(node) or ""
-
-
-def _shown(data: Any) -> str:
-    """Return a value, shortened to one line for a message."""
-    if isinstance(data, bool):
-        return str(data).lower()
-    if isinstance(data, int) and data.bit_length() > 4 * LONGEST_SHOWN:  # Python may refuse to write it
-        return f"a number of {data.bit_length()} bits"
-    kinds: dict[type, str] = {dict: "a mapping", list: "a list"}
-    return kinds.get(type(data)) or shown(str(data))
-
-
 # ---- checks ------------------------------------------------------------------------------------
 
+Conflicts = Iterator[tuple[KeyPath, str]]  # The key that has the problem, and the problem.
 
-def _check(spec: JobSpec, value_by_key: Mapping[str, Value], problems: Problems) -> None:
-    """Report conflicts among the values."""
-    if not spec.command and "command" not in value_by_key:
-        problems.add(None, "command is missing: the program that trains, with its arguments")
+
+def _with_place(document: YamlDocument, path: KeyPath, message: str) -> str:
+    return f"{document.place(path) if path else document.file}: {message}"
+
+
+def _conflicts(spec: JobSpec, document: YamlDocument) -> Conflicts:
+    """Yield conflicts among the values."""
+    if not spec.command and not document.has(("command",)):
+        yield (), "command is missing: the program that trains, with its arguments"
     elif not spec.command:
-        problems.add(value_by_key["command"].node, "command: got nothing, need a program")
+        yield ("command",), "command: got nothing, need a program"
     if spec.container and spec.environment:
-        problems.add(value_by_key["environment"].node, "environment: a container has its own; leave one of the two out")
+        yield ("environment",), "environment: a container has its own; leave one of the two out"
     if spec.mounts and not spec.container:
-        problems.add(value_by_key["mounts"].node, "mounts: only a container has them; name its image with `container`")
-    if spec.resume is not None and isinstance(value_by_key["resume"].node, yaml.MappingNode):
-        given_words = {key.value: text_of(value) for key, value in value_by_key["resume"].node.value}
-        for text in _problems_of_resume(spec.resume, has_argument=bool(given_words.get("argument"))):
-            problems.add(value_by_key["resume"].node, text)
-    _check_run(spec, value_by_key, problems)
-    _check_names(spec, value_by_key, problems)
-    if "log" in value_by_key:
-        for text in _problems_of_patterns(spec.log):
-            problems.add(value_by_key["log"].node, f"log: {text}")
+        yield ("mounts",), "mounts: only a container has them; name its image with `container`"
+    if spec.resume is not None and isinstance(document.data.get("resume"), dict):
+        for text in _problems_of_resume(spec.resume, has_argument=bool(document.data["resume"].get("argument"))):
+            yield ("resume",), text
+    yield from _conflicts_of_run(spec)
+    yield from _conflicts_of_names(spec)
+    if document.has(("log",)):
+        yield from ((("log",), f"log: {text}") for text in _problems_of_patterns(spec.log))
 
 
 def _problems_of_resume(resume: Resume, *, has_argument: bool) -> Iterator[str]:
@@ -357,39 +251,41 @@ def _problems_of_resume(resume: Resume, *, has_argument: bool) -> Iterator[str]:
         yield "resume.folder: {checkpoint} is looked for in it; only resume.argument has it"
 
 
-def _check_run(spec: JobSpec, value_by_key: Mapping[str, Value], problems: Problems) -> None:
-    """Report a name that cannot be a folder's, and malformed mounts."""
+def _conflicts_of_run(spec: JobSpec) -> Conflicts:
+    """Yield a name that cannot be a folder's, and malformed mounts."""
     if spec.name and not _NAME.fullmatch(spec.name):
         need = "need up to 100 letters, digits and ._+=@-, a letter or digit first: it is a folder's name"
-        problems.add(value_by_key["name"].node, f"name: got {shown(spec.name)}, {need}")
+        yield ("name",), f"name: got {shown(spec.name)}, {need}"
     for mount in (mount for mount in spec.mounts if not _MOUNT.fullmatch(mount)):
-        problems.add(value_by_key["mounts"].node, f"mounts: got {shown(mount)}, need SOURCE:TARGET, without commas")
+        yield ("mounts",), f"mounts: got {shown(mount)}, need SOURCE:TARGET, without commas"
 
 
-def _check_names(spec: JobSpec, value_by_key: Mapping[str, Value], problems: Problems) -> None:
-    """Report invalid names of variables, files and places."""
+def _conflicts_of_names(spec: JobSpec) -> Conflicts:
+    """Yield invalid names of variables, files and places."""
     for name in sorted(_READ_ONLY & set(spec.env)):
-        problems.add(value_by_key["env"].node, f"env: {name} is Bash's own, which cannot be set")
+        yield ("env",), f"env: {name} is Bash's own, which cannot be set"
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
-        problems.add(value_by_key["env"].node, f"env: {shown(name)} is not a variable name")
+        yield ("env",), f"env: {shown(name)} is not a variable name"
     for name in spec.files:
-        if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name or not name.isprintable():
-            problems.add(value_by_key["files"].node, f"files: '{shown(name)}' is not a file of the run's folder")
-        elif Path(name).parts[0] in OURS:
-            problems.add(
-                value_by_key["files"].node, f"files: {name} is podwright-train's own, as {', '.join(OURS)} are"
-            )
-        elif max(map(len, map(os.fsencode, Path(name).parts))) > LONGEST_NAME:
-            problems.add(value_by_key["files"].node, f"files: {name[:20]}… has over {LONGEST_NAME} bytes")
-        elif any(Path(name) in Path(other).parents for other in spec.files):
-            problems.add(value_by_key["files"].node, f"files: {name} is a file, and the folder of another")
+        if problem := _problem_of_file(Path(name), spec.files):
+            yield ("files",), f"files: {problem}"
     for key, text in _filled_texts(spec):
         allowed_places = PLACES if key == "resume" else [place for place in PLACES if place != "checkpoint"]
         for place in (place for place in _PLACE.findall(text) if place not in allowed_places):
-            problems.add(
-                value_by_key[key].node,
-                f"{key}: {unknown('{' + place + '}', 'place', [f'{{{k}}}' for k in allowed_places])}",
-            )
+            names = [f"{{{name}}}" for name in allowed_places]
+            question = did_you_mean(f"{{{place}}}", names) or f"; need one of {', '.join(names)}"
+            yield (key,), f"{key}: unknown place {{{place}}}{question}"
+
+
+def _problem_of_file(path: Path, names: Iterable[str]) -> str:
+    """Return the problem of a file's name; empty if it can be written into the run's folder."""
+    if path.is_absolute() or ".." in path.parts or not path.name or not str(path).isprintable():
+        return f"'{shown(str(path))}' is not a file of the run's folder"
+    if path.parts[0] in OURS:
+        return f"{path} is podwright-train's own, as {', '.join(OURS)} are"
+    if max(map(len, map(os.fsencode, path.parts))) > LONGEST_NAME:
+        return f"{str(path)[:20]}… has over {LONGEST_NAME} bytes"
+    return f"{path} is a file, and the folder of another" if any(path in Path(name).parents for name in names) else ""
 
 
 def _filled_texts(spec: JobSpec) -> Iterator[tuple[str, str]]:

@@ -18,12 +18,12 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
+from podwright_common.regular_file import open_regular
 from podwright_training.data.bad_data import first_line
 from podwright_training.errors import UserError
 from podwright_training.events import EndEvent, StepEvent, TrainEvent
 from podwright_training.json_text import to_json
 from podwright_training.loop.sinks import Sink
-from podwright_training.regular_file import open_regular
 from podwright_training.run_folder import open_for_append
 
 logger = logging.getLogger(__name__)

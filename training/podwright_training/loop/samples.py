@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from podwright_common.regular_file import read_text
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.events import SampleEvent
 from podwright_training.loop.callback import Callback
 from podwright_training.loop.run_context import RunContext
 from podwright_training.parallel import ParallelModel
-from podwright_training.regular_file import read_text
 
 LIMIT_BYTES = 16 << 20  # People write this file, so it is small.
 WIDTH_STEP = 128  # Widths are multiples of the side of a block of a block mask.

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from numbers import Real
 from typing import Any, Protocol
 
+from podwright_common.regular_file import read_text
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import first_line
 from podwright_training.events import StepEvent
-from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder, write_atomically
 
 ID_LIMIT_BYTES = 1 << 10  # A file with an id is smaller.

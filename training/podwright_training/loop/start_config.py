@@ -6,15 +6,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from podwright_common.yaml_document import YamlFileError, load_values
 from podwright_training.config.sources import canonical
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
-from podwright_training.regular_file import read_text
 from podwright_training.run_folder import RunFolder, write_atomically
-
-LIMIT_BYTES = 16 << 20  # People edit this file, so it stays small.
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +32,7 @@ def write_config(folder: RunFolder, config: TrainConfig) -> None:
 def _previous_values(path: Path) -> dict[str, Any]:
     """Return the options of the previous start, which an older or newer version may have written."""
     try:
-        return canonical(yaml.safe_load(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True)))
-    except (OSError, yaml.YAMLError, ValueError, RecursionError, AttributeError) as error:
-        reason = "it has no options" if isinstance(error, AttributeError) else " ".join(str(error).split())
-        raise UserError(f"cannot read {path}: {reason}; remove it, this start writes it again") from error
+        return canonical(load_values(path))
+    except (YamlFileError, AttributeError) as error:
+        reason = f"cannot read {path}: it has no options" if isinstance(error, AttributeError) else str(error)
+        raise UserError(f"{reason}; remove it, this start writes it again") from error

@@ -7,6 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from podwright_common.command_line import Parser
 from podwright_training.command_result import print_result
 from podwright_training.config import sources
 from podwright_training.config.train_config import TrainConfig, option_names
@@ -14,7 +15,7 @@ from podwright_training.errors import ConfigError
 from podwright_training.nxdt import chain, memory
 from podwright_training.nxdt.plan import INDEX, MEMBERS, Plan, layout_of, problems, shared_folder
 from podwright_training.run_folder import NXDT_STEPS, RunFolder
-from podwright_training.spelling import Parser, as_shown
+from podwright_training.spelling import as_shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,8 +15,7 @@ from itertools import compress, count
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
+from podwright_common.yaml_document import YamlFileError, load_values
 from podwright_training.errors import UserError, shortened
 from podwright_training.events import (
     LARGEST_WHOLE,
@@ -35,7 +34,6 @@ from podwright_training.events import (
     ValidationEvent,
 )
 from podwright_training.jobs.spec import read_written
-from podwright_training.regular_file import read_text
 from podwright_training.report.event_log import EventLog, TrainEvents
 from podwright_training.report.goodput import RunGoodput, account
 from podwright_training.run_folder import RunFolder
@@ -44,7 +42,6 @@ NOTABLE = (
     StartEvent, MembershipEvent, OffenderEvent, GuardEvent, OverflowEvent, StragglerEvent, CheckpointEvent, EndEvent
 )  # fmt: skip
 COUNTED = ("max_context_width", "max_steps")  # options that figures are computed from
-LIMIT_BYTES = 1 << 20  # A configuration is smaller.
 CHECKPOINT = re.compile(r"step-(\d+)$")
 
 StepEventT = TypeVar("StepEventT", bound=StepEvent)
@@ -148,10 +145,9 @@ def _configuration(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = yaml.safe_load(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True)) or {}
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
-        raise ReportError(f"cannot read {path}: {reason}") from error
+        content = load_values(path) or {}
+    except YamlFileError as error:
+        raise ReportError(str(error)) from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ReportError(f"{path} is not the configuration of a run: need `option: value` lines")
     for name in COUNTED:

@@ -6,8 +6,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from podwright_common.exit_status import DIVERGED
 from podwright_training import shell_templates
-from podwright_training.elastic.membership import DIVERGED, FAILED, FINISHED, LEFT, UNABLE, USER_ERROR
+from podwright_training.elastic.membership import FAILED, FINISHED, LEFT, UNABLE, USER_ERROR
 from podwright_training.elastic.offenders import MOST_FAILURES, WITHIN_S
 from podwright_training.jobs.spec import JobSpec
 from podwright_training.run_folder import RunFolder

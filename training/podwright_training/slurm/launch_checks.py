@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from podwright_common.command_line import Parser
 from podwright_training import neuron
 from podwright_training.config import sources
 from podwright_training.elastic.policy import Policy
@@ -15,7 +16,7 @@ from podwright_training.errors import ConfigError, LaunchError
 from podwright_training.private_folder import may_be_exchanged, other_owner
 from podwright_training.slurm.batch_script import SIGNAL_LEAD_S
 from podwright_training.slurm.node_facts import NodeFacts
-from podwright_training.spelling import Parser, as_shown, flag
+from podwright_training.spelling import as_shown, flag
 
 FOREIGN = ("job", "nproc_per_node", "time_limit", "accelerator", "efa")  # options that --backend nxdt lacks
 

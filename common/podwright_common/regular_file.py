@@ -2,8 +2,6 @@
 
 Who may create a name may also make it a link, a FIFO, a folder, ``/dev/zero`` or a file that grows while it is read.
 This is the one place that opens such names.
-
-The bootstrap and the trainer each have this module, because neither may import the other; a test compares them.
 """
 
 from __future__ import annotations

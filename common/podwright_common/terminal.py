@@ -1,8 +1,8 @@
 """Print to terminals: lines wrapped between words, and nothing that a terminal would obey but our own colours.
 
 Names, reasons, logs and errors are texts of others: printed raw, they could clear the screen, write to the clipboard or
-reverse a line. Every text passes ``Fitted``; what draws a screen uses ``drawing_console``. A pipe or a file gets every
-line whole and unchanged.
+reverse a line. Every text passes ``Fitted``; what draws a screen uses ``drawing.drawing_console``. A pipe or a file
+gets every line whole and unchanged.
 """
 
 from __future__ import annotations
@@ -11,13 +11,9 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import TextIOBase, TextIOWrapper
-from typing import TYPE_CHECKING, Any, TextIO
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from io import TextIOWrapper
+from typing import Iterator, List, TextIO
 
 DEFAULT_COLUMNS = 80
 INDENT = 2  # columns by which a line's second part is moved in
@@ -72,36 +68,6 @@ class Fitted(TextIOWrapper):
         return line if self.keeps_lines else fit(line, columns(self))
 
 
-class Canvas(TextIOBase):
-    """The file of a rich console that draws on a terminal."""
-
-    def __init__(self, stream: Fitted) -> None:
-        self._stream = stream
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """Return the terminal's encoding."""
-        return self._stream.encoding
-
-    def write(self, text: str) -> int:
-        """Draw."""
-        self._stream.draw(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Write the incomplete line."""
-        if not self._stream.closed:
-            self._stream.flush()
-
-    def isatty(self) -> bool:
-        """Return that this is a terminal."""
-        return True
-
-    def fileno(self) -> int:
-        """Return the terminal's descriptor."""
-        return self._stream.fileno()
-
-
 def printable(text: str, *, colours: bool = False) -> str:
     r"""Return a text of which a terminal obeys nothing: control characters are written as in Python, such as ``\x1b``.
 
@@ -126,30 +92,8 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _is_coloured_at_end(text: str) -> bool:
-    colours: list[str] = _NO_ROOM.findall(text)
+    colours: List[str] = _NO_ROOM.findall(text)
     return bool(colours) and colours[-1] not in {_RESET, "\x1b[m"}
-
-
-def drawing_console(stream: TextIO | None = None, **options: Any) -> Console:
-    """Return rich's console for a stream, with arguments of its own; texts in what it renders move no cursor.
-
-    Args:
-        stream: that it writes to. Default: stdout.
-        options: further arguments of ``rich.console.Console``.
-    """
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
-
-    stream = stream or sys.stdout
-    if not stream.isatty():
-        return Console(file=stream, **options)
-
-    class PrintableConsole(Console):
-        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-            for segment in super().render(renderable, options):
-                yield segment if segment.control else Segment(printable(segment.text), segment.style)
-
-    return PrintableConsole(file=Canvas(stream) if isinstance(stream, Fitted) else stream, **options)  # type: ignore[arg-type]
 
 
 def fit_terminals() -> None:

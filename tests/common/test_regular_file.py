@@ -10,16 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import podwright_training.regular_file
-from podwright_bootstrap.host import files, log, regular_file
+from podwright_bootstrap.host import files, log
 from podwright_bootstrap.host.errors import BootstrapError
-from podwright_bootstrap.host.regular_file import UnreadableFileError, read, read_text
 from podwright_bootstrap.storage import own_folder
-
-
-def test_both_distributions_have_the_same_module() -> None:
-    """The trainer is installed without the lifecycle scripts."""
-    assert Path(regular_file.__file__).read_bytes() == Path(podwright_training.regular_file.__file__).read_bytes()
+from podwright_common import atomic_file
+from podwright_common.regular_file import UnreadableFileError, read, read_text
 
 
 @pytest.mark.parametrize("follow_links", [False, True])
@@ -73,7 +68,7 @@ def test_a_file_that_became_a_pipe_is_replaced(tmp_path: Path) -> None:
     """Root's writer compares with no content that it would wait for."""
     path = tmp_path / "file"
     os.mkfifo(path)
-    assert files._content(path, 3) == b""
+    assert atomic_file._content(path, 3) == b""
     assert files.write_file(path, "abc")
     assert path.read_text() == "abc"
 

@@ -1,0 +1,114 @@
+"""Command lines: no abbreviations, the closest name in errors, and a help that fits the terminal.
+
+difflib and textwrap are imported by what needs them: a help, and a mistake.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Iterable, Iterator, NoReturn, Sequence
+
+
+class Parser(argparse.ArgumentParser):
+    """Parses one command line; its commands' parsers are of this class too."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": Help, **options})
+
+    def parse_whole(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the values; end with the flag that was meant if there are unknown ones."""
+        options, unknown = self.parse_known_args(arguments)
+        if unknown:
+            self.refuse(unknown[0], arguments)
+        return options
+
+    def refuse(self, word: str, arguments: Sequence[str]) -> NoReturn:
+        """End with the usage of the command that the arguments name, and the flag that an unknown word may mean."""
+        meant = did_you_mean(word.partition("=")[0], flags(self, arguments))
+        _named(self, arguments).error(f"unknown argument {word}{meant}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Exit after flushing the output, such as the help; raise the error if the output cannot be written."""
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        super().exit(status, message)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help or an error; argparse itself hides that it cannot be written."""
+        stream = file or sys.stderr
+        if stream is not None:  # The shell may have closed it.
+            stream.write(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is not a choice, and suggest the closest one."""
+        choices = [str(choice) for choice in action.choices or ()]
+        if choices and value not in (action.choices or ()):
+            meant = did_you_mean(str(value), choices)
+            raise argparse.ArgumentError(action, f"got {value}, need {', '.join(choices)}{meant}")
+
+
+class Help(argparse.HelpFormatter):
+    """Wraps paragraphs and keeps lines; a long command of the examples continues after a backslash."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Leave room for the longest command too, whose indentation argparse forgets."""
+        super().add_argument(action)
+        lengths = (
+            len(self._format_action_invocation(subaction)) for subaction in self._iter_indented_subactions(action)
+        )
+        longest = max(lengths, default=0) + self._current_indent + self._indent_increment
+        self._action_max_length = max(self._action_max_length, longest)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(_wrapped(f"{indent}{line}", width) for line in text.splitlines())
+
+
+def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
+    """End a command's help with examples, one per line."""
+    parser.formatter_class = Help
+    parser.epilog = "\n".join(
+        ["examples:" if len(examples) > 1 else "example:", *(f"  {line}" for line in examples), ""]
+    )
+
+
+def unknown_command(name: str, commands: Iterable[str]) -> str:
+    """Return the message that refuses a command, with the closest one, or all."""
+    names = list(commands)
+    return f"unknown command {name}{did_you_mean(name, names) or '; use one of ' + ', '.join(names)}"
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return the end of a message that suggests the closest of the names; empty if none is close."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, list(names), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the flags of a parser, and of the commands in it that the arguments name."""
+    for action in parser._actions:  # noqa: SLF001 (argparse has no public list)
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (as above)
+            for name in set(arguments) & set(action.choices):
+                yield from flags(action.choices[name], arguments)
+
+
+def _named(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that the arguments name, whose usage an error shows."""
+    for action in parser._actions:  # noqa: SLF001 (as above)
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (as above)
+            for name in arguments:
+                if name in action.choices:
+                    return _named(action.choices[name], arguments)
+    return parser
+
+
+def _wrapped(line: str, width: int) -> str:
+    from textwrap import wrap
+
+    is_command = line.startswith("  ")
+    indent = "      " * is_command
+    lines = wrap(line, width - 2 * is_command, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return (" \\\n" if is_command else "\n").join(lines)
