@@ -97,7 +97,7 @@ def _events(steps: int) -> Iterator[dict[str, Any]]:
             "lag_s": 0.0,
             "sequences": 256 * step,
             "batch_sequences": 256,
-            "memory_peak_bytes": 6e10,
+            "memory_peak_bytes": 60_000_000_000,
         }
         if step % (steps // 100) == 0:
             yield {"event": "validation", "time": time_s, "step": step, "loss": loss, "perplexity": 1.0, "tokens": 1}

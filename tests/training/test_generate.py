@@ -1,15 +1,23 @@
 """Text comes from the consolidated model, by Hugging Face's loaders alone."""
 
+import gzip
+import json
+import shutil
 from argparse import ArgumentParser
+from dataclasses import replace
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
 from podwright_training.commands import generate as command
 from podwright_training.commands.generate import GenerateError, generate
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
-from podwright_training.run_folder import RunFolder
+from podwright_training.harness import run_tasks
+from podwright_training.perplexity import sums_by_source
+from podwright_training.run_folder import ORIGIN, RunFolder
+from podwright_training.transformers_model import LoadedModel, load_model
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +107,89 @@ def test_an_empty_prompt_and_a_device_that_is_not_there(run_folder):
     assert text.strip()
     with pytest.raises(UserError, match="device foo: Expected one of cpu"):
         run("--run-dir", str(run_folder.root), "--device", "foo")
+
+
+def with_positions(run_folder, folder, positions):
+    """A copy of the model with so many positions."""
+    shutil.copytree(run_folder.hf, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": positions}))
+    return folder
+
+
+def test_positions_end_a_text(run_folder, tmp_path, capsys):
+    """A prompt that fills them is refused, and a text that they end is announced."""
+    folder = with_positions(run_folder, tmp_path / "model", 16)
+    with pytest.raises(GenerateError, match="prompt 2 has 16 tokens, and the model has 16 positions: need at most 15"):
+        generate(folder, ["One", "a" * 16], max_new_tokens=4, temperature=0, seed=0)
+    generate(folder, ["a" * 12], max_new_tokens=4, temperature=0, seed=0)
+    assert capsys.readouterr().err == ""
+    generate(folder, ["One", "a" * 12], max_new_tokens=5, temperature=0, seed=0)
+    message = "warning: the model has 16 positions, so a text ends after 4 of 5 new tokens\n"
+    assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-30, 1e-6])
+def test_a_tiny_temperature_is_greedy(run_folder, temperature):
+    """Dividing by it would be infinite."""
+    greedy, sampled = (
+        generate(run_folder.hf, ["The sea"], max_new_tokens=8, temperature=value, seed=0) for value in (0, temperature)
+    )
+    assert sampled == greedy
+
+
+def test_top_k_limits_the_choice(run_folder):
+    """One token is the likeliest; 0 is no limit."""
+    greedy = generate(run_folder.hf, ["The sea"], max_new_tokens=16, temperature=0, seed=0)
+    assert generate(run_folder.hf, ["The sea"], max_new_tokens=16, temperature=1, top_k=1, seed=3) == greedy
+    assert generate(run_folder.hf, ["The sea"], max_new_tokens=16, temperature=1, top_k=0, seed=3) != greedy
+    with pytest.raises(GenerateError, match=r"got top_k -1, need 0 \(all tokens\) or more"):
+        run("--run-dir", str(run_folder.root), "--top-k", "-1")
+
+
+@pytest.mark.parametrize(("is_own", "writes_beginning"), [(True, True), (False, True), (False, False)])
+def test_texts_begin_as_in_training(is_own, writes_beginning):
+    """Own models never saw the token that a tokenizer declares to begin a text; others get what it writes."""
+    model = Tokenizer(models.WordLevel({"<begin>": 0, "<end>": 1, "sea": 2}, unk_token="<end>"))
+    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if writes_beginning:
+        model.post_processor = processors.TemplateProcessing("<begin> $A", special_tokens=[("<begin>", 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, bos_token="<begin>", eos_token="<end>")
+    loaded = LoadedModel(None, tokenizer, is_own)
+    assert loaded.encode("") == [1 if is_own else 0]
+    assert loaded.encode("sea") == ([0, 2] if writes_beginning and not is_own else [2])
+
+
+def test_the_harness_begins_texts_as_in_training(run_folder, tmp_path):
+    """Only a model that podwright-train exported has no token that begins a text."""
+    program = tmp_path / "harness"
+    program.write_text('#!/bin/sh\necho "$4"; exit 1\n')
+    program.chmod(0o755)
+    folder = shutil.copytree(run_folder.hf, tmp_path / "hf")
+
+    def arguments():
+        with pytest.raises(UserError) as caught:
+            run_tasks(folder, ["a"], program=str(program), include_path=None, device="cpu", dtype="float32")
+        return json.loads(str(caught.value).splitlines()[-1])
+
+    assert "prefix_token_id" not in arguments()
+    (folder / ORIGIN).write_text("{}")
+    assert (arguments()["prefix_token_id"], arguments()["add_bos_token"]) == (256, False)
+
+
+@pytest.mark.slow
+def test_a_small_split_is_read_once(run_folder, text_dataset):
+    """However many tokens are asked for: each document counts once, less the first token of each sequence."""
+    config = replace(
+        TrainConfig(), dataset=str(text_dataset), dataset_config_name="en", tokenizer=str(run_folder.hf),
+        max_context_width=32, data_streams=4, val_batch_size=8,
+    )  # fmt: skip
+    loaded = load_model(run_folder.hf, device="cpu")
+    (file,) = (text_dataset / "en").glob("c4-validation*")
+    texts = [json.loads(line)["text"] for line in gzip.decompress(file.read_bytes()).splitlines()]
+    total = sum(len(text.encode()) + 1 for text in texts)  # a token for each byte, and the end
+    (sums,) = sums_by_source(loaded, config, tokens=100 * total).values()
+    assert total * 32 // 33 - 4 <= sums.tokens <= total
+    assert sums.text_bytes <= total - len(texts)
+    (part,) = sums_by_source(loaded, config, tokens=8 * 32).values()
+    assert part.tokens == 8 * 32

@@ -24,12 +24,24 @@ from podwright_training.__main__ import main
 from podwright_training.commands import prepare as command
 from podwright_training.commands.prepare import PrepareError, prepare, split_documents
 from podwright_training.data.mixture import Source
-from podwright_training.data.prose import UnreadableError, html_to_prose, pdf_to_prose, rst_to_prose
+from podwright_training.data.prose import (
+    UnreadableError,
+    html_to_prose,
+    paragraphs_of,
+    pdf_to_prose,
+    rst_to_prose,
+    text_to_prose,
+)
 from podwright_training.data.stream import PackedStream
 from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
 
 WORDS = ("sea", "was", "calm", "a", "small", "boat", "went", "slowly", "past", "our", "old", "stone", "house", "light")
+
+
+WRAPPED = """\
+This paragraph was cut into lines by an editor, which put each
+word that did not fit anymore on the next line, and so do we not."""
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +195,7 @@ def packed_stream(folder, *, split, rank, world_size, streams):
 
 def documents_of(file):
     """Number of documents in a text file."""
-    return len(list(split_documents(file.read_text())))
+    return len(list(split_documents(paragraphs_of(file.read_text(), is_extracted=False))))
 
 
 @pytest.fixture(scope="module")
@@ -254,9 +266,69 @@ def test_a_missing_package_is_one_line(prose, tmp_path, monkeypatch):
 def test_documents_are_cut_between_paragraphs():
     """Documents are long enough, except the last, and short lines stay with the paragraph they head."""
     paragraphs = ["word " * 100] * 15
-    documents = list(split_documents("Heading\n\n" + "\n\n".join(paragraphs)))
+    documents = list(split_documents(["Heading", *paragraphs]))
     assert documents[0].startswith("Heading\n\nword")
     assert [len(document) >= command.DOCUMENT_CHARACTERS for document in documents] == [True, True, False]
+
+
+def test_a_heading_begins_a_document():
+    """It stays with the paragraph that follows it, also where a document is long enough before it or with it."""
+    documents = list(split_documents(["a" * 2990 + ".", "A heading", "b" * 3000 + ".", "Another", "c."]))
+    assert documents == ["a" * 2990 + ".\n\nA heading\n\n" + "b" * 3000 + ".", "Another\n\nc."]
+
+
+def test_a_long_paragraph_is_cut_between_lines():
+    """A text without blank lines becomes several documents, with every line."""
+    lines = ["老人晚上在安静的城市里走路想着孩子们。" * 3] * 300
+    documents = list(split_documents(["\n".join(lines)]))
+    assert len(documents) == 6
+    assert "\n".join(documents).split("\n") == lines
+
+
+@pytest.mark.parametrize(
+    ("text", "paragraphs"),
+    [
+        ("“Yes,” he said.\n\n“No.”\r\n\r\n“Oh?”", ["“Yes,” he said.", "“No.”", "“Oh?”"]),
+        ("短文。\n第二行。\n \n第三行。", ["短文。\n第二行。", "第三行。"]),
+        ("The woods are lovely, dark and deep,\n  But I have promises to keep,\n", None),
+        ("def f(x):\n    if x:\n        return 1\n    return 2", None),
+        ("- one item of a list that has a long line, which nearly fills it\n- two", None),
+        (WRAPPED, [WRAPPED.replace("\n", " ")]),
+        ("One paragraph in each line, which is longer than what an editor has.\nA short one.\n" + "Long. " * 30, None),
+        ("one\n\n\n\x0ctwo\n", ["one", "two"]),
+        ("x = 1\n\n}\n\n* * *", ["x = 1", "}", "* * *"]),
+    ],
+)
+def test_lines_that_mean_something_stay(text, paragraphs):
+    """Dialogue, Chinese, stanzas, code and lists stay as they are; lines that an editor cut are joined."""
+    expected = [text.rstrip()] if paragraphs is None else paragraphs
+    assert list(paragraphs_of(text, is_extracted=False)) == expected
+
+
+def test_all_text_of_a_file_is_in_the_dataset(tmp_path, capsys):
+    """Short paragraphs stay; empty files are named, and page numbers counted."""
+    dialogue = [f"“Yes, {number},” said the {word}." for number in range(600) for word in WORDS[:2]]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "novel.txt").write_text("\n\n".join(dialogue))
+    (tmp_path / "in" / "empty.md").write_text(" \n* * *\n")
+    (tmp_path / "in" / "page.html").write_text(
+        "<html><body><article>"
+        + "".join(f"<p>{part}</p><p>{part.split()[1]}</p>" for part in dialogue[:3])
+        + "</article>"
+    )
+    command = ["prepare", str(tmp_path / "in"), "--output", str(tmp_path / "c4"), "--shards=1", "--vocab-size=300"]
+    assert main([*command, "--validation-fraction=0.4"]) == 0
+    texts = "\n\n".join([*read(tmp_path / "c4", "train"), *read(tmp_path / "c4", "validation")]).split("\n\n")
+    assert set(dialogue) <= set(texts)
+    assert "skipped 1 files without text: empty.md, …" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_mark_of_the_byte_order_is_no_text(encoding):
+    """The text begins behind it."""
+    assert text_to_prose("Größe".encode(encoding)) == "Größe"
+    with pytest.raises(UnreadableError, match="not UTF-16"):
+        text_to_prose("Größe".encode("utf-16")[:-1])
 
 
 def test_all_problems_are_reported_at_once(tmp_path):

@@ -6,13 +6,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from podwright_training.__main__ import main
 from podwright_training.commands.tokenizer import count_tokens
+from podwright_training.data import byte_level_bpe
+from podwright_training.data.byte_level_bpe import train as train_tokenizer
 from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer, token_bytes
 
 TEXTS = ["It's 12345 o'clock, and THEY'RE late.\n\n  Größe: 日本", "the node reads a file and then writes another file"]
@@ -204,3 +206,33 @@ def test_every_problem_is_named(text_dataset, tmp_path, capsys):
     errors = capsys.readouterr().err.splitlines()
     assert [line.split()[3] for line in errors] == ["<|a|>", "'',", "<|reserved_0|>"]
     assert not list(tmp_path.iterdir())
+
+
+def test_words_of_a_tokenizer_that_adds_a_space(tmp_path):
+    """SentencePiece's tokenizers put a space before each text, so a word is measured without one."""
+    folder = tmp_path / "tokenizer"
+    pieces = [("<end>", 0.0), *((piece, -1.0) for piece in ("\u2581the", "\u2581sea", "\u2581", *"theas"))]
+    tokenizer = Tokenizer(models.Unigram(pieces, 0, byte_fallback=False))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(folder)
+    counts = count_tokens(str(folder), ["the sea sa"])
+    assert (counts.words, counts.whole_words) == (3, 2)
+    assert counts.restored
+
+
+def test_text_without_spaces_is_limited(tmp_path, monkeypatch, caplog):
+    """Different long words beyond the limit are left out and counted; short and known ones still are learned from."""
+    monkeypatch.setattr(byte_level_bpe, "LONG_WORDS_BYTES", 40)
+
+    def texts():
+        yield "一二三四五六七八九十"
+        yield "words 天地玄黄宇宙洪荒日月 and 一二三四五六七八九十 more"
+
+    bounded = byte_level_bpe._LongWords().bounded
+    seen = [bounded(text) for text in texts()]
+    assert seen == ["一二三四五六七八九十", "words   and 一二三四五六七八九十 more"]
+    train_tokenizer(texts(), tmp_path / "tokenizer", vocab_size=300)
+    assert "0.0 MB of further such text were not used" in caplog.text
+    assert bounded("x" * 1001) == " x"
+    monkeypatch.setattr(byte_level_bpe, "LONG_WORDS_BYTES", 2000)
+    assert byte_level_bpe._LongWords().bounded("x" * 1001) == "x" * 1000 + "\nx"

@@ -12,8 +12,10 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from podwright_training.errors import UserError
+from podwright_training.run_folder import ORIGIN
 
 PROGRAM = "lm_eval"
 INSTALL = "uv tool install --with torch --with transformers --with accelerate lm-eval"
@@ -40,9 +42,9 @@ def run_tasks(
     if program_path is None:
         raise UserError(f"lm_eval: there is no {program} on PATH; {INSTALL}, or name the program with --lm-eval")
     with tempfile.TemporaryDirectory() as folder:
-        arguments = json.dumps(
-            {"pretrained": str(model), "dtype": dtype, "trust_remote_code": False}
-        )  # a path may have commas
+        arguments = json.dumps(  # a path may have commas
+            {"pretrained": str(model), "dtype": dtype, "trust_remote_code": False, **_first_token(model)}
+        )
         command = [
             *(program_path, "--model", "hf", "--model_args", arguments, "--device", device),
             *("--tasks", ",".join(tasks), "--output_path", folder),
@@ -62,3 +64,16 @@ def run_tasks(
         task: {name: float(value) for name, value in numbers.items() if isinstance(value, int | float)}
         for task, numbers in content.items()
     }
+
+
+def _first_token(model: Path) -> dict[str, Any]:
+    """Return the arguments by which the harness begins texts as podwright-train does: behind the end of another text.
+
+    It would begin them with the token that a tokenizer declares for it, which this training never shows. Other models
+    begin as the harness decides.
+    """
+    if not (model / ORIGIN).exists():
+        return {}
+    from podwright_training.data.tokenizer import load_tokenizer
+
+    return {"add_bos_token": False, "prefix_token_id": load_tokenizer(str(model)).eos_token_id}

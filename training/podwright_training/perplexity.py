@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from podwright_training.config.train_config import TrainConfig
@@ -57,15 +58,16 @@ class Sums:
 
 
 def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> dict[str, Sums]:
-    """Return the counts on the first ``tokens`` of the validation split, by source.
+    """Return the counts on the first ``tokens`` of the validation split, or on all of a smaller one, by source.
 
-    They are the same tokens for any number of ranks, each of which reads and judges its own.
+    They are the same tokens for any number of ranks, each of which reads and judges its own. No text counts twice.
 
     Raises:
         UserError: The number of ranks does not divide the streams, or sequences are too long for the model.
     """
     import torch
 
+    from podwright_training.batch import IGNORED
     from podwright_training.data.stream import open_stream
     from podwright_training.data.tokenizer import token_bytes
 
@@ -76,8 +78,10 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
             f"use --max-context-width {longest_context}, or less"
         )
     ranks, device = Ranks.from_environment(), loaded.model.device
+    sequences = tokens // config.max_context_width
     try:
-        stream = open_stream(
+        open_text = partial(
+            open_stream,
             replace(config, data_workers=0),  # a few batches: workers would only have to be started
             split="validation",
             tokenizer=loaded.tokenizer,
@@ -85,10 +89,12 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
             world_size=ranks.world_size,
             local_batch_size=config.val_batch_size,
         )
+        stream = open_text()
+        if any(sequences > source["epoch_sequences"] for source in stream.overview()):
+            stream = open_text(validation_epochs=1)  # The trainer repeats a split as small as this one.
     except ValueError as error:  # the number of ranks
         raise UserError(str(error)) from error
     lengths = token_bytes(loaded.tokenizer)
-    sequences = tokens // config.max_context_width
     by_source: dict[str, Sums] = {}
     with torch.no_grad():
         by_parts = _ends_with_its_head(loaded.model)
@@ -98,11 +104,16 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
             count = len(stream.own_sequences(before=sequences))
             nats = _cross_entropy(loaded.model, batch.to(device), by_parts=by_parts)[:count]
             for name, row, labels_T in zip(stream.sources()[:count], nats, batch.labels_BT[:count], strict=True):
+                text_T = labels_T[labels_T != IGNORED]
+                if not len(text_T):
+                    continue  # a stream that has read all of its part
                 if lengths is None:
-                    text_bytes = len(loaded.tokenizer.decode(labels_T, skip_special_tokens=True).encode())
+                    text_bytes = len(loaded.tokenizer.decode(text_T, skip_special_tokens=True).encode())
                 else:
-                    text_bytes = int(lengths[labels_T.numpy()].sum())
-                by_source[name] = by_source.get(name, Sums()) + Sums(row, len(labels_T), text_bytes)
+                    text_bytes = int(lengths[text_T.numpy()].sum())
+                by_source[name] = by_source.get(name, Sums()) + Sums(row, len(text_T), text_bytes)
+            if stream.is_wholly_spent:
+                break
     return _of_all_ranks(by_source, ranks)
 
 

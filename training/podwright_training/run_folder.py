@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 START = b'"event": "start"'  # The trainer writes it like this.
 METRICS_LIMIT_BYTES = 1 << 30  # Only the end of larger metrics is read; it has the steps of two million lines.
+PIECE_BYTES = 1 << 20  # of the metrics, read at a time
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # errors of a file system without hard links
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
@@ -189,12 +191,27 @@ class RunFolder:
             begin = max(0, file.seek(0, os.SEEK_END) - limit_bytes)
             starts = list(_starts(file, begin)) if begin else []
             file.seek(begin)
-            lines = file.read(limit_bytes).split(b"\n")[:-1]
-        for number, line in enumerate([*starts, *lines[1:]] if begin else lines, start=1):
-            if event := event_of(line):
-                yield event
-            elif not begin:
-                logger.warning("%s:%d is damaged; skipped", self.metrics, number)
+            lines = _whole_lines(file, limit_bytes)
+            if begin:
+                next(lines, None)  # the end of a line
+            for number, line in enumerate(chain(starts, lines), start=1):
+                if event := event_of(line):
+                    yield event
+                elif not begin:
+                    logger.warning("%s:%d is damaged; skipped", self.metrics, number)
+
+
+def _whole_lines(file: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
+    """Yield the lines that end within so many bytes; memory holds one piece of the file."""
+    begun: list[bytes] = []  # pieces of a line whose end was not read yet
+    while limit_bytes > 0 and (piece := file.read(min(PIECE_BYTES, limit_bytes))):
+        limit_bytes -= len(piece)
+        line_end, *following = piece.split(b"\n")
+        begun.append(line_end)
+        if following:
+            yield b"".join(begun)
+            yield from following[:-1]
+            begun = following[-1:]
 
 
 def _starts(file: BinaryIO, end: int) -> Iterator[bytes]:

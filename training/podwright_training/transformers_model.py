@@ -11,16 +11,39 @@ from podwright_training.data.bad_data import first_line
 from podwright_training.errors import UserError
 from podwright_training.openmp import sleep_when_idle
 from podwright_training.remote_code import needs_code, refusal
+from podwright_training.run_folder import ORIGIN
 
 TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")  # Without such a file, transformers makes up an empty tokenizer.
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model of transformers that is ready to compute, and its tokenizer."""
+    """A model of transformers that is ready to compute, and its tokenizer.
+
+    Attributes:
+        model: Of transformers.
+        tokenizer: Its tokenizer.
+        is_own: Whether podwright-train trained it: on documents without a token that begins them, each followed by the
+            tokenizer's end-of-text token.
+    """
 
     model: Any
     tokenizer: Any
+    is_own: bool = False
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text to continue, begun as the model's texts were in training.
+
+        A model of podwright-train has seen no text begin with another token than the end of the one before. Other
+        models get the beginning that their tokenizer writes. An empty text becomes the one token that precedes a text.
+        """
+        tokenizer = self.tokenizer
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        begin = tokenizer.bos_token_id
+        if self.is_own or begin is None:
+            return ids or [tokenizer.eos_token_id]
+        is_written = tokenizer("")["input_ids"][:1] == [begin]
+        return [begin, *ids] if is_written or not ids else ids
 
 
 def load_model(
@@ -63,7 +86,15 @@ def load_model(
         if needs_code(error):
             raise UserError(refusal(folder)) from error
         raise UserError(f"cannot load {folder}: {first_line(error)}") from error
-    return LoadedModel(_on(device or default_device(), model.eval()), encoder)
+    if tokenizer is not None:  # transformers takes its architecture's usual ids for those that a config does not name
+        model.generation_config.update(**special_token_ids(encoder))
+    is_own = tokenizer is not None or (folder / ORIGIN).exists()
+    return LoadedModel(_on(device or default_device(), model.eval()), encoder, is_own)
+
+
+def special_token_ids(tokenizer: Any) -> dict[str, int | None]:
+    """Return the ids of the tokens that begin, end and pad a text."""
+    return {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
 def _on(device: str, model: Any) -> Any:

@@ -71,10 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
     parser.add_argument(
         "--filters", nargs="*", default=list(DEFAULT_FILTERS), metavar="NAME",
-        help=f"quality filters, from {' '.join(FILTERS)}. Default: {' '.join(DEFAULT_FILTERS)}",
+        help=f"quality filters, by language, from {' '.join(FILTERS)}. Default: {' '.join(DEFAULT_FILTERS)}",
     )  # fmt: skip
     parser.add_argument(
-        "--languages", nargs="+", default=[], metavar="CODE", help="languages to keep, such as en. Default: all"
+        "--languages",
+        nargs="+",
+        default=[],
+        metavar="CODE",
+        help="languages to keep, such as en de; code: source code. Default: all",
     )
     parser.add_argument("--mask-personal", action="store_true", help="replace email and public IP addresses")
     parser.add_argument("--keep-exact", action="store_true", help="keep documents whose text occurred before")
@@ -133,16 +137,24 @@ def _run(curation: Curation, args: argparse.Namespace) -> int:
     manifest = json.loads((args.output / MANIFEST).read_text())
     shown = list(lines(manifest))
     documents = {split: total["documents"] for split, total in manifest["splits"].items()}
-    if not documents["validation"]:
-        fraction = min(0.5, 2 / documents["train"])  # It holds out two documents.
-        shown.append(
-            f"training needs validation documents: curate again with --validation-fraction {fraction:.2g} or more"
-        )
+    if not all(documents.values()):
+        shown.append(_lacking(documents))
     else:
         shards = [[s["documents"] for s in manifest["shards"] if s["split"] == split] for split in documents]
         shown.append(train_on_shards(args.output, args.tokenizer, vocab_size=manifest["vocabulary"], documents=shards))
     print_result(args, "\n".join(shown), CuratedDataset(args.output, manifest))
     return 0
+
+
+def _lacking(documents: dict[str, int]) -> str:
+    """Return what helps if all documents are in one split."""
+    total = sum(documents.values())
+    fraction = min(0.5, 2 / total)  # It holds out two documents.
+    if documents["train"]:
+        return f"training needs validation documents: curate again with --validation-fraction {fraction:.2g} or more"
+    if total == 1:
+        return "training needs documents of either split: add some to the dataset"
+    return f"training needs training documents: curate again with a --validation-fraction near {fraction:.2g}"
 
 
 def _settings(args: argparse.Namespace) -> CurationSettings:

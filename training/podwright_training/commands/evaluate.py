@@ -103,8 +103,9 @@ def _check(args: argparse.Namespace) -> None:
 
 def _of_model(args: argparse.Namespace) -> ModelEvaluation:
     config = load(args, TEXT)
-    tokens = _validated_tokens(config)
-    quality, sources = _quality(args.model, config, tokens, device=args.device, dtype=args.dtype)
+    tokens, quality, sources = _quality(
+        args.model, config, _validated_tokens(config), device=args.device, dtype=args.dtype
+    )
     return ModelEvaluation(model=str(args.model), tokens=tokens, quality=quality, sources=sources)
 
 
@@ -113,7 +114,8 @@ def _of_run(args: argparse.Namespace) -> RunEvaluation:
     evaluation = evaluate(folder, device=args.device, dtype=args.dtype)
     if not args.all_checkpoints:
         return evaluation
-    checkpoints = progression(folder, args.prompts, tokens=evaluation.tokens, device=args.device, dtype=args.dtype)
+    tokens = _tokens_of_run(folder, load_run(folder))
+    checkpoints = progression(folder, args.prompts, tokens=tokens, device=args.device, dtype=args.dtype)
     return replace(evaluation, progression=list(checkpoints))
 
 
@@ -193,10 +195,8 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
     step, is_averaged = origin["step"], bool(origin.get("ema") or origin.get("averaged_with"))
     validations = {event.step: event for event in folder.events_of(ValidationEvent)}
     trainer = validations.get(step)  # none if the run was stopped between validations
-    tokens = next((event.tokens for event in reversed(validations.values())), _validated_tokens(config))
-    if trainer:
-        tokens = trainer.tokens
-    quality, sources = _quality(folder.hf, config, tokens, device=device, dtype=dtype)
+    tokens = trainer.tokens if trainer else _tokens_of_run(folder, config)
+    tokens, quality, sources = _quality(folder.hf, config, tokens, device=device, dtype=dtype)
     of_trainer = None
     if trainer and not is_averaged:  # the trainer validates the weights that it trains
         of_trainer = TrainerQuality(
@@ -221,21 +221,29 @@ def _origin(folder: RunFolder) -> dict[str, Any]:
         raise UserError(f"{folder.hf / ORIGIN} does not have the step of the model: {again} again") from error
 
 
+def _tokens_of_run(folder: RunFolder, config: TrainConfig) -> int:
+    """Return the tokens of the run's last validation, or those that its options ask for."""
+    validations = list(folder.events_of(ValidationEvent))
+    return validations[-1].tokens if validations else _validated_tokens(config)
+
+
 def _validated_tokens(config: TrainConfig) -> int:
     return config.validated_sequences(readers=1) * config.max_context_width
 
 
 def _quality(
     model: Path, config: TrainConfig, tokens: int, *, device: str | None, dtype: str
-) -> tuple[Quality, dict[str, SourceQuality] | None]:
-    """Return the quality of a model; for a mixture, also by source."""
+) -> tuple[int, Quality, dict[str, SourceQuality] | None]:
+    """Return the tokens that were read and the quality of a model; for a mixture, also by source."""
     by_source = sums_by_source(load_model(model, device=device, dtype=dtype), config, tokens=tokens)
-    quality = sum(by_source.values(), Sums()).quality()
+    total = sum(by_source.values(), Sums())
     if len(by_source) == 1:
-        return quality, None
-    return quality, {
-        name: SourceQuality(tokens=sums.tokens, quality=sums.quality()) for name, sums in by_source.items()
-    }
+        return total.tokens, total.quality(), None
+    return (
+        total.tokens,
+        total.quality(),
+        {name: SourceQuality(tokens=sums.tokens, quality=sums.quality()) for name, sums in by_source.items()},
+    )
 
 
 def progression(

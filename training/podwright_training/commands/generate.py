@@ -6,6 +6,7 @@ import argparse
 import math
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from podwright_training.transformers_model import LoadedModel, load_model
 
 PROMPTS = ("The", "In this chapter,", "If you want to", "It is not possible to")  # a token begins with its space
 TOP_K = 50
+SMALLEST_TEMPERATURE = 1e-5  # Sampling with a smaller one is greedy, and divides logits to infinity.
 LARGEST_SEED = 2**63 - 1
 
 
@@ -56,6 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         help="sample from the likeliest tokens whose probabilities add up to this. Default: 1.0",
     )
+    parser.add_argument(
+        "--top-k", type=int, default=TOP_K,
+        help=f"sample from so many of the likeliest tokens; 0: from all. Default: {TOP_K}",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="random seed. Default: 0")
     parser.add_argument("--device", help="torch device. Default: cuda where there is one, else cpu")
     add_json(parser)
@@ -74,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         max_new_tokens=args.max_new_tokens,
         temperature=args.temperature,
         top_p=args.top_p,
+        top_k=args.top_k,
         seed=args.seed,
         tokenizer=tokenizer,
         device=args.device,
@@ -95,6 +102,7 @@ def generate(
     temperature: float,
     seed: int,
     top_p: float = 1.0,
+    top_k: int = TOP_K,
     tokenizer: str | None = None,
     device: str | None = None,
     stream: bool = False,
@@ -108,6 +116,7 @@ def generate(
         temperature: 0: the likeliest token each time.
         seed: of each text.
         top_p: sample from the likeliest tokens whose probabilities add up to this.
+        top_k: sample from so many of the likeliest tokens; 0: from all.
         tokenizer: of a checkpoint.
         device: of torch. Default: ``cuda`` where there is one, else ``cpu``.
         stream: print the texts while they grow.
@@ -117,8 +126,8 @@ def generate(
     """
     loaded = load_model(folder, tokenizer=tokenizer, device=device)
     sampling: dict[str, Any] = {"do_sample": False}
-    if temperature:
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": TOP_K, "top_p": top_p}
+    if temperature >= SMALLEST_TEMPERATURE:
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     return continue_texts(loaded, prompts, max_new_tokens=max_new_tokens, seed=seed, stream=stream, **sampling)
 
 
@@ -147,13 +156,16 @@ def continue_texts(
     model, tokenizer = loaded.model, loaded.tokenizer
     length = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
     streamer = TextStreamer(tokenizer, skip_special_tokens=True) if stream else None
+    encoded_prompts = [loaded.encode(prompt) for prompt in prompts]
+    _check_lengths(list(map(len, encoded_prompts)), length, max_new_tokens)
     texts = []
-    for prompt in prompts:
+    for ids in encoded_prompts:
         torch.manual_seed(seed)  # per prompt: a text does not depend on the prompts before it
-        ids = tokenizer(prompt or _beginning(tokenizer), return_tensors="pt", add_special_tokens=False)
+        ids_BT = torch.tensor([ids], device=model.device)
         tokens = model.generate(
-            **ids.to(model.device),
-            max_new_tokens=max(1, min(max_new_tokens, length - ids["input_ids"].shape[1])),
+            input_ids=ids_BT,
+            attention_mask=torch.ones_like(ids_BT),
+            max_new_tokens=min(max_new_tokens, length - len(ids)),
             pad_token_id=tokenizer.eos_token_id,
             streamer=streamer,
             **sampling,
@@ -162,9 +174,22 @@ def continue_texts(
     return texts
 
 
-def _beginning(tokenizer: Any) -> str:
-    """Return the token for an empty prompt: the one that begins a text, or that ends the previous text."""
-    return str(tokenizer.bos_token or tokenizer.eos_token)
+def _check_lengths(prompt_lengths: Sequence[int], positions: int, max_new_tokens: int) -> None:
+    """Warn if the model's positions end before a text does.
+
+    Raises:
+        GenerateError: A prompt fills them.
+    """
+    for number, length in enumerate(prompt_lengths, 1):
+        if length >= positions:
+            raise GenerateError(
+                f"prompt {number} has {length} tokens, and the model has {positions} positions: need at most "
+                f"{positions - 1} tokens"
+            )
+    room = positions - max(prompt_lengths)
+    if room < max_new_tokens:
+        message = f"the model has {positions} positions, so a text ends after {room} of {max_new_tokens} new tokens"
+        print(f"warning: {message}", file=sys.stderr)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -176,6 +201,8 @@ def _check(args: argparse.Namespace) -> None:
         raise GenerateError(f"got seed {args.seed}, need 0 to {LARGEST_SEED}")
     if not 0 < args.top_p <= 1:
         raise GenerateError(f"got top_p {args.top_p}, need a number above 0, at most 1")
+    if args.top_k < 0:
+        raise GenerateError(f"got top_k {args.top_k}, need 0 (all tokens) or more")
     if args.step is not None and args.model:
         raise GenerateError("got --step with --model: only --run-dir has steps")
 

@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import json
 import math
-import re
 import sys
 import tarfile
 import tempfile
@@ -27,7 +26,7 @@ from podwright_training.command_result import add_json, print_result
 from podwright_training.data.bad_data import first_line
 from podwright_training.data.byte_level_bpe import SMALLEST_VOCABULARY
 from podwright_training.data.byte_level_bpe import train as train_tokenizer
-from podwright_training.data.prose import READERS, UnreadableError, check_packages
+from podwright_training.data.prose import READERS, UnreadableError, check_packages, paragraphs_of
 from podwright_training.data.storage import files_below
 from podwright_training.errors import UserError
 from podwright_training.json_values import SPREAD
@@ -37,7 +36,8 @@ from podwright_training.spelling import command_line
 CONFIG_NAME = "en"
 TOKENIZER_FOLDER = "tokenizer"
 DOCUMENT_CHARACTERS = 3000  # paragraphs are gathered up to this; C4's documents have about 2,000
-PARAGRAPH_CHARACTERS = 40  # shorter ones are menus, labels, captions; kept only as headings of what follows
+HEADING_CHARACTERS = 80  # A shorter paragraph may be the heading of the next one.
+PARAGRAPH_CHARACTERS = 40  # A page or PDF without a paragraph of this length has menus and labels.
 DAMAGE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError)
 TIMESTAMP = "1970-01-01T00:00:00Z"  # C4 has the time of the crawl; prose from a folder has none that would repeat
 
@@ -73,13 +73,17 @@ class Dropped:
 
     Attributes:
         unreadable: Files, each with the reason.
-        without_prose: Files without a paragraph of 40 characters.
+        without_prose: Pages and PDFs without a paragraph of 40 characters.
+        without_text: Other files without a letter or digit.
+        paragraphs_without_letters: Page numbers and rules of pages and PDFs.
         other_types: Files by suffix; the name is empty for those without one.
         duplicates: Documents whose text occurred before.
     """
 
     unreadable: list[str] = field(default_factory=list)
     without_prose: list[str] = field(default_factory=list)
+    without_text: list[str] = field(default_factory=list)
+    paragraphs_without_letters: int = 0
     other_types: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
 
@@ -89,6 +93,10 @@ class Dropped:
         if self.without_prose:
             example, count = self.without_prose[0], len(self.without_prose)
             yield f"skipped {count:,} files without a paragraph of {PARAGRAPH_CHARACTERS} characters: {example}, …"
+        if self.without_text:
+            yield f"skipped {len(self.without_text):,} files without text: {self.without_text[0]}, …"
+        if self.paragraphs_without_letters:
+            yield f"dropped {self.paragraphs_without_letters:,} paragraphs without a letter, such as page numbers"
         if self.other_types:
             kinds = ", ".join(
                 f"{count:,} {suffix or 'without suffix'}" for suffix, count in self.other_types.most_common()
@@ -216,7 +224,8 @@ def _documents(source: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
     for name, read in _files(source, dropped):
         try:
             content = read()
-            prose = READERS[_suffix(name)].read(gzip.decompress(content) if name.endswith(".gz") else content)
+            reader = READERS[_suffix(name)]
+            prose = reader.read(gzip.decompress(content) if name.endswith(".gz") else content)
         except UnreadableError as error:
             dropped.unreadable.append(f"{name}: {error}")
             continue
@@ -227,29 +236,58 @@ def _documents(source: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
         except RuntimeError as error:  # zipfile's, of an encrypted file
             dropped.unreadable.append(f"{name}: {first_line(error)}")
             continue
-        number = -1
-        for number, document in enumerate(split_documents(prose)):
-            yield f"file:{name}#{number}", document
-        if number < 0:
-            dropped.without_prose.append(name)
-
-
-def split_documents(prose: str) -> Iterator[str]:
-    """Yield documents of at least ``DOCUMENT_CHARACTERS``, cut between paragraphs; the last one may be shorter."""
-    document: list[str] = []
-    heading: list[str] = []
-    for paragraph in re.split(r"\n\s*\n", prose):
-        text = " ".join(paragraph.split())
-        if len(text) < PARAGRAPH_CHARACTERS:
-            heading = [text] if text else heading
+        paragraphs = list(paragraphs_of(prose, is_extracted=reader.is_extracted))
+        if reader.is_extracted:
+            if max(map(len, paragraphs), default=0) < PARAGRAPH_CHARACTERS:
+                dropped.without_prose.append(name)
+                continue
+            with_letters = [paragraph for paragraph in paragraphs if any(map(str.isalpha, paragraph))]
+            dropped.paragraphs_without_letters += len(paragraphs) - len(with_letters)
+            paragraphs = with_letters
+        elif not any(map(str.isalnum, prose)):
+            dropped.without_text.append(name)
             continue
-        document += [*heading, text]
-        heading = []
-        if sum(map(len, document)) >= DOCUMENT_CHARACTERS:
-            yield "\n\n".join(document)
-            document = []
+        for number, document in enumerate(split_documents(paragraphs)):
+            yield f"file:{name}#{number}", document
+
+
+def split_documents(paragraphs: Iterable[str]) -> Iterator[str]:
+    """Yield documents of at least ``DOCUMENT_CHARACTERS``, cut between paragraphs; the last one may be shorter.
+
+    A heading stays with the paragraph that follows it. A paragraph of many lines is cut between lines, too.
+    """
+    document: list[str] = []
+    size = 0
+    for paragraph in paragraphs:
+        for piece in _pieces(paragraph):
+            if size >= DOCUMENT_CHARACTERS and not _is_heading(document[-1]):
+                yield "\n\n".join(document)
+                document, size = [], 0
+            document.append(piece)
+            size += len(piece)
     if document:
         yield "\n\n".join(document)
+
+
+def _is_heading(paragraph: str) -> bool:
+    return len(paragraph) < HEADING_CHARACTERS and "\n" not in paragraph and paragraph[-1].isalnum()
+
+
+def _pieces(paragraph: str) -> Iterator[str]:
+    """Yield a paragraph, or parts of one that alone would be several documents."""
+    if len(paragraph) < 2 * DOCUMENT_CHARACTERS:
+        yield paragraph
+        return
+    lines: list[str] = []
+    size = 0
+    for line in paragraph.split("\n"):
+        lines.append(line)
+        size += len(line)
+        if size >= DOCUMENT_CHARACTERS:
+            yield "\n".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield "\n".join(lines)
 
 
 def _files(source: Path, dropped: Dropped) -> Iterator[tuple[str, Callable[[], bytes]]]:

@@ -1,7 +1,7 @@
 """``podwright-train tokenize``: convert a dataset to token shards, which training memory-maps instead of tokenizing.
 
-One shard of tokens per shard of text and split. Shards are written to ``<output>.partial``, which is renamed to
-``<output>`` when complete: an interrupted command continues where it stopped.
+One shard of tokens per shard of text and split. Shards are written to ``<output>.partial/dataset``, which is renamed to
+``<output>`` when complete: an interrupted command continues where it stopped, if data and settings are the same.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from podwright_training.command_result import add_json, print_result
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError, Faults
+from podwright_training.errors import ConfigError
 from podwright_training.json_values import SPREAD
-from podwright_training.private_folder import refuse_prepared
-from podwright_training.run_folder import place_of
+from podwright_training.run_folder import commit_folder, place_of
 from podwright_training.spelling import command_line, flag
+from podwright_training.work_folder import begin, work_folder
 from podwright_training.worker_pool import run_all
 
 if TYPE_CHECKING:  # numpy and pyarrow, which --help does without
@@ -49,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the shards and print a summary; return the exit status."""
+    limits = (("data_workers", args.data_workers, 1), ("max_bad_records", args.max_bad_records, 0))
+    if problems := [
+        f"{name}: got {value}, need at least {minimum}" for name, value, minimum in limits if value < minimum
+    ]:
+        raise ConfigError(problems)
     folder = None if args.dataset_config_name.lower() == "none" else args.dataset_config_name
     written = tokenize(
         args.dataset,
@@ -135,7 +142,7 @@ def tokenize(
 
     Raises:
         DataError: There is no such dataset or tokenizer, a shard is broken or has too many broken records, ``output``
-            exists, or ``<output>.partial`` has shards of another tokenizer.
+            exists, or ``<output>.partial`` was begun with other data, another tokenizer or other settings.
     """
     from podwright_training.data.splits import SPLITS, Split, find_split
     from podwright_training.data.token_shards import SUFFIX
@@ -146,24 +153,41 @@ def tokenize(
     loaded = load_tokenizer(tokenizer)
     encoder = Encoder(loaded)
     output = place_of(output)
-    partial_folder = output.with_name(f"{output.name}.partial")
-    refuse_prepared(partial_folder)
-    partial_folder.mkdir(parents=True, exist_ok=True)
-    work = []
     splits = [find_split(dataset, dataset_config_name, name) for name in SPLITS]
+    work = work_folder(output)
+    settings = {"dataset": dataset, "dataset_config_name": dataset_config_name, "text_column": text_column}
+    begin(work, {**settings, "tokenizer_digest": encoder.digest, **_inputs(splits)})
+    folder = work / "dataset"
+    folder.mkdir(exist_ok=True)
+    calls = []
     for name, split in zip(SPLITS, splits, strict=True):
         for number, (shard, file) in enumerate(zip(split.names, split.files, strict=True)):
-            path = partial_folder / f"{name}.{number:05d}-of-{len(split.files):05d}{SUFFIX}"
-            work.append((Split((shard,), (file,), split.held_out), path))
+            path = folder / f"{name}.{number:05d}-of-{len(split.files):05d}{SUFFIX}"
+            calls.append((Split((shard,), (file,), split.held_out), path))
     write = partial(_write, encoder=encoder, text_column=text_column, max_bad_records=max_bad_records)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(work)), context) as pool:
-        written = run_all(pool, write, work)
-    partial_folder.rename(output)
+    with ProcessPoolExecutor(min(workers, len(calls)), context) as pool:
+        written = run_all(pool, write, calls)
+    commit_folder(folder, output)
+    shutil.rmtree(work)
     documents, tokens, broken = zip(*written, strict=True)
     training = len(splits[0].files)
     by_split = [list(documents[:training]), list(documents[training:])]
     return Written(by_split, sum(tokens), len(loaded), len(set().union(*broken)))
+
+
+def _inputs(splits: Sequence[Split]) -> dict[str, Any]:
+    """Return what identifies the documents of the splits."""
+    return {
+        f"{name}_{key}": value
+        for name, split in zip(("train", "validation"), splits, strict=True)
+        for key, value in (
+            ("files", len(split.names)),
+            ("names_digest", split.digest),
+            ("contents_digest", split.contents_digest),
+            ("held_out", split.held_out),
+        )
+    }
 
 
 def _write(
@@ -181,7 +205,7 @@ def _write(
     if not path.exists():
         corpus = Corpus("tokenize", split, text_column, streams=1, seed=0)
         documents = corpus.epoch(encoder=encoder, faults=faults)
-        write_token_shard(path, list(documents), tokenizer=encoder.digest)
+        write_token_shard(path, documents, tokenizer=encoder.digest)
     shard = TokenShard(str(path))
     if shard.tokenizer != encoder.digest:
         raise DataError(f"{path} holds tokens of another tokenizer: remove {path.parent}, or choose another folder")

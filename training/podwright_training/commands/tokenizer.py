@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podwright_training.command_result import add_json, print_result
 from podwright_training.config.train_config import TrainConfig
@@ -19,8 +20,12 @@ from podwright_training.errors import UserError
 from podwright_training.run_folder import place_of
 from podwright_training.spelling import command_line, flag
 
+if TYPE_CHECKING:  # it takes seconds to import
+    from transformers import PreTrainedTokenizerBase
+
 SAMPLE_DOCUMENTS = 1000  # that ``inspect`` reads
 ENCODE_DOCUMENTS = 64  # one call of the tokenizer
+SPACES = ("\u2581", "\u0120")  # Tokens of SentencePiece, and tokens of bytes, have these for a space.
 
 
 class TokenizerError(UserError):
@@ -149,10 +154,11 @@ def count_tokens(tokenizer: str, texts: list[str]) -> TokenizerCounts:
         for text, ids in zip(some, encoder.encode(some), strict=True):
             token_ids = ids[:-1].tolist()  # The last id is the end of text.
             used.update(token_ids)
-            restored = restored and loaded.decode(token_ids) == text
+            restored = restored and loaded.decode(token_ids, clean_up_tokenization_spaces=False) == text
     words = Counter(word for text in texts for word in text.split())
     distinct_words = list(words)
-    lengths = [len(ids) - 1 for ids in encoder.encode([f" {word}" for word in distinct_words])]
+    space = "" if _adds_space(loaded) else " "
+    lengths = [len(ids) - 1 for ids in encoder.encode([f"{space}{word}" for word in distinct_words])]
     return TokenizerCounts(
         tokens=used.total(),
         characters=sum(map(len, texts)),
@@ -163,6 +169,12 @@ def count_tokens(tokenizer: str, texts: list[str]) -> TokenizerCounts:
         vocabulary=len(loaded),
         restored=restored,
     )
+
+
+def _adds_space(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether a tokenizer puts a space before a text, as those of SentencePiece do."""
+    first_token = tokenizer.tokenize("a")[:1]
+    return bool(first_token) and first_token[0].startswith(SPACES)
 
 
 def _train(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from datatrove.utils.word_tokenizers import WordTokenizer, simple_span_tokenize
 from numpy.typing import NDArray
 
 from podwright_common.checksum import sha256_of
+from podwright_training.curation.languages import UNSPACED
 from podwright_training.data.bad_data import BadRecordError, BadShardError, EmptyTextError, Fault, Faults
 from podwright_training.data.formats import read_blocks
 from podwright_training.data.held_out import is_held_out
@@ -27,12 +28,14 @@ from podwright_training.run_folder import write_atomically
 
 SHARD_TOKENS = 2**26  # A task holds one file in memory, at most 256 MB.
 ENCODE_DOCUMENTS = 64  # one call of the tokenizer
-WORD = regex.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]+")  # noqa: RUF001 -- an apostrophe
-SENTENCE_END = regex.compile(r"(?<=[.!?。！？])\s+")  # noqa: RUF001 -- those of Chinese and Japanese
+WORD = regex.compile(  # In scripts without spaces, each character counts as a word.
+    rf"(?V1)[{UNSPACED}]\p{{M}}*|[\w--[{UNSPACED}]]+(?:['’\-][\w--[{UNSPACED}]]+)*|[^\w\s]+"  # noqa: RUF001 -- an apostrophe
+)
+SENTENCE_END = regex.compile(r"(?V1)(?<=[.!?])\s+|(?<=[。！？])\s*")  # noqa: RUF001 -- those of Chinese and Japanese
 
 
 class Words(WordTokenizer):  # type: ignore[misc]  # datatrove has no types, as in the classes below
-    """Cut text of any language that divides its words, without a package or model per language."""
+    """Cut text of any language into words, without a package or model per language."""
 
     def word_tokenize(self, text: str) -> list[str]:
         """Return words, and the punctuation between them."""

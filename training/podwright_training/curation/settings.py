@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,7 +24,7 @@ class CurationSettings:
         text_column: as the trainer's option.
         tokenizer: folder or name on the hub.
         filters: names of ``FILTERS``, in the order in which they run.
-        languages: ISO 639-1 codes of the languages to keep; empty: all.
+        languages: codes of ``language_codes`` to keep; empty: all.
         mask_personal: replace email and public IP addresses.
         exact: remove documents whose text occurred before.
         near: remove documents that almost equal another.
@@ -53,12 +52,12 @@ class CurationSettings:
 
     def problems(self) -> Iterator[str]:
         """Yield one line for each value that is out of range."""
+        from podwright_training.curation.languages import language_problems  # patterns that --help does without
+
         for name in self.filters:
             if name not in FILTERS:
                 yield f"filters: got {name}, need some of {', '.join(FILTERS)}"
-        for language in self.languages:
-            if not re.fullmatch("[a-z]{2}", language):
-                yield f"languages: got {language}, need codes of two small letters, as en"
+        yield from language_problems(self.languages)
         if not 0 <= self.validation_fraction < 1:
             yield f"validation_fraction: got {self.validation_fraction}, need a number from 0 to 1, below 1"
         for name, minimum in (("buckets", 1), ("tasks", 1), ("max_bad_records", 0), ("max_bad_shards", 0)):

@@ -40,35 +40,26 @@ from datatrove.pipeline.dedup import (
     MinhashDedupSignature,
 )
 from datatrove.pipeline.dedup.exact_dedup import ExactDedupConfig
-from datatrove.pipeline.filters import (
-    C4QualityFilter,
-    FineWebQualityFilter,
-    GopherQualityFilter,
-    GopherRepetitionFilter,
-    LambdaFilter,
-)
-from datatrove.pipeline.formatters import PIIFormatter
 from datatrove.pipeline.readers import ParquetReader
 from datatrove.pipeline.writers import ParquetWriter
 from datatrove.utils.hashing import HashConfig
 
 from podwright_training.curation.dataset_manifest import WriteManifest, entries, steps_of
 from podwright_training.curation.pipeline_steps import ReadDataset, Words, WriteTokens
+from podwright_training.curation.quality_filters import ChooseLanguages, JudgeQuality, MaskPersonal
 from podwright_training.curation.settings import HASHES_PER_BUCKET, NGRAM_WORDS, CurationSettings
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.splits import Split, find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
-from podwright_training.private_folder import refuse_prepared
 from podwright_training.run_folder import place_of, write_atomically
+from podwright_training.work_folder import begin, work_folder
 
 FAULTS_NAMED = 5  # An error names at most so many faults.
 PATTERN_CHARACTERS = frozenset("[]*?")  # a stage would find none of its files, and so no duplicate
-BEGUN = "begun.json"  # in the work folder: whose output it is
 SUBMITTED = "submitted.json"  # there: the numbers of the jobs on Slurm
 LAUNCHER = "datatrove.tools.launch_pickled_pipeline"
 HASH = HashConfig(hash_fc="sha1")  # datatrove's other one needs a version of xxhash below 4
-EMAIL, ADDRESS = "email@example.com", "192.0.2.1"  # RFC 5737 reserves the address for documentation.
 
 
 @dataclass(frozen=True)
@@ -125,27 +116,14 @@ class Curation:
             "contents_digest": split.contents_digest,
         }
         curation = cls(settings, output, split, identity)
-        curation._claim()
+        begin(curation.work, {**json.loads(json.dumps(asdict(settings))), **identity})
+        (curation.work / "dataset").mkdir(exist_ok=True)
         return curation
 
     @property
     def work(self) -> Path:
         """Return the folder of everything but the result."""
-        return self.output.with_name(f"{self.output.name}.partial")
-
-    def _claim(self) -> None:
-        begun = {**json.loads(json.dumps(asdict(self.settings))), **self.identity}
-        refuse_prepared(self.work)  # jobs load their pickled tasks from it
-        path = self.work / BEGUN
-        if path.exists():
-            before = json.loads(path.read_text())
-            differing = [name for name, value in begun.items() if before.get(name) != value]
-            if differing:
-                changes = "; ".join(f"{name} {before.get(name)} there, {begun[name]} here" for name in differing)
-                raise DataError(f"{self.work} was begun with other settings: {changes}. Remove it, or use its settings")
-        else:
-            write_atomically(path, json.dumps(begun, indent=1) + "\n")
-        (self.work / "dataset").mkdir(exist_ok=True)
+        return work_folder(self.output)
 
     def stages(self) -> Iterator[CurationStage]:
         """Yield the stages in order."""
@@ -193,18 +171,12 @@ class Curation:
         yield CurationStage("manifest", [manifest], 1)
 
     def _filters(self) -> Iterator[Any]:
-        if self.settings.languages:
-            yield LambdaFilter(_Speaks(self.settings.languages))
-        kinds = {
-            "gopher_quality": GopherQualityFilter,
-            "gopher_repetition": GopherRepetitionFilter,
-            "c4": C4QualityFilter,
-            "fineweb": FineWebQualityFilter,
-        }
+        if self.settings.languages or self.settings.filters:
+            yield ChooseLanguages(self.settings.languages)
         for name in self.settings.filters:
-            yield kinds[name](language=Words())
+            yield JudgeQuality(name)
         if self.settings.mask_personal:
-            yield PIIFormatter(email_replacement=EMAIL, ip_replacement=ADDRESS)
+            yield MaskPersonal()
 
     def run(self, *, workers: int, on_stage: Any) -> None:
         """Run all stages here; ``on_stage`` is called with each before it begins, and returns a context for it."""
@@ -221,8 +193,9 @@ class Curation:
 
     def _nothing_left(self) -> str:
         done = "; ".join(
-            f"{step['documents']:,} read" if step["step"] == "read" else f"{step['step']} removed {step['removed']:,}"
+            f"{step['documents']:,} read" if step["step"] == "read" else _removed(step)
             for step in steps_of(self.work)
+            if step["step"] == "read" or step["removed"]
         )
         message = f"dataset {self.settings.dataset}: no document is left: {done}"
         faults = list(entries(self.work / "faults"))
@@ -342,17 +315,10 @@ def _silence() -> Iterator[None]:
             loguru.logger.remove()  # After each task datatrove adds a logger that writes to the closed file.
 
 
-class _Speaks:
-    """Choose documents in one of some languages."""
-
-    def __init__(self, languages: tuple[str, ...]) -> None:
-        self.languages = languages
-
-    def __call__(self, document: Document) -> bool:
-        import py3langid
-
-        language, _ = py3langid.classify(document.text)
-        return language in self.languages
+def _removed(step: dict[str, Any]) -> str:
+    """Return how many documents a step removed, and why."""
+    reasons = ", ".join(f"{name} {count:,}" for name, count in step["reasons"].items())
+    return f"{step['step']} removed {step['removed']:,}" + (f" ({reasons})" if reasons else "")
 
 
 def _text(document: Document) -> str:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from podwright_training.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 SPECIAL_TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
 RESERVED = "<|reserved_{}|>"  # fills the vocabulary up to a multiple
 RESERVED_NAME = re.compile(r"<\|reserved_\d+\|>")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte is a token
+LONG_WORDS_BYTES = 16_000_000  # Training learns from so many bytes of different long words, in 2 GB of memory.
+LONGEST_WORD = 1000  # characters; a longer one is cut, as each merge goes through it
+LONG_WORD = re.compile(rf"[^\x00-\x7f\s]{{5,{LONGEST_WORD}}}|\S{{20,{LONGEST_WORD}}}")
 PATTERNS = {  # pre-tokenizers, which split text into words; tokens are merged inside words
     "gpt2": None,  # the library's own
     # Llama 3's: digits in threes, contractions in any case. https://github.com/meta-llama/llama3/blob/main/llama/tokenizer.py
@@ -29,6 +35,37 @@ def special_token_problems(tokens: Sequence[str]) -> Iterator[str]:
         elif token in reserved or RESERVED_NAME.fullmatch(token):
             yield f"special-tokens: got {token} twice, or it is one of every tokenizer: name each once"
         reserved.add(token)
+
+
+class _LongWords:
+    """Limits different long words: training takes 130 bytes of memory for each byte of them.
+
+    In scripts without spaces all text between two spaces is one, so nearly each of them is another. Those that occurred
+    before still count.
+
+    Attributes:
+        skipped_bytes: Text in UTF-8 that was left out.
+    """
+
+    def __init__(self) -> None:
+        self.skipped_bytes = 0
+        self._bytes = 0
+        self._seen: set[int] = set()
+
+    def bounded(self, text: str) -> str:
+        """Return a text without the long words beyond the limit; a very long word is cut."""
+        return LONG_WORD.sub(self._choose, text)
+
+    def _choose(self, match: re.Match[str]) -> str:
+        word = match[0]
+        key, size = hash(word), len(word.encode())
+        if key not in self._seen:
+            if self._bytes + size > LONG_WORDS_BYTES:
+                self.skipped_bytes += size
+                return " "
+            self._seen.add(key)
+            self._bytes += size
+        return f"{word}\n" if len(word) == LONGEST_WORD else word
 
 
 def train(
@@ -67,7 +104,13 @@ def train(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    model.train_from_iterator(texts, trainer=trainer)
+    long_words = _LongWords()
+    model.train_from_iterator(map(long_words.bounded, texts), trainer=trainer)
+    if long_words.skipped_bytes:
+        logger.warning(
+            "learned from the first %d MB of different text without spaces; %.1f MB of further such text were not used",
+            LONG_WORDS_BYTES // 10**6, long_words.skipped_bytes / 1e6,
+        )  # fmt: skip
     model.add_special_tokens([RESERVED.format(number) for number in range(-model.get_vocab_size() % multiple)])
     further = {"additional_special_tokens": list(special_tokens)} if special_tokens else {}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, **SPECIAL_TOKENS, **further)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
 import re
@@ -15,6 +16,12 @@ EXTRA = "pip install 'podwright-training[documents]'"
 ROLE = re.compile(r":([\w+.-]+(?::[\w+.-]+)*):`")
 TARGET = re.compile(r"\s*<[^<>]*>$")  # The target of a role's link follows its text.
 
+LINE_END = re.compile(r"\r\n?|\f")
+BLANK_LINES = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)*\n")
+NARROWEST_TEXT, WIDEST_TEXT = 50, 100  # characters of the lines into which editors cut paragraphs
+LONGEST_WORD = 40  # characters; Chinese has no spaces, and its lines are no words.
+MARKED_LINE = re.compile(r"^(?:\s|[-*+•|>#—] ?|\d+[.)]\s|```)", re.MULTILINE)  # indented, of a list, table or quotation
+
 
 class UnreadableError(ValueError):
     """A file has no text that can be read; the message says why."""
@@ -26,14 +33,18 @@ class Reader(NamedTuple):
     read: Callable[[bytes], str]
     package: str = ""  # name on PyPI
     module: str = ""
+    is_extracted: bool = False  # Lines of a paragraph follow from the layout, and page numbers may be paragraphs.
 
 
 def text_to_prose(content: bytes) -> str:
-    """Return a UTF-8 text as it is."""
+    """Return a text as it is, without the mark that some editors begin it with (BOM): UTF-8, or what the mark says."""
+    encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     try:
-        return content.decode()
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise UnreadableError("not UTF-8") from error
+        raise UnreadableError(
+            "not UTF-8" if encoding == "utf-8-sig" else "not UTF-16, as its first bytes say"
+        ) from error
 
 
 def html_to_prose(content: bytes) -> str:
@@ -94,11 +105,37 @@ def _role(_name: str, rawtext: str, text: str, *_: object, **__: object) -> tupl
 READERS = {
     ".txt": Reader(text_to_prose),
     ".md": Reader(text_to_prose),
-    ".html": Reader(html_to_prose, "trafilatura", "trafilatura"),
-    ".htm": Reader(html_to_prose, "trafilatura", "trafilatura"),
-    ".pdf": Reader(pdf_to_prose, "pdfminer.six", "pdfminer"),
-    ".rst": Reader(rst_to_prose, "docutils", "docutils"),
+    ".html": Reader(html_to_prose, "trafilatura", "trafilatura", is_extracted=True),
+    ".htm": Reader(html_to_prose, "trafilatura", "trafilatura", is_extracted=True),
+    ".pdf": Reader(pdf_to_prose, "pdfminer.six", "pdfminer", is_extracted=True),
+    ".rst": Reader(rst_to_prose, "docutils", "docutils", is_extracted=True),
 }
+
+
+def paragraphs_of(prose: str, *, is_extracted: bool) -> Iterator[str]:
+    """Yield the paragraphs of a text; their lines stay where they mean something, as in stanzas, code and lists.
+
+    Args:
+        prose: paragraphs divided by blank lines.
+        is_extracted: whether a layout divided all lines.
+    """
+    for paragraph in BLANK_LINES.split(LINE_END.sub("\n", prose)):
+        lines = [line.rstrip() for line in paragraph.split("\n") if line.strip()]
+        if lines and (is_extracted or _is_wrapped(lines)):
+            yield " ".join(" ".join(lines).split())
+        elif lines:
+            yield "\n".join(lines)
+
+
+def _is_wrapped(lines: list[str]) -> bool:
+    """Return whether an editor cut a paragraph into lines: none of them had room for the next line's first word."""
+    width = max(map(len, lines))
+    if len(lines) == 1 or not NARROWEST_TEXT <= width <= WIDEST_TEXT or MARKED_LINE.search("\n".join(lines[1:])):
+        return False
+    first_words = [line.split(maxsplit=1)[0] for line in lines[1:]]
+    return max(map(len, first_words)) <= LONGEST_WORD and all(
+        len(line) + 1 + len(word) > width for line, word in zip(lines, first_words, strict=False)
+    )
 
 
 def check_packages(suffixes: Iterable[str]) -> None:

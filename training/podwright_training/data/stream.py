@@ -59,15 +59,17 @@ def open_stream(
     local_batch_size: int,
     source: Source | None = None,
     checked: bool = False,
+    validation_epochs: int | None = None,
 ) -> PackedStream:
     """Open the stream of ``split`` that ``config`` describes, or that of one source; raise as ``PackedStream`` does.
 
-    ``max_epochs`` ends training; a validation that is larger than its split repeats it.
+    ``max_epochs`` ends training; a validation that is larger than its split repeats it, or ends after
+    ``validation_epochs``.
     """
     training = split == "train"
     sources = [source] if source else sources_of(config)
     return PackedStream(
-        sources if training else [replace(source, max_epochs=None) for source in sources],
+        sources if training else [replace(source, max_epochs=validation_epochs) for source in sources],
         split=split,
         tokenizer=tokenizer,
         context_width=config.max_context_width,
@@ -264,6 +266,11 @@ class PackedStream:
     def is_spent(self) -> bool:
         """Return whether this rank's streams have read a source ``max_epochs`` times."""
         return len(self._positions) in self.spent_streams()
+
+    @property
+    def is_wholly_spent(self) -> bool:
+        """Return whether this rank's streams have read every source ``max_epochs`` times."""
+        return all(count == len(self._positions) for count in self.spent_streams())
 
     def is_end(self, state: Mapping[str, Any]) -> bool:
         """Return whether all streams of a state of all ranks have read a source ``max_epochs`` times."""

@@ -7,23 +7,31 @@ tokenizer.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import zlib
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from podwright_common.atomic_file import rename_durably
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, first_line
 from podwright_training.data.storage import is_local
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python has it in typing from 3.11 on.
+
 SUFFIX = ".safetensors"
 TOKEN_DTYPES = ("U16", "U32")
+ALIGNMENT = 8  # The header's size is a multiple of it.
+COPY_BYTES = 1 << 20
 ENCODER = "encoder"  # key of the metadata: Encoder.digest
 EARLIER = "tokenizer"  # that key in shards where a special token that a document quoted ended it
 
@@ -90,21 +98,108 @@ def _crc32(tokens: NDArray[Any]) -> int:
     return zlib.crc32(tokens.tobytes())
 
 
-def write_token_shard(path: Path, documents: Sequence[NDArray[Any]], *, tokenizer: str) -> None:
+class TokenShardWriter:
+    """Write documents to a shard one by one; memory holds three numbers of each, its tokens are in a file.
+
+    The shard appears at the end of a ``with`` block, or not at all if the block raises an error.
+
+    Args:
+        path: of the shard.
+        tokenizer: digest of the documents' encoder.
+
+    Attributes:
+        token_count: Tokens of all documents so far.
+    """
+
+    def __init__(self, path: Path, *, tokenizer: str) -> None:
+        self._path, self._tokenizer = path, tokenizer
+        self._shard = path.with_name(f".{path.name}.{os.getpid()}")
+        self._spool_path = self._shard.with_name(f"{self._shard.name}.tokens")
+        self._dtype: np.dtype[Any] = np.dtype(np.uint16)
+        self._offsets, self._crc32 = array("q", [0]), array("I")
+        self.token_count = 0
+
+    def __len__(self) -> int:
+        return len(self._crc32)
+
+    def __enter__(self) -> Self:
+        try:
+            self._spool = self._spool_path.open("wb")
+        except OSError as error:
+            raise self._failure(error) from error
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self._spool.close()
+            if kind is None:
+                self._commit()
+        except OSError as error:
+            raise self._failure(error) from error
+        finally:
+            self._spool_path.unlink(missing_ok=True)
+            self._shard.unlink(missing_ok=True)
+
+    def add(self, tokens: NDArray[Any]) -> None:
+        """Append a document.
+
+        Raises:
+            DataError: The file system is full, or fails.
+        """
+        try:
+            if self._dtype == np.uint16 and len(tokens) and tokens.max() > np.iinfo(np.uint16).max:
+                self._widen()
+            content = tokens.astype(self._dtype).tobytes()
+            self._spool.write(content)
+        except OSError as error:
+            raise self._failure(error) from error
+        self._crc32.append(zlib.crc32(content))
+        self.token_count += len(tokens)
+        self._offsets.append(self.token_count)
+
+    def _widen(self) -> None:
+        """Write the documents so far again, as a token needs more than 16 bits."""
+        self._spool.close()
+        narrow_path, narrow_size, wide_size = self._spool_path, self._dtype.itemsize, np.dtype(np.uint32).itemsize
+        self._spool_path = narrow_path.with_name(f"{narrow_path.name}.{wide_size}")
+        self._dtype, self._crc32 = np.dtype(np.uint32), array("I")
+        self._spool = self._spool_path.open("wb")
+        with narrow_path.open("rb") as narrow:
+            for begin, end in pairwise(self._offsets):
+                tokens = np.frombuffer(narrow.read((end - begin) * narrow_size), dtype=np.uint16)
+                content = tokens.astype(self._dtype).tobytes()
+                self._spool.write(content)
+                self._crc32.append(zlib.crc32(content))
+        narrow_path.unlink()
+
+    def _commit(self) -> None:
+        """Write the shard in the layout of ``safetensors``: a header, and the tensors it describes."""
+        if not self.token_count:
+            self._dtype = np.dtype(np.uint16)
+        offsets, crc32 = np.array(self._offsets, dtype="<i8").tobytes(), np.array(self._crc32, dtype="<u4").tobytes()
+        tensors: list[tuple[str, str, int, int]] = [
+            ("offsets", "I64", len(self._offsets), len(offsets)),
+            ("crc32", "U32", len(self._crc32), len(crc32)),
+            ("tokens", f"U{8 * self._dtype.itemsize}", self.token_count, self.token_count * self._dtype.itemsize),
+        ]
+        header: dict[str, Any] = {"__metadata__": {ENCODER: self._tokenizer}}
+        begin = 0
+        for name, dtype, length, size in tensors:
+            header[name] = {"dtype": dtype, "shape": [length], "data_offsets": [begin, begin + size]}
+            begin += size
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % ALIGNMENT)
+        with self._shard.open("wb") as shard, self._spool_path.open("rb") as spool:
+            shard.write(len(text).to_bytes(8, "little") + text + offsets + crc32)
+            shutil.copyfileobj(spool, shard, COPY_BYTES)
+        rename_durably(self._shard, self._path)
+
+    def _failure(self, error: OSError) -> DataError:
+        return DataError(f"cannot write {self._path}: {first_line(error)}")
+
+
+def write_token_shard(path: Path, documents: Iterable[NDArray[Any]], *, tokenizer: str) -> None:
     """Write ``documents`` to ``path`` atomically; ``tokenizer`` is their encoder's digest."""
-    lengths = [len(document) for document in documents]
-    tokens = np.concatenate(documents) if documents else np.empty(0, dtype=np.uint32)
-    kind = np.uint16 if not len(tokens) or tokens.max() <= np.iinfo(np.uint16).max else np.uint32
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-    tensors = {
-        "tokens": tokens.astype(kind),
-        "offsets": offsets,
-        "crc32": np.array([_crc32(document.astype(kind)) for document in documents], dtype=np.uint32),
-    }
-    try:
-        save_file(tensors, temporary, metadata={ENCODER: tokenizer})
-        rename_durably(temporary, path)
-    except (SafetensorError, OSError) as error:
-        temporary.unlink(missing_ok=True)
-        raise DataError(f"cannot write {path}: {first_line(error)}") from error
+    with TokenShardWriter(path, tokenizer=tokenizer) as shard:
+        for document in documents:
+            shard.add(document)

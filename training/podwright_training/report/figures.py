@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from podwright_training.events import CheckpointEvent, GuardEvent, MetricsEvent, TrainEvent
+from podwright_training.events import CheckpointEvent, GuardEvent, MetricsEvent
 from podwright_training.report.curve import Forecast, buckets, forecast, judge, smooth_run
+from podwright_training.report.event_log import TrainEvents
 from podwright_training.report.history import History, elapsed_hours
 
 POINTS = 1000  # A screen has as many columns; a longer curve shows range and mean of neighbouring steps.
@@ -308,26 +309,32 @@ def _plot(axes: Any, table: Table, line: Line) -> None:
 
 
 def _train_columns(history: History) -> dict[str, Column]:
-    def column(value_of: Callable[[TrainEvent], float | None], scale: float = 1.0) -> Column:
-        values = map(value_of, history.train)
+    def column(name: str, scale: float = 1.0) -> Column:
+        values = _values(history, name)
         return [value * scale if value is not None and math.isfinite(value) else None for value in values]
 
     return {
-        "step": column(lambda event: event.step),
+        "step": column("step"),
         "tokens": [history.tokens(event) for event in history.train],
         "hours": [_hours(event) for event in history.train],
         "smoothed": list(smooth_run(_steps_and_losses(history)[1])),
-        "mfu_percent": column(lambda event: event.mfu, 100),
-        "memory_peak_gib": column(lambda event: event.memory_peak_bytes, 1 / GIB),
-        "memory_reserved_gib": column(lambda event: event.memory_reserved_bytes, 1 / GIB),
-        "loss": column(lambda event: event.loss),
-        "lr": column(lambda event: event.lr),
-        "grad_norm": column(lambda event: event.grad_norm),
-        "tokens_per_s": column(lambda event: event.tokens_per_s),
-        "step_s": column(lambda event: event.step_s),
-        "data_s": column(lambda event: event.data_s),
-        "lag_s": column(lambda event: event.lag_s),
+        "mfu_percent": column("mfu", 100),
+        "memory_peak_gib": column("memory_peak_bytes", 1 / GIB),
+        "memory_reserved_gib": column("memory_reserved_bytes", 1 / GIB),
+        "loss": column("loss"),
+        "lr": column("lr"),
+        "grad_norm": column("grad_norm"),
+        "tokens_per_s": column("tokens_per_s"),
+        "step_s": column("step_s"),
+        "data_s": column("data_s"),
+        "lag_s": column("lag_s"),
     }
+
+
+def _values(history: History, name: str) -> list[Any]:
+    """Return a field of all training steps."""
+    train = history.train
+    return train.column(name) if isinstance(train, TrainEvents) else [getattr(event, name) for event in train]
 
 
 def _sources_table(history: History) -> Table:
@@ -349,7 +356,7 @@ def _sets_table(history: History) -> Table:
 
 
 def _steps_and_losses(history: History) -> tuple[list[int], list[float]]:
-    return [event.step for event in history.train], [event.loss for event in history.train]
+    return _values(history, "step"), _values(history, "loss")
 
 
 def _forecast_table(history: History, ahead: Forecast) -> Table:

@@ -8,7 +8,8 @@ for which the later process existed. ``membership`` events, of elastic runs, say
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -145,12 +146,16 @@ class RunGoodput:
 def account(events: Sequence[MetricsEvent]) -> RunGoodput:
     """Account for the time of a run's events, which have ``elapsed_s`` where their time is known."""
     books = _Books()
-    timed = [event for event in events if event.elapsed_s is not None]
     in_vain: list[MembershipEvent] = []  # generations that ended before a start
-    membership = None
-    for number, event in enumerate(timed):
+    memberships, membership = _memberships_of_starts(events), None
+    steps_s = array("d")
+    for event in events:
+        if isinstance(event, TrainEvent) and event.step_s:
+            steps_s.append(event.step_s)
+        if event.elapsed_s is None:
+            continue
         if isinstance(event, StartEvent):
-            membership = _membership_after(timed, number)
+            membership = next(memberships)
             books.start(event, membership, in_vain)
             in_vain = []
         elif isinstance(event, MembershipEvent) and event is not membership:
@@ -159,7 +164,6 @@ def account(events: Sequence[MetricsEvent]) -> RunGoodput:
             books.steps(event)
         elif isinstance(event, EndEvent):
             books.end(event)
-    steps_s = [event.step_s for event in events if isinstance(event, TrainEvent) and event.step_s]
     return RunGoodput(books.seconds, median(steps_s) if steps_s else 0.0, books.interruptions, _predicted(events))
 
 
@@ -249,14 +253,13 @@ class _Books:
         return seconds
 
 
-def _membership_after(events: Sequence[MetricsEvent], start: int) -> MembershipEvent | None:
-    """Return the event with the cause of a start; it is written after the first step."""
-    for event in events[start + 1 :]:
+def _memberships_of_starts(events: Iterable[MetricsEvent]) -> Iterator[MembershipEvent | None]:
+    """Yield the event with the cause of each start, which is written after the first step; ``None`` without one."""
+    changes = [event for event in events if isinstance(event, StartEvent | MembershipEvent)]
+    timed = [event for event in changes if event.elapsed_s is not None]
+    for event, following in zip(timed, [*timed[1:], None], strict=True):
         if isinstance(event, StartEvent):
-            return None
-        if isinstance(event, MembershipEvent):
-            return event
-    return None
+            yield following if isinstance(following, MembershipEvent) else None
 
 
 def _seconds_of(change: MembershipEvent | None) -> dict[str, float]:

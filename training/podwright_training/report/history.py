@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress, count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ from podwright_training.events import (
     ValidationEvent,
 )
 from podwright_training.jobs.spec import read_written
+from podwright_training.report.event_log import EventLog, TrainEvents
 from podwright_training.report.goodput import RunGoodput, account
 from podwright_training.run_folder import RunFolder
 
@@ -66,7 +68,7 @@ class History:
     config: dict[str, Any]  # Empty without a config.yaml.
     starts: list[StartEvent]
     restarts: list[Restart]
-    train: list[TrainEvent]  # steps whose loss is a number
+    train: Sequence[TrainEvent]  # steps whose loss is a number
     not_finite: list[int]  # the other steps
     validation: list[ValidationEvent]
     samples: list[SampleEvent]  # The model's continuations of sample_prompts.
@@ -83,10 +85,11 @@ class History:
         """
         if not folder.root.is_dir():
             raise ReportError(f"run_dir {folder.root} does not exist")
-        events = list(_with_elapsed(folder.events(last_bytes=last_bytes)))
-        steps = _that_count(events, TrainEvent)
-        train = [event for event in steps if math.isfinite(event.loss)]
-        not_finite = [event.step for event in steps if not math.isfinite(event.loss)]
+        events = EventLog(_with_elapsed(folder.events(last_bytes=last_bytes)))
+        steps = _steps_that_count(events)
+        finite = [math.isfinite(loss) for loss in steps.column("loss")]
+        train = steps.select(compress(count(), finite))
+        not_finite = [step for step, is_finite in zip(steps.column("step"), finite, strict=True) if not is_finite]
         if not steps:
             raise ReportError(f"{folder.metrics} has no training step yet: has the job started? See {folder.log}")
         if not train:
@@ -95,14 +98,14 @@ class History:
         return cls(
             name=_shown(folder.root.absolute().name),
             config=_job(folder.job) if folder.job.exists() else _configuration(folder.config),
-            starts=[event for event in events if isinstance(event, StartEvent)],
+            starts=[event for event in events.sparse_events if isinstance(event, StartEvent)],
             restarts=list(_restarts(events)),
             train=train,
             not_finite=not_finite,
-            validation=_that_count(events, ValidationEvent),
-            samples=_that_count(events, SampleEvent),
-            notable=[event for event in events if isinstance(event, NOTABLE)],
-            end=_end(events),
+            validation=_that_count(events.sparse_events, ValidationEvent),
+            samples=_that_count(events.sparse_events, SampleEvent),
+            notable=[event for event in events.sparse_events if isinstance(event, NOTABLE)],
+            end=_end(events.sparse_events),
             goodput=account(events),
         )
 
@@ -204,6 +207,20 @@ def _that_count(events: Iterable[MetricsEvent], event_class: type[StepEventT]) -
     return [by_step[step] for step in sorted(by_step)]
 
 
+def _steps_that_count(events: EventLog) -> TrainEvents:
+    """Return the last event of each training step, without steps that were rolled back."""
+    place_by_step: dict[int, int] = {}
+    for event in events.steps_and_sparse_events():
+        if isinstance(event, MetricsEvent):
+            back = _went_back_to(event)
+            if back is not None:
+                place_by_step = {step: place for step, place in place_by_step.items() if step <= back}
+        else:
+            place, step = event
+            place_by_step[step] = place
+    return events.train.select(place_by_step[step] for step in sorted(place_by_step))
+
+
 def _went_back_to(event: MetricsEvent) -> int | None:
     """Return the step from which a start or a rollback went on."""
     if isinstance(event, StartEvent):
@@ -213,15 +230,15 @@ def _went_back_to(event: MetricsEvent) -> int | None:
     return None
 
 
-def _restarts(events: Iterable[MetricsEvent]) -> Iterator[Restart]:
-    step: int | None = None  # none before the first start
-    for event in events:
+def _restarts(events: EventLog) -> Iterator[Restart]:
+    last_step: int | None = None  # none before the first start
+    for event in events.steps_and_sparse_events():
         if isinstance(event, StartEvent):
-            if step is not None:
-                yield Restart(stopped_after=step, resumed_after=event.step, world_size=event.world_size)
-            step = event.step
-        elif isinstance(event, TrainEvent):
-            step = event.step
+            if last_step is not None:
+                yield Restart(stopped_after=last_step, resumed_after=event.step, world_size=event.world_size)
+            last_step = event.step
+        elif not isinstance(event, MetricsEvent):
+            _, last_step = event
 
 
 def _end(events: list[MetricsEvent]) -> EndEvent | None:
