@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 START = b'"event": "start"'  # The trainer writes it like this.
 METRICS_LIMIT_BYTES = 1 << 30  # Only the end of larger metrics is read; it has the steps of two million lines.
-PIECE_BYTES = 1 << 20  # of the metrics, read at a time
+PIECE_BYTES = 1 << 20  # The metrics are read in pieces of this size.
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # errors of a file system without hard links
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
