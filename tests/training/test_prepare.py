@@ -133,7 +133,9 @@ def test_answers_for_programs(prose, tmp_path, capsys):
     (source / "photo.png").touch()
     prepared = ask("prepare", source, "--output", data, "--vocab-size", 300, "--shards", 2)
     assert (prepared["folder"], prepared["vocab_size"], prepared["shards"]) == (str(data), 300, 2)
-    assert prepared["dropped"] == {"unreadable": [], "without_prose": [], "other_types": {".png": 1}, "duplicates": 0}
+    nothing: dict[str, object] = {"unreadable": [], "without_prose": [], "without_text": []}
+    counts = {"paragraphs_without_letters": 0, "other_types": {".png": 1}, "duplicates": 0}
+    assert prepared["dropped"] == {**nothing, **counts}
     (found,) = ask("tokenizer", "inspect", tokenizer, "--dataset", data, "--documents", 5)["tokenizers"].values()
     assert found["restored"]
     tokens = tmp_path / "tokens"
