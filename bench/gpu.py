@@ -6,7 +6,7 @@
 Smallest: python bench/gpu.py --device cpu --parts ceilings,parity --budget-s 300
 
 Needs PyTorch 2.11 or newer, transformers and safetensors, but no network and no installed podwright: with
-``PYTHONPATH=training`` the checkout is enough. Data and reference are generated from a seed.
+``PYTHONPATH=training:common`` the checkout is enough. Data and reference are generated from a seed.
 
 Each part has processes of its own and a time limit; what it prints is a line of JSON per case, written at once to
 ``results.jsonl`` in the output folder and to standard output. A part that fails leaves its last lines there and the

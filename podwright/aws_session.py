@@ -71,7 +71,8 @@ class Session:
             OperationError: the call failed; the message has the missing permission or setting.
         """
         with self.translated(service):
-            return _of_aws(getattr(self.client(service), operation)(**arguments))
+            answer: Mapping[str, Any] = getattr(self.client(service), operation)(**arguments)
+            return answer
 
     def items(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
         """Yield the items of all pages of a list; ``key`` is the answer's member that has them.
@@ -81,7 +82,7 @@ class Session:
         """
         with self.translated(service):
             for page in self.client(service).get_paginator(operation).paginate(**arguments):
-                yield from _of_aws(page).get(key, ())
+                yield from page.get(key, ())
 
     def call_all_pages(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """Call an operation by boto3's name and return its answer, with all pages of a list.
@@ -124,7 +125,9 @@ class Session:
         if self._boto3._session.get_config_variable("max_attempts") is None:  # noqa: SLF001
             retries["total_max_attempts"] = ATTEMPTS
         config = Config(connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries=retries)
-        return self._boto3.client(service, region_name=self.region, config=config)
+        client = self._boto3.client(service, region_name=self.region, config=config)
+        client.meta.events.register("after-call", _require_aws)
+        return client
 
     @cached_property
     def _boto3(self) -> boto3.Session:
@@ -133,14 +136,13 @@ class Session:
         return boto3.Session(region_name=self._given_region, profile_name=self.profile)
 
 
-def _of_aws(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an answer that AWS gave: botocore takes the page of a proxy for one without members.
+def _require_aws(parsed: Mapping[str, Any], **_: Any) -> None:
+    """Refuse an answer that AWS did not give: botocore takes the page of a proxy for one without members.
 
     Raises:
         ResponseParserError: it is another server's.
     """
     from botocore.parsers import ResponseParserError
 
-    if not answer.keys() - {"ResponseMetadata"} and "RequestId" not in answer.get("ResponseMetadata", {}):
+    if not parsed.keys() - {"ResponseMetadata"} and "RequestId" not in parsed.get("ResponseMetadata", {}):
         raise ResponseParserError("it has neither members nor a request id")
-    return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 
 CONFIG_VARIABLE = "PODWRIGHT_CONFIG"
@@ -13,6 +14,11 @@ DEFAULT_CONFIG = Path("cluster.yaml")
 def config_path() -> Path:
     """Return the file that PODWRIGHT_CONFIG names, else cluster.yaml in the working directory."""
     return Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
+
+
+def with_file(command: str, file: Path) -> str:
+    """Return a command with its settings file, which is left out where it is the default."""
+    return command if file == config_path() else f"{command} {shlex.quote(str(file))}"
 
 
 def add_file(parser: argparse.ArgumentParser, meaning: str = "settings file. ") -> None:

@@ -141,7 +141,7 @@ install_kits() {
 case "$*" in
   '' | docs | rehearsal | 'rehearsal browser') ;;
   -h | --help)
-    sed -n 's/^#   //p' "$0"
+    sed -n 's/^#   //p' tools/setup.sh
     exit
     ;;
   *) fail "unknown arguments '$*': use none, docs, rehearsal, or rehearsal browser" ;;

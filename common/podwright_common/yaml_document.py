@@ -251,6 +251,7 @@ class _Composer(yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
                 self.get_event()  # type: ignore[no-untyped-call]
                 return yaml.ScalarNode(_NULL, "")
+            event.anchor = None  # It is reported; PyYAML would stop at a second anchor of this name.
         self._depth += isinstance(event, yaml.CollectionStartEvent)
         if self._depth > MAX_DEPTH:
             raise _too_deep(_start(event))

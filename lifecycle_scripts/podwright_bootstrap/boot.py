@@ -243,7 +243,9 @@ def _alone() -> Iterator[None]:
 
 def _boot(steps: list[Step], node: Node) -> int:
     results: list[Result] = []
-    is_forgotten = False
+    # Timers repeat other steps, whose results say nothing about slurmctld.
+    starts_slurm = any(step.name == SlurmStep.name for step in steps)
+    is_forgotten = not starts_slurm
     for step in steps:
         is_forgotten = is_forgotten or controller_failure.forget(node)
         results.append(_run(step, node))
@@ -262,9 +264,10 @@ def _boot(steps: list[Step], node: Node) -> int:
     failed = next((result for result in results if result.outcome == boot_report.FAILED), None)
     if not failed:
         return 0
-    controller_failure.record(node, failed.step, failed.detail)
     host = f"{node.hostname} ({node.instance_group}, {node.instance_id})"
     log.say(boot_report.failure(failed.step, failed.detail, host=host, hint=failed.hint))
+    if starts_slurm:
+        controller_failure.record(node, failed.step, failed.detail)
     return 1
 
 

@@ -61,12 +61,18 @@ def check_document(source: Document, run: Run | None = None) -> Report:
     return Report(source, settings, _in_order(findings, source))
 
 
-def check_live(report: Report) -> Report:
-    """Add findings of the AWS account to a report; a file with errors is not compared with an account."""
+def check_live(report: Report, session: Session | None = None) -> Report:
+    """Add findings of the AWS account to a report; a file with errors is not compared with an account.
+
+    Args:
+        report: of the settings file.
+        session: the account. Default: that of the default credentials.
+    """
     if report.settings is None or has_errors(report.findings):
         return report
 
-    live_findings = rules.apply_live(report.settings, Account(Session(region=report.settings.region)))
+    account = Account(session or Session(region=report.settings.region))
+    live_findings = rules.apply_live(report.settings, account)
     return replace(report, findings=_in_order([*report.findings, *live_findings], report.document))
 
 

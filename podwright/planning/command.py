@@ -379,7 +379,7 @@ def _mapping(path: Path) -> dict[str, Any]:
     try:
         content = load_values(path)
     except YamlFileError as error:
-        raise PlanInputError(str(error)) from error
+        raise PlanInputError(str(error), error.hint) from error
     if content is None:
         raise PlanInputError(f"{path} is empty: `podwright init` writes a first one")
     if not isinstance(content, dict):

@@ -36,7 +36,9 @@ class ScheduledUpdate:
         Doc("Start in UTC: cron(MINUTE HOUR DAY MONTH WEEKDAY YEAR), such as cron(0 3 ? * SUN *)."),
         PassedAs("ScheduleExpression"),
     ]
-    max_percent: Annotated[int | None, Doc("Percentage of the group's nodes updated at a time. Default: all.")] = None
+    max_percent: Annotated[
+        int | None, Doc("Percentage of the group's nodes updated at a time; AWS's page: with EKS only. Default: all.")
+    ] = None
     max_count: Annotated[int | None, Doc("Number of nodes updated at a time, instead of max_percent.")] = None
     rollback_max_percent: Annotated[
         int | None, Doc("Percentage of the group's nodes rolled back at a time. Default: as they are updated.")
@@ -80,7 +82,10 @@ class InstanceGroup:
     ] = ()
     min_count: Annotated[
         int | None,
-        Doc("If fewer nodes than this start within three hours, SageMaker rolls the change back. Default: no minimum."),
+        Doc(
+            "If fewer nodes than this start within three hours, SageMaker rolls the change back. Needs "
+            "node_provisioning: continuous. Default: no minimum."
+        ),
         PassedAs("MinInstanceCount"),
     ] = None
     partition: Annotated[

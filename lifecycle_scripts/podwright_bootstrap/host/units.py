@@ -30,16 +30,6 @@ def keep_on(unit: str, *, restart: bool = False) -> Iterator[str]:
         yield f"{'restarted' if active else 'started'} {unit}"
 
 
-def keep_trying(unit: str) -> Iterator[str]:
-    """Enabled, and started again and again by systemd until it runs; its failures are not this boot's."""
-    process.run("systemctl", "daemon-reload", timeout_s=60)
-    if answer("is-enabled", unit) != "enabled":
-        process.run("systemctl", "enable", unit, timeout_s=60)
-        yield f"enabled {unit}"
-    if answer("is-active", unit) != "active":
-        process.run("systemctl", "restart", "--no-block", unit, timeout_s=60)
-
-
 def keep_off(unit: str) -> Iterator[str]:
     """Stopped and masked. HyperPod's image has its units where masks go: such a file is moved aside."""
     if answer("is-enabled", unit) == "masked":

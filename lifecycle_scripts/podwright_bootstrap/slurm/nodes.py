@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from typing import List, Sequence
 
-from podwright_bootstrap.host import process
+from podwright_bootstrap.host import log, process
+from podwright_bootstrap.host.errors import SlowCommandError
 from podwright_bootstrap.slurm.slurm_conf import SCONTROL
 
 BEING_SET_UP = "podwright: being set up"
@@ -24,7 +25,11 @@ def is_named(hostname: str, controllers: Sequence[str]) -> bool:
     """Return whether slurm.conf names the node, also where no Slurm runs yet; true if no controller answers."""
     servers = ",".join(controllers)
     command, variables = (SCONTROL, "show", "node", "-o", hostname), {"SLURM_CONF_SERVER": servers}
-    shown = process.run(*command, timeout_s=30, check=False, quiet=True, variables=variables)
+    try:
+        shown = process.run(*command, timeout_s=30, check=False, quiet=True, variables=variables)
+    except SlowCommandError as error:  # Where all are in standby, scontrol asks again after a minute.
+        log.say(str(error))
+        return True
     return not any(f"{hostname} not found" in line for line in shown.lines)
 
 

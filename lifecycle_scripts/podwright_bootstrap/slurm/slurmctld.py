@@ -6,6 +6,7 @@ https://slurm.schedmd.com/scontrol.html#OPT_reconfigure
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Iterator, List, Sequence
 
@@ -72,6 +73,7 @@ def start(*, restart: bool = False) -> Iterator[str]:
     """
     log_path = Path(slurm_conf.value("SlurmctldLogFile", "/var/log/slurm/slurmctld.log"))
     before = log_path.stat().st_size if log_path.exists() else 0
+    since = time.time()
     refused: List[str] = []
 
     def settled() -> bool:
@@ -82,21 +84,22 @@ def start(*, restart: bool = False) -> Iterator[str]:
         yield from units.keep_on(UNIT, restart=restart)
     except CommandError as error:
         if not _mismatches(log_path, before):
-            raise CommandError(f"{error}{_last_words(log_path, before)}") from error
+            raise CommandError(f"{error}{_last_words(log_path, before, since)}") from error
         log.say(str(error))
     try:
         waits.wait_until(settled, event="slurmctld to answer scontrol ping", limit_s=ANSWER_LIMIT_S)
     except BootstrapError as error:
-        raise BootstrapError(f"{error}{_last_words(log_path, before)}", hint=error.hint) from error
+        raise BootstrapError(f"{error}{_last_words(log_path, before, since)}", hint=error.hint) from error
     if refused:
         yield from _forget_id(refused[0])
         process.run("systemctl", "restart", UNIT, timeout_s=ANSWER_LIMIT_S)
         yield f"started {UNIT} with the id that slurmdbd gave to the cluster"
 
 
-def _last_words(log_path: Path, start: int) -> str:
+def _last_words(log_path: Path, start: int, since: float) -> str:
     """Return the last error that slurmctld wrote, into its log or, before it has one, to systemd's journal."""
-    journal = process.run("journalctl", "-u", UNIT, "-n", "20", "-o", "cat", timeout_s=30, check=False, quiet=True)
+    command = ("journalctl", "-u", UNIT, "--since", f"@{since:.0f}", "-n", "20", "-o", "cat")
+    journal = process.run(*command, timeout_s=30, check=False, quiet=True)
     for text in (_tail(log_path, start), journal.output):
         lines = [re.sub(r"^\[[^]]*\]\s*|^slurmctld: ", "", line.strip()) for line in text.splitlines()]
         final_words = [

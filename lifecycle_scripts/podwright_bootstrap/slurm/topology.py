@@ -12,6 +12,7 @@ https://aws.amazon.com/about-aws/whats-new/2026/04/amazon-sagemaker-hyperpod-aut
 from __future__ import annotations
 
 import re
+import time
 from typing import Dict, Iterator, List
 
 from podwright_bootstrap.slurm import slurm_conf
@@ -21,15 +22,17 @@ TOPOLOGY_CONF = FOLDER / "topology.conf"
 TOPOLOGY_YAML = FOLDER / "topology.yaml"  # Slurm 25.05 and newer; topology.conf is then ignored.
 FLAT_HEAD = "# Written by podwright: the service's file named no topology, with which slurmctld does not start.\n"
 FLAT_ENTRY = "- topology: {name}\n  cluster_default: {is_default}\n  flat: true\n"
+WRITTEN_WITHIN_S = 5
 PLUGIN, PARAMETERS = "TopologyPlugin", "TopologyParam"
 # Neighbouring ranks are on nodes of one leaf or block; Slurm before 26.05 numbers tasks by host name.
 RANK_ORDER = {"topology/tree": "SwitchAsNodeRank", "topology/block": "BlockAsNodeRank"}
 
 
-def complete() -> Iterator[str]:
+def complete(*, is_running: bool) -> Iterator[str]:
     """Repair files with which slurmctld does not start: a partition's empty Topology=, a topology.yaml without one.
 
-    The flat topology has the names that partitions use, too. The service's file stays beside it.
+    The flat topology has the names that partitions use, too. The service's file stays beside it. While slurmctld runs, a
+    file that has just been written is left alone: its writer may not be done, and its next change is noticed.
     """
     conf = SLURM_CONF.read_text()
     new_conf = re.sub(r"(?im)^([ \t]*(?:PartitionName|NodeName)=.*?)[ \t]+Topology=(?=[ \t]|$)", r"\1", conf)
@@ -37,6 +40,8 @@ def complete() -> Iterator[str]:
         yield f"removed Topology= without a name from {SLURM_CONF}"
     text = TOPOLOGY_YAML.read_text(errors="replace") if TOPOLOGY_YAML.exists() else ""
     if not TOPOLOGY_YAML.exists() or _has_key(text, "topology"):
+        return
+    if is_running and time.time() - TOPOLOGY_YAML.stat().st_mtime < WRITTEN_WITHIN_S:
         return
     slurm_conf.write(TOPOLOGY_YAML.with_name(f".{TOPOLOGY_YAML.name}.service"), text)
     names = dict.fromkeys(["default", *re.findall(r"(?im)^[ \t]*PartitionName=.*[ \t]Topology=([^\s#]+)", new_conf)])

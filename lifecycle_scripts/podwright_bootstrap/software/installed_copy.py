@@ -10,7 +10,8 @@ from podwright_bootstrap import contract
 from podwright_bootstrap.host import files
 
 FOLDER = contract.STATE_DIRECTORY / "lib"
-PACKAGES = (Path(__file__).resolve().parents[1], Path(podwright_common.__file__).resolve().parent)
+# The first is what the second imports: programs start while files are copied.
+PACKAGES = (Path(podwright_common.__file__).resolve().parent, Path(__file__).resolve().parents[1])
 
 
 def install() -> Iterator[str]:

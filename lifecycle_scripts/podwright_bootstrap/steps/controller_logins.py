@@ -42,9 +42,8 @@ class ControllerLoginsStep(Step):
         if INCLUDE not in _lines(SSHD):
             files.write_file(SSHD, f"{INCLUDE}\n{_text(SSHD)}")  # A Match block above would swallow it.
             changes.append(f"included {OUR_PART.parent} in {SSHD}")
-        if changes:
-            _refuse_bad_rule()
-            sshd.reload()
+        _refuse_bad_rule()
+        sshd.reload()  # Always: an earlier boot may have failed between the file and this.
         yield from changes
 
     def remove(self, node: Node) -> Iterator[str]:

@@ -51,6 +51,7 @@ Description=Look each minute whether slurm.conf names this node
 [Timer]
 OnBootSec=60
 OnUnitInactiveSec=60
+RandomizedDelaySec=30
 [Install]
 WantedBy=timers.target
 """
@@ -98,6 +99,7 @@ class SlurmStep(Step):
         if daemon == "slurmd" and is_named:
             _hear_from(node)
             gres.check_count(node)
+            list(units.remove(f"{CONTINUATION}.timer"))  # Last: a run that fails is repeated.
 
 
 def _controller(node: Node) -> Iterator[str]:
@@ -119,12 +121,13 @@ def _by_api(node: Node) -> Iterator[str]:
     if node.role == CONTROLLER:
         slurm_conf.wait()
         gres.check_tasks(node)
-        if slurmctld.is_outdated():
+        if units.answer("is-active", slurmctld.UNIT) in {"failed", "inactive"}:  # as before its files were complete
+            yield from slurmctld.start()
+        elif slurmctld.is_outdated():
             yield from slurmctld.restart()
     elif node.role == COMPUTE and not _is_named(node):
         yield from _continue_later()
     elif node.role == COMPUTE:
-        yield from units.remove(f"{CONTINUATION}.timer")
         _hear_from(node)
         gres.check_count(node)
         if nodes.release(node.hostname):
@@ -140,10 +143,8 @@ def _client(node: Node) -> Iterator[str]:
     if node.role == LOGIN:
         yield from _login(node, restart=bool(configured))
     elif _is_named(node):
-        yield from units.remove(f"{CONTINUATION}.timer")
         yield from units.keep_on("slurmd", restart=bool(configured))
     else:
-        yield from units.keep_trying("slurmd")
         yield from _continue_later()
 
 
@@ -185,7 +186,7 @@ def _continue_later() -> Iterator[str]:
     """
     yield from installed_copy.install()
     yield from units.run_by_timer(CONTINUATION, service=CONTINUATION_SERVICE, timer=CONTINUATION_TIMER)
-    yield "slurmctld does not know this node yet: slurmd starts by itself when HyperPod has named it in slurm.conf"
+    yield "slurmctld does not know this node yet: a timer starts slurmd when HyperPod has named it in slurm.conf"
 
 
 def _login(node: Node, *, restart: bool) -> Iterator[str]:

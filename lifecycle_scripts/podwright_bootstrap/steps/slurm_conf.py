@@ -65,7 +65,7 @@ class SlurmConfStep(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Write the differences, let slurmctld apply them, and watch the file."""
         slurm_conf.wait()
-        changes = [*topology.complete(), *own_part.write(node.parameters)]
+        changes = [*topology.complete(is_running=slurmctld.is_active()), *own_part.write(node.parameters)]
         yield from changes
         if changes and slurmctld.is_active():
             slurmctld.reconfigure()

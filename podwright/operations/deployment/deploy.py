@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from podwright.aws_session import Session
 from podwright.check.account import Account
 from podwright.check.load import load
-from podwright.config_file import add_file
+from podwright.config_file import add_file, with_file
 from podwright.diagram.stack_resources import read
 from podwright.errors import OperationError
 from podwright.json_document import JsonObject
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: the file is wrong, the kit fails, or AWS refuses.
     """
-    return run_locked("deploy", _deploy, options)
+    return run_locked(with_file("deploy", options.file), _deploy, options)
 
 
 def run_locked(

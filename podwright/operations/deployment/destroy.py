@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.aws_session import Session
+from podwright.config_file import with_file
 from podwright.errors import ArgumentError
 from podwright.operations.account.bucket import Contents, empty
 from podwright.operations.account.inventory import inventory
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: something retained is in the way, the kit fails, or AWS refuses.
     """
-    return destroy_stacks(options, command="destroy")
+    return destroy_stacks(options, command=with_file("destroy", options.file))
 
 
 def destroy_stacks(options: argparse.Namespace, *, command: str) -> int:

@@ -32,7 +32,8 @@ from podwright_bootstrap.contract import COMPUTE
 from podwright_common.exit_status import FAILED, OK
 
 PLUGIN = "session-manager-plugin"
-NAMED_WITHIN_S = 900  # HyperPod writes the line of a new group's node about five minutes after its scripts have run.
+# HyperPod writes a node's line about five minutes after its scripts have run; AWS says only when it was launched.
+NAMED_WITHIN_S = 2700
 TOOLS = {
     "terraform": "deploys: run `podwright setup`",
     "ssh": "opens shells on nodes: install your system's OpenSSH client",
@@ -109,7 +110,8 @@ def _in_aws(cluster_target: Target, account: str) -> Iterator[Finding]:
         from podwright.check.checked_settings import check, check_live  # --help need not wait for pydantic
 
         report = check(cluster_target.file)
-        yield from (finding for finding in check_live(report).findings if finding not in report.findings)
+        live_findings = check_live(report, cluster_target.session).findings
+        yield from (finding for finding in live_findings if finding not in report.findings)
     try:
         cluster = cluster_target.cluster()
     except ArgumentError as error:
@@ -170,19 +172,21 @@ def _unnamed_nodes(session: Session, cluster: Cluster) -> Iterator[Finding]:
     """Yield the nodes in service that slurm.conf does not name, as slurmctld's list of nodes shows."""
     nodes = cluster_nodes(session, cluster)
     names = slurm_states.states(slurm_states.controller_shell(session, cluster, nodes)).keys()
-    for node in unnamed(nodes, names, now=datetime.now(timezone.utc)):
-        message = f"{node.name} ({node.group}) is {node.status} since {node.launched_at:%H:%M} UTC; Slurm lacks it"
+    for node in missing_in_slurm(nodes, names, now=datetime.now(timezone.utc)):
+        launched_at = node.launched_at.astimezone(timezone.utc)
+        message = f"{node.name} ({node.group}), launched at {launched_at:%Y-%m-%d %H:%M} UTC, is not in slurm.conf"
         hint = "HyperPod names a node in slurm.conf minutes after its boot; after that, replace it or ask AWS support"
         yield _finding(Level.ERROR, "unnamed-node", ("cluster",), message, hint)
 
 
-def unnamed(nodes: Iterable[Node], slurm_names: Collection[str], *, now: datetime) -> list[Node]:
+def missing_in_slurm(nodes: Iterable[Node], slurm_names: Collection[str], *, now: datetime) -> list[Node]:
     """Return the compute nodes that have run for so long that slurm.conf should name them, and are not in Slurm."""
     return [
         node
         for node in nodes
         if node.role == COMPUTE
         and node.status == "Running"
+        and node.slurm_name
         and node.slurm_name not in slurm_names
         and (now - node.launched_at).total_seconds() > NAMED_WITHIN_S
     ]

@@ -12,6 +12,7 @@ from typing import Literal
 from podwright.aws_session import Session
 from podwright.check.document import Document
 from podwright.check.load import load
+from podwright.config_file import with_file
 from podwright.errors import ArgumentError
 from podwright.json_document import JsonObject
 from podwright.operations.account.inventory import inventory
@@ -54,8 +55,7 @@ def run(options: argparse.Namespace) -> int:
     path = journals.journal_path(options.file)
     if options.status:
         return _status(journals.Journal.read(path), options)
-    flag = " --back" if options.back else " --destroy-old" if options.destroy_old else ""
-    with journals.alone(options.file), announcing(f"move{flag}"):
+    with journals.alone(options.file):
         return _run_alone(options, path)
 
 
@@ -68,12 +68,14 @@ def _run_alone(options: argparse.Namespace, path: Path) -> int:
     if options.dry_run:
         return _status(journal, options)
     move = _move(journal, options)
-    if options.back:
-        return _back(move, options)
-    if options.destroy_old:
-        return _destroy_old(move, options)
-    _refuse_another_destination(journal, options)
-    return _continue(move, options)
+    flag = " --back" if options.back else " --destroy-old" if options.destroy_old else ""
+    with announcing(with_file(f"move{flag}", options.file)):
+        if options.back:
+            return _back(move, options)
+        if options.destroy_old:
+            return _destroy_old(move, options)
+        _refuse_another_destination(journal, options)
+        return _continue(move, options)
 
 
 def _move(journal: Journal, options: argparse.Namespace) -> ClusterMove:
@@ -125,7 +127,8 @@ def _begin(options: argparse.Namespace, path: Path) -> int:
     _archive_finished(path)
     write_file(place_of(file), new.text)
     move.journal.write()
-    return _continue(move, options, preview)
+    with announcing(with_file("move", options.file)):
+        return _continue(move, options, preview)
 
 
 def _continue(move: ClusterMove, options: argparse.Namespace, preview: MovePreview | None = None) -> int:
@@ -170,7 +173,7 @@ def _back(move: ClusterMove, options: argparse.Namespace) -> int:
     if not confirm(f"Go back to {journal.old.name} and destroy {journal.new.name}?{lost}", yes=options.yes):
         return FAILED
     if journal.facts.get("deploying"):
-        _destroy(journal.new.file, options, command="move --back")
+        _destroy(journal.new.file, options, command=with_file("move --back", options.file))
     if journal.facts.get("holding"):
         move.reopen()
     deleted = move.carrier.delete()
@@ -192,7 +195,7 @@ def _destroy_old(move: ClusterMove, options: argparse.Namespace) -> int:
     if not confirm(question, yes=options.yes):
         return FAILED
     journal.note(destroying=True)
-    _destroy(journal.old.file, options, command="move --destroy-old")
+    _destroy(journal.old.file, options, command=with_file("move --destroy-old", options.file))
     move.say(f"deleted {move.carrier.delete()} backups of the move")
     journal.finish(DESTROYED)
     if options.json:

@@ -16,6 +16,7 @@ from typing import Any
 from podwright.aws_session import Session
 from podwright.check.findings import KeyPath
 from podwright.check.load import load
+from podwright.config_file import with_file
 from podwright.errors import OperationError
 from podwright.operations.deployment import deploy
 from podwright.operations.deployment.deployed_stacks import stacks
@@ -217,7 +218,7 @@ class ClusterMove:
     def _deploy(self, part: str) -> None:
         """Deploy one stack of the new settings file."""
         kit = Kit(self.journal.new.file, self.folder)
-        with kit.locked("move"):
+        with kit.locked(with_file("move", self.journal.old.file)):
             kit.synthesize()
             follow = deploy.resource_lines(stacks(self.journal.new.name, folder=self.folder).values(), self.say)
             stack = names.foundation_stack if part == "foundation" else names.cluster_stack

@@ -23,7 +23,7 @@ from podwright.operations.validation.validation_findings import findings, node_b
 from podwright.output_file import place_of
 from podwright.planning.collectives import all_reduce
 from podwright_bootstrap.contract import COMPUTE
-from podwright_common.atomic_file import write_file
+from podwright_common.atomic_file import new_file
 from podwright_common.command_line import positive_count
 from podwright_common.exit_status import FAILED, OK
 from podwright_training.validation.measurements import Measurements, NodeReport
@@ -166,7 +166,8 @@ def _type_of(measured: Measurements, nodes: list[Node]) -> str:
 def _write(path: Path, document: Validate) -> None:
     """Write the document under its name when it is whole."""
     try:
-        write_file(place_of(path), to_json(document) + "\n")
+        with new_file(place_of(path)) as file:  # Permissions are as the umask gives them.
+            file.write(f"{to_json(document)}\n".encode())
     except OSError as error:
         raise ArgumentError(f"--output {path}: {error.strerror}") from error
 

@@ -11,7 +11,7 @@ import pytest
 from podwright.aws_session import Session
 from podwright.cli import main
 from podwright.operations.account import hyperpod
-from podwright.operations.health.doctor import NAMED_WITHIN_S, unnamed
+from podwright.operations.health.doctor import NAMED_WITHIN_S, missing_in_slurm
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.documents import as_described
 from podwright_testing.hyperpod import BUCKET, ClusterMaker
@@ -53,7 +53,7 @@ def test_nodes_that_slurm_lacks_for_long_are_named(maker: ClusterMaker) -> None:
     now = late.launched_at + timedelta(seconds=NAMED_WITHIN_S + 1)
     listed = [replace(node, status="Running", launched_at=late.launched_at) for node in nodes]
     listed = [replace(node, launched_at=now) if node.slurm_name == young.slurm_name else node for node in listed]
-    assert [node.slurm_name for node in unnamed(listed, {named.slurm_name}, now=now)] == [late.slurm_name]
+    assert [node.slurm_name for node in missing_in_slurm(listed, {named.slurm_name}, now=now)] == [late.slurm_name]
 
 
 def test_an_unknown_cluster_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
