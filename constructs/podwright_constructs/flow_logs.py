@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from constructs import Construct
 
+from podwright_constructs import checks
 from podwright_constructs.aws.cloudwatch_log_group import CloudwatchLogGroup
 from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
 from podwright_constructs.aws.data_iam_policy_document import DataIamPolicyDocument
@@ -15,6 +16,7 @@ from podwright_constructs.bucket import Bucket
 from podwright_constructs.key import Key
 from podwright_constructs.metric import Metric
 from podwright_constructs.ordering import before
+from podwright_constructs.problems import refuse
 
 RETENTION_DAYS = 365
 ALL_TRAFFIC = "ALL"
@@ -51,6 +53,10 @@ class CloudWatchFlowLogs(Construct):
         name: Name of the flow log, and the end of its log group's name.
         role_name: Name of the role. Default: Terraform generates one.
         key: The key that encrypts the logs. Default: CloudWatch's own key.
+        permissions_boundary_arn: Policy that limits whatever the role is given.
+
+    Raises:
+        InvalidArgumentsError: The boundary is not the ARN of a policy.
     """
 
     def __init__(
@@ -62,7 +68,9 @@ class CloudWatchFlowLogs(Construct):
         vpc_id: str,
         role_name: str | None = None,
         key: Key | None = None,
+        permissions_boundary_arn: str | None = None,
     ) -> None:
+        refuse(self, checks.permissions_boundary(permissions_boundary_arn))
         super().__init__(scope, id_)
         self.log_group_name = f"/aws/vpc/flow-logs/{name}"
         group = CloudwatchLogGroup(
@@ -78,6 +86,7 @@ class CloudWatchFlowLogs(Construct):
             name=role_name,
             name_prefix=None if role_name else "vpc-flow-logs-",
             assume_role_policy=self._trust().json,
+            permissions_boundary=permissions_boundary_arn,
         )
         policy = IamRolePolicy(
             self, "policy", name="write-flow-logs", role=role.name, policy=self._permissions(group.arn).json

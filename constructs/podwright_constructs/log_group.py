@@ -36,7 +36,8 @@ class ClusterLogGroup(Construct):
     they are set already. After the cluster is gone its group stays until the last log has expired.
     https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html
 
-    ``name`` is the schedules' and their role's. A key must let logs.REGION.amazonaws.com use it.
+    ``name`` is the schedules' and their role's. A key must let logs.REGION.amazonaws.com use it. The permissions
+    boundary is the role's.
 
     Raises:
         InvalidArgumentsError: CloudWatch keeps no logs for so many days; all problems are in it.
@@ -52,15 +53,17 @@ class ClusterLogGroup(Construct):
         cluster_id: str,
         retention_days: int,
         key_arn: str | None = None,
+        permissions_boundary_arn: str | None = None,
     ) -> None:
-        refuse(self, checks.cluster_log_group(name=name, retention_days=retention_days, key_arn=key_arn))
+        problems = checks.cluster_log_group(name=name, retention_days=retention_days, key_arn=key_arn)
+        refuse(self, [*problems, *checks.permissions_boundary(permissions_boundary_arn)])
         super().__init__(scope, id_)
         self._partition = DataPartition(self, "partition").partition
         self.name = log_group_name(cluster_name, cluster_id)
         calls: dict[str, dict[str, object]] = {"putRetentionPolicy": {"RetentionInDays": retention_days}}
         if key_arn:
             calls["associateKmsKey"] = {"KmsKeyId": key_arn}
-        role, policy = self._role(name, cluster_name, sorted(calls))
+        role, policy = self._role(name, cluster_name, sorted(calls), permissions_boundary_arn)
         self.schedules = [
             SchedulerSchedule(
                 self,
@@ -78,7 +81,9 @@ class ClusterLogGroup(Construct):
             for call, arguments in calls.items()
         ]
 
-    def _role(self, name: str, cluster_name: str, calls: list[str]) -> tuple[IamRole, IamRolePolicy]:
+    def _role(
+        self, name: str, cluster_name: str, calls: list[str], boundary_arn: str | None
+    ) -> tuple[IamRole, IamRolePolicy]:
         region, account = DataRegion(self, "region").id, DataCallerIdentity(self, "caller").account_id
         trust = DataIamPolicyDocument(
             self,
@@ -99,6 +104,6 @@ class ClusterLogGroup(Construct):
             "permissions",
             statement=[{"sid": "SetLogRetention", "actions": actions, "resources": [group]}],
         )
-        role = IamRole(self, "role", name=name, assume_role_policy=trust.json)
+        role = IamRole(self, "role", name=name, assume_role_policy=trust.json, permissions_boundary=boundary_arn)
         policy = IamRolePolicy(self, "policy", name="set-log-retention", role=role.name, policy=permissions.json)
         return role, policy

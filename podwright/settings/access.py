@@ -47,7 +47,7 @@ class CreatedRole(Section):
 
     source: Literal["create"] = Field(description="New roles.")
     permissions_boundary_arn: str | None = Field(
-        None, description="ARN of the permissions boundary, where your organisation requires one."
+        None, description="ARN of the permissions boundary of all roles, where your organisation requires one."
     )
     policy_arns: tuple[str, ...] = Field(
         (), description="ARNs of additional managed policies of the nodes. Default: no additional policy."
@@ -64,6 +64,10 @@ class ExistingRole(Section):
     arn: str = Field(description="ARN of the nodes' role, arn:aws:iam::ACCOUNT:role/NAME.")
     controller_arn: str | None = Field(None, description="ARN of the controllers' role. Default: arn.")
     login_arn: str | None = Field(None, description="ARN of the login nodes' role. Default: arn.")
+    permissions_boundary_arn: str | None = Field(
+        None,
+        description="ARN of the permissions boundary of roles that podwright creates for flow logs and log retention.",
+    )
 
     def arns(self) -> dict[str, str]:
         """Return the ARNs that the file has, by key."""

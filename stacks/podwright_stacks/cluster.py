@@ -157,6 +157,7 @@ def _watch(stack: ClusterStack, settings: Settings, foundation: FoundationStack,
             cluster_id=cluster.id,
             retention_days=settings.logs.retention_days,
             key_arn=foundation.key_arn,
+            permissions_boundary_arn=settings.role.permissions_boundary_arn,
         )
     if settings.dashboard.source == "create":
         dashboard = ClusterDashboard(

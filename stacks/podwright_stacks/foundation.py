@@ -124,7 +124,15 @@ def _flow_logs(stack: FoundationStack, settings: Settings, network: Network, buc
         BucketFlowLogs(stack, "flow_logs", name=settings.name, vpc_id=network.vpc_id, bucket=bucket)
     elif network_settings.flow_logs == "cloudwatch":
         role_name = names.flow_logs_role_name(settings.name, settings.region)
-        CloudWatchFlowLogs(stack, "flow_logs", name=settings.name, vpc_id=network.vpc_id, role_name=role_name, key=key)
+        CloudWatchFlowLogs(
+            stack,
+            "flow_logs",
+            name=settings.name,
+            vpc_id=network.vpc_id,
+            role_name=role_name,
+            key=key,
+            permissions_boundary_arn=settings.role.permissions_boundary_arn,
+        )
 
 
 def _lustre(stack: FoundationStack, settings: Settings, network: Network, key: Key | None) -> Lustre:

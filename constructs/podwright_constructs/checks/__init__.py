@@ -57,6 +57,7 @@ from podwright_constructs.checks.role import (
     condition_problems,
     execution_role,
     existing_role,
+    permissions_boundary,
     s3_access_problems,
     statement_problems,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "mount_path_problems",
     "openzfs_file_system",
     "openzfs_subnets",
+    "permissions_boundary",
     "private_network",
     "prometheus_workspace",
     "s3_access_problems",

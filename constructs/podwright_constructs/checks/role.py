@@ -43,6 +43,14 @@ class Access(Protocol):
         """KMS key of the bucket."""
 
 
+POLICY_ARN = "the ARN of a policy, arn:aws:iam::ACCOUNT:policy/NAME"
+
+
+def permissions_boundary(arn: str | None) -> list[Problem]:
+    """Check the permissions boundary of a new role, if it has one."""
+    return [] if arn is None else matches("permissions_boundary_arn", arn, facts.POLICY_ARN_PATTERN, POLICY_ARN)
+
+
 def execution_role(
     *,
     name: str,
@@ -59,11 +67,9 @@ def execution_role(
 ) -> list[Problem]:
     """Check a new role; ``statements_length`` is the length of additional statements, in characters."""
     problems = matches("name", name, facts.ROLE_NAME_PATTERN, "1 to 64 letters, digits and +=,.@-_")
-    need = "the ARN of a policy, arn:aws:iam::ACCOUNT:policy/NAME"
-    if permissions_boundary_arn is not None:
-        problems += matches("permissions_boundary_arn", permissions_boundary_arn, facts.POLICY_ARN_PATTERN, need)
+    problems += permissions_boundary(permissions_boundary_arn)
     for index, policy_arn in enumerate(policy_arns):
-        problems += matches(("policy_arns", index), policy_arn, facts.POLICY_ARN_PATTERN, need)
+        problems += matches(("policy_arns", index), policy_arn, facts.POLICY_ARN_PATTERN, POLICY_ARN)
     problems += duplicate_problems("policy_arns", policy_arns)
     for index, access in enumerate(s3_access):
         access_problems = s3_access_problems(access, own_bucket=bucket_name, own_prefixes=read_prefixes)

@@ -193,8 +193,8 @@ def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
     if isinstance(role, ExistingRole):
         arn_by_path: dict[KeyPath, str] = {("role", key): arn for key, arn in role.arns().items()}
     else:
-        arn_by_path = {("role", "permissions_boundary_arn"): role.permissions_boundary_arn or ""}
-        arn_by_path |= {("role", "policy_arns", index): arn for index, arn in enumerate(role.policy_arns)}
+        arn_by_path = {("role", "policy_arns", index): arn for index, arn in enumerate(role.policy_arns)}
+    arn_by_path[("role", "permissions_boundary_arn")] = role.permissions_boundary_arn or ""
     accounts = {path: match[1] for path, arn in arn_by_path.items() if (match := _ACCOUNT.match(arn))}
     for path, account in accounts.items():
         if account != (cluster_account := settings.account_id or next(iter(accounts.values()))):
@@ -226,3 +226,4 @@ def existing_role(settings: Settings) -> Iterator[Finding]:
     if isinstance(role, ExistingRole):
         for key, arn in role.arns().items():
             yield from findings_of(("role",), checks.existing_role(argument=key, arn=arn))
+        yield from findings_of(("role",), checks.permissions_boundary(role.permissions_boundary_arn))

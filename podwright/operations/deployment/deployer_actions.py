@@ -15,7 +15,9 @@ GROUP_RULES = f"ec2:DescribeSecurityGroupRules ec2:ModifySecurityGroupRules ec2:
 FILE_SYSTEM = (
     "fsx:CreateFileSystem fsx:CreateFileSystemFromBackup fsx:DeleteFileSystem fsx:DescribeFileSystems "
     "fsx:UpdateFileSystem fsx:CreateBackup "
-    "fsx:ListTagsForResource fsx:TagResource fsx:UntagResource ec2:DescribeNetworkInterfaces ec2:DescribeSubnets"
+    "fsx:ListTagsForResource fsx:TagResource fsx:UntagResource ec2:DescribeNetworkInterfaces ec2:DescribeSubnets "
+    # FSx asks EC2 for these with the caller's rights (AmazonFSxFullAccess, DescribeEC2VpcResources).
+    "ec2:DescribeSecurityGroups ec2:GetSecurityGroupsForVpc ec2:DescribeVpcs ec2:DescribeRouteTables"
 )
 ROUTES = "ec2:DescribeRouteTables"
 EVENTS_TAGS = "events:ListTagsForResource events:TagResource events:UntagResource"

@@ -22,6 +22,7 @@ from podwright.operations.deployment.kit import OUTPUT, Kit
 from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
+from podwright.settings.regions import partition_of
 from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ MAX_POLICY_LENGTH = 6144  # IAM counts the characters of a managed policy withou
 LIMITS_PAGE = "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"
 ACTIONS_A_CALL = 100  # The most that one call of simulate_principal_policy takes.
 CREATE = "aws iam create-policy --policy-name podwright-deployer --policy-document file://deployer.json"
+ROLE, REPOSITORIES = "aws_iam_role", "aws_fsx_data_repository_association"
+# FSx gives its service-linked role for data repositories a policy with the caller's rights.
+# https://docs.aws.amazon.com/fsx/latest/LustreGuide/setting-up.html
+REPOSITORIES_SERVICE = "s3.data-source.lustre.fsx.amazonaws.com"
 PASSED_TO = ("sagemaker.amazonaws.com", "scheduler.amazonaws.com", "vpc-flow-logs.amazonaws.com")
 
 
@@ -109,9 +114,8 @@ def deployer_policy(settings: Settings, types: set[str]) -> dict[str, Any]:
     Roles, buckets and objects are those with the cluster's names. Other actions are for all resources of their
     service: most of them take no resource, or one whose id is not known before it exists.
     """
-    partition = "aws-cn" if settings.region.startswith("cn-") else "aws"
-    partition = "aws-us-gov" if settings.region.startswith("us-gov-") else partition
-    return {"Version": "2012-10-17", "Statement": list(_statements(settings, types, f"arn:{partition}"))}
+    arn = f"arn:{partition_of(settings.region)}"
+    return {"Version": "2012-10-17", "Statement": list(_statements(settings, types, arn))}
 
 
 def _statements(settings: Settings, types: set[str], arn: str) -> Iterator[dict[str, Any]]:
@@ -125,9 +129,14 @@ def _statements(settings: Settings, types: set[str], arn: str) -> Iterator[dict[
         service_actions = list(members)
         if service == "iam":
             linked = [action for action in service_actions if "ServiceLinkedRole" in action]
-            yield _allow("Roles", [action for action in service_actions if action not in linked], roles)
+            of_roles = [action for action in service_actions if action not in linked]
+            if of_roles and ROLE in types:  # Other types need the actions on service-linked roles alone.
+                yield _allow("Roles", of_roles, roles)
             if linked:
                 yield _allow("ServiceLinkedRoles", linked, [f"{arn}:iam::*:role/aws-service-role/*"])
+            if REPOSITORIES in types:
+                repositories_role = f"{arn}:iam::*:role/aws-service-role/{REPOSITORIES_SERVICE}/*"
+                yield _allow("RepositoriesRole", ["iam:AttachRolePolicy", "iam:PutRolePolicy"], [repositories_role])
         elif service == "s3":
             yield _allow("Buckets", service_actions, buckets)
             yield _allow("FindBuckets", ["s3:ListAllMyBuckets"], ["*"])  # one that an interrupted deployment made

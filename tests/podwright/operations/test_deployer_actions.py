@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from podwright.check.load import load
 from podwright.operations.deployment.deployer_actions import ACTIONS
 from podwright.operations.deployment.policy import deployer_policy
 from podwright.resource_types import RESOURCE_TYPES
+from podwright.settings.regions import partition_of
 
 BINDINGS = checkout.ROOT / "constructs" / "podwright_constructs" / "aws"
 
@@ -50,3 +52,24 @@ def test_a_deployer_may_adopt(kind: str) -> None:
     policy = deployer_policy(load(checkout.ROOT / "cluster.yaml"), {kind})
     allowed = {name.lower() for statement in policy["Statement"] for name in statement["Action"]}
     assert asked.actions <= allowed
+
+
+@pytest.mark.parametrize(
+    "kinds", [RESOURCE_TYPES.keys(), RESOURCE_TYPES.keys() - {"aws_iam_role"}], ids=["all", "no role"]
+)
+@pytest.mark.parametrize("region", ["us-west-2", "cn-north-1", "us-gov-west-1", "eusc-de-east-1"])
+def test_iam_takes_the_policy(kinds: Iterable[str], region: str) -> None:
+    """Each statement has actions, for IAM refuses empty lists, and resources of the region's partition."""
+    settings = load(checkout.ROOT / "cluster.yaml").model_copy(update={"region": region})
+    statements = deployer_policy(settings, set(kinds))["Statement"]
+    assert all(statement["Action"] and statement["Resource"] for statement in statements)
+    arns = {arn for statement in statements for arn in statement["Resource"] if arn != "*"}
+    assert {arn.split(":")[1] for arn in arns} == {partition_of(region)}
+    assert ("Roles" in {statement["Sid"] for statement in statements}) == ("aws_iam_role" in set(kinds))
+
+
+def test_fsx_may_give_its_role_a_policy_for_data_repositories() -> None:
+    """The service-linked role for a file system's data repositories gets its policy with the deployer's rights."""
+    policy = deployer_policy(load(checkout.ROOT / "cluster.yaml"), {"aws_fsx_data_repository_association"})
+    (statement,) = (statement for statement in policy["Statement"] if "iam:PutRolePolicy" in statement["Action"])
+    assert statement["Resource"] == ["arn:aws:iam::*:role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/*"]
