@@ -31,8 +31,8 @@ RANK_ORDER = {"topology/tree": "SwitchAsNodeRank", "topology/block": "BlockAsNod
 def complete(*, is_running: bool) -> Iterator[str]:
     """Repair files with which slurmctld does not start: a partition's empty Topology=, a topology.yaml without one.
 
-    The flat topology has the names that partitions use, too. The service's file stays beside it. While slurmctld runs, a
-    file that has just been written is left alone: its writer may not be done, and its next change is noticed.
+    The flat topology has the names that partitions use, too. The service's file stays beside it. While slurmctld runs,
+    a file that has just been written is left alone: its writer may not be done, and its next change is noticed.
     """
     conf = SLURM_CONF.read_text()
     new_conf = re.sub(r"(?im)^([ \t]*(?:PartitionName|NodeName)=.*?)[ \t]+Topology=(?=[ \t]|$)", r"\1", conf)
