@@ -121,7 +121,10 @@ def _by_api(node: Node) -> Iterator[str]:
     if node.role == CONTROLLER:
         slurm_conf.wait()
         gres.check_tasks(node)
-        if units.answer("is-active", slurmctld.UNIT) in {"failed", "inactive"}:  # as before its files were complete
+        if units.answer("is-active", slurmctld.UNIT) in {
+            "failed",
+            "inactive",
+        }:  # It ended before its files were complete.
             yield from slurmctld.start()
         elif slurmctld.is_outdated():
             yield from slurmctld.restart()

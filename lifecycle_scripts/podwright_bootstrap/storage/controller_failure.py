@@ -17,7 +17,7 @@ from podwright_bootstrap.storage import own_folder
 from podwright_common import regular_file
 
 LIMIT_BYTES = 1 << 14
-LIMIT_S = 30  # of a file system whose servers may be silent
+LIMIT_S = 30  # The file system's servers may be silent.
 
 
 def record(node: Node, step: str, why: str) -> None:
