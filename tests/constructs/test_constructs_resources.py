@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cdktf import App, TerraformProvider, TerraformProviderGeneratorMetadata, TerraformStack
 
+import podwright_common
 from podwright.diagram.stack_resources import decoded
 from podwright_bootstrap.contract import ClusterFacts, InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import Hook, NodeFeatures, User
@@ -767,7 +768,10 @@ def keys(stack: Mapping[str, Any]) -> set[str]:
 
 
 def test_bundle_holds_the_scripts_and_nothing_else(synthesize, scripts: Path, tmp_path: Path) -> None:
-    """Entry point, archive and parameters have one prefix; users, which nodes follow, stay where they are."""
+    """Entry point, archive and parameters have one prefix; users, which nodes follow, stay where they are.
+
+    The archive also has the package that all distributions share.
+    """
     built = []
     stack = synthesize(lambda stack: built.append(bundle(stack, scripts)))
     prefix = built[0].source_s3_uri.removeprefix("s3://sagemaker-mine/")
@@ -775,7 +779,11 @@ def test_bundle_holds_the_scripts_and_nothing_else(synthesize, scripts: Path, tm
     assert keys(stack) == {"lifecycle/users.json", *(f"{prefix}/{name}" for name in names)}
     (archive,) = (tmp_path / "cdktf.out" / "lifecycle").glob("*/podwright_bootstrap.tar")
     with tarfile.open(archive) as members:
-        assert members.getnames() == ["podwright_bootstrap/__main__.py", "podwright_bootstrap/steps/lustre.py"]
+        names = members.getnames()
+    own = [name for name in names if not name.startswith("podwright_common/")]
+    assert own == ["podwright_bootstrap/__main__.py", "podwright_bootstrap/steps/lustre.py"]
+    shared = Path(podwright_common.__file__).parent
+    assert set(names) - set(own) == {f"podwright_common/{path.name}" for path in shared.glob("*.py")}
 
 
 def test_prefix_changes_with_the_scripts_alone(scripts: Path, tmp_path: Path) -> None:

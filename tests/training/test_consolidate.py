@@ -37,6 +37,7 @@ from podwright_training.config.architecture import RopeScaling
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.data.stream import open_stream
+from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.harness import run_tasks
 from podwright_training.json_document import to_values
@@ -94,6 +95,17 @@ def test_a_tokenizer_that_was_written_anew_is_not_exported(exported, text_datase
     (line,) = capsys.readouterr().err.splitlines()
     assert f"tokenizer {folder} has changed since checkpoint" in line
     assert exported.hf.stat().st_ino == before
+
+
+def test_a_checkpoint_of_an_earlier_version_is_exported(exported, text_dataset):
+    """Its digest is of the vocabulary alone, which is what an export needs to be the same."""
+    encoder = Encoder(load_tokenizer(str(text_dataset / "tokenizer")))
+    newest = step_folder.newest(exported.checkpoints)
+    _replace_digest_of_the_tokenizer(newest, encoder.earlier_digest)
+    try:
+        assert main(["consolidate", "--run-dir", str(exported.root)]) == 0
+    finally:
+        _replace_digest_of_the_tokenizer(newest, encoder.digest)
 
 
 def test_the_perplexity_is_the_trainers_own(exported):

@@ -114,6 +114,7 @@ def test_changes_inside_documents_are_counted(curate):
     ("text", "masked"),
     [
         ("at 2001:4860:4860:0:0:0:0:8888.", "at 2001:db8::1."),
+        ("64 bytes from 2001:4860:4860::8888: icmp_seq=1", "64 bytes from 2001:db8::1: icmp_seq=1"),
         ("[2A00:1450:4001:830::200e]:443", "[2001:db8::1]:443"),
         ("2001:db8::5 fe80::1 ::1 fd00::7", None),  # documentation, link, loopback, private
         ("std::vector a::b dead::beef 12:30:45 aa:bb:cc:dd:ee:ff 1::2", None),
@@ -159,7 +160,9 @@ def test_code_and_prose_are_told_apart():
     """A poem with semicolons and a page of menus are no code; Python, HTML and Go are."""
     poem = "The woods are lovely, dark and deep;\nBut I have promises to keep,\nAnd miles to go,\nBefore I sleep."
     menu = "Home | About | Login\nCheap shoes (new)\nImport taxes explained\nReturn policy"
-    assert not any(map(is_code, (poem, menu, prose("de"), prose("zh"))))
+    chat = "\n".join(f"<alice> hello everybody, this is line {number}" for number in range(5))
+    statute = "\n".join(f"({letter}) the name and address of the person concerned;" for letter in "abcde")
+    assert not any(map(is_code, (poem, menu, chat, statute, prose("de"), prose("zh"))))
     python = (
         "import os\n\n\ndef name(path):\n    '''Return it.'''\n    base = os.path.basename(path)\n    return base\n"
     )

@@ -487,6 +487,15 @@ def test_mixture_as_file(tmp_path):
     assert code == Source(name="code", dataset="/code")
 
 
+def test_a_mixtures_values_are_the_words_that_the_user_wrote(tmp_path):
+    """Texts that YAML 1.1 takes for truth values and numbers stay texts; a number may have any spelling of one."""
+    path = tmp_path / "mixture.yaml"
+    path.write_text("no: {dataset: /no, weight: 2e-1, text_column: on, dataset_config_name: 2024, max_epochs: 2}\n")
+    (source,) = sources_of(TrainConfig(data_mixture=str(path)))
+    texts = (source.name, source.dataset, source.text_column, source.dataset_config_name)
+    assert (*texts, source.weight, source.max_epochs) == ("no", "/no", "on", "2024", 0.2, 2)
+
+
 def test_datasets_to_validate_on(tmp_path):
     """They are named in a text or a file, or are the mixture's sources; the dataset's column is the default."""
     path = tmp_path / "sets.yaml"

@@ -160,6 +160,13 @@ def test_texts_begin_as_in_training(is_own, writes_beginning):
     assert loaded.encode("sea") == ([0, 2] if writes_beginning and not is_own else [2])
 
 
+def test_an_empty_text_needs_a_token_to_begin_with():
+    """A tokenizer without such a token is named in one line."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"sea": 0}, unk_token="sea")))
+    with pytest.raises(UserError, match="an empty prompt needs a tokenizer with eos_token or bos_token"):
+        LoadedModel(None, tokenizer, is_own=False).encode("")
+
+
 def test_the_harness_begins_texts_as_in_training(run_folder, tmp_path):
     """Only a model that podwright-train exported has no token that begins a text."""
     program = tmp_path / "harness"
@@ -193,3 +200,6 @@ def test_a_small_split_is_read_once(run_folder, text_dataset):
     assert sums.text_bytes <= total - len(texts)
     (part,) = sums_by_source(loaded, config, tokens=8 * 32).values()
     assert part.tokens == 8 * 32
+    wide = replace(config, max_context_width=512, data_streams=64)  # Each stream has a part of a sequence.
+    read = [sum(sums.tokens for sums in sums_by_source(loaded, wide, tokens=count * 512).values()) for count in (8, 64)]
+    assert read[0] == read[1] <= total

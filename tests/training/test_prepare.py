@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from podwright_testing.training_documents import as_described
 from podwright_training.__main__ import main
 from podwright_training.commands import prepare as command
-from podwright_training.commands.prepare import PrepareError, prepare, split_documents
+from podwright_training.commands.prepare import Dropped, PrepareError, _readable, prepare, split_documents
 from podwright_training.data.mixture import Source
 from podwright_training.data.prose import (
     UnreadableError,
@@ -134,7 +134,7 @@ def test_answers_for_programs(prose, tmp_path, capsys):
     prepared = ask("prepare", source, "--output", data, "--vocab-size", 300, "--shards", 2)
     assert (prepared["folder"], prepared["vocab_size"], prepared["shards"]) == (str(data), 300, 2)
     nothing: dict[str, object] = {"unreadable": [], "without_prose": [], "without_text": []}
-    counts = {"paragraphs_without_letters": 0, "other_types": {".png": 1}, "duplicates": 0}
+    counts = {"paragraphs_without_letters": 0, "hidden": 0, "other_types": {".png": 1}, "duplicates": 0}
     assert prepared["dropped"] == {**nothing, **counts}
     (found,) = ask("tokenizer", "inspect", tokenizer, "--dataset", data, "--documents", 5)["tokenizers"].values()
     assert found["restored"]
@@ -325,10 +325,21 @@ def test_all_text_of_a_file_is_in_the_dataset(tmp_path, capsys):
     assert "skipped 1 files without text: empty.md, …" in capsys.readouterr().err
 
 
+def test_hidden_files_are_counted():
+    """Those of editors, of macOS and of version control are no documents."""
+    dropped = Dropped()
+    names = ["a.md", "b/c.txt", "__MACOSX/._a.md", ".git/d.md", "e/.ipynb_checkpoints/f-checkpoint.md", "._g.txt"]
+    assert _readable(names, dropped) == ["a.md", "b/c.txt"]
+    assert dropped == Dropped(hidden=4)
+    assert list(dropped.lines()) == ["skipped 4 hidden files"]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_mark_of_the_byte_order_is_no_text(encoding):
     """The text begins behind it."""
     assert text_to_prose("Größe".encode(encoding)) == "Größe"
+    with pytest.raises(UnreadableError, match="NUL bytes"):
+        text_to_prose("Größe".encode("utf-16-le"))
     with pytest.raises(UnreadableError, match="not UTF-16"):
         text_to_prose("Größe".encode("utf-16")[:-1])
 

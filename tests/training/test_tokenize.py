@@ -102,6 +102,31 @@ def test_leftovers_of_other_inputs_are_refused(run, interrupted, tmp_path, capsy
     assert "no begun.json that says which data and settings they are of: remove it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_json_array_is_named(run, tmp_path, capsys, mark):
+    """Its lines are no records: nothing is written, also behind a mark of the byte order."""
+    records = ",\n".join(json.dumps({"text": f"w{number}"}) for number in range(50))
+    (tmp_path / "a" / "train-0.jsonl").write_text(f"{mark}[\n{records}\n]\n", encoding="utf-8")
+    assert run() == 2
+    assert "train-0.jsonl is a JSON array: write one object per line" in capsys.readouterr().err
+    assert not (tmp_path / "tokens").exists()
+
+
+def test_a_dataset_without_the_column_is_refused(run, tmp_path, capsys):
+    """Broken records alone are no dataset without documents."""
+    write(tmp_path / "a", NUMBERS["a"], column="content")
+    assert run() == 2
+    assert "no column 'text'" in capsys.readouterr().err
+    assert not (tmp_path / "tokens").exists()
+
+
+def test_what_a_killed_command_left_is_no_part_of_the_dataset(run, interrupted, tmp_path):
+    """The tokens that it was writing go when the dataset is complete."""
+    (interrupted / "dataset" / ".train.00001-of-00002.safetensors.1.tokens").write_bytes(bytes(100))
+    assert run() == 0
+    assert [path.name for path in (tmp_path / "tokens").iterdir() if path.name.startswith(".")] == []
+
+
 def test_another_tokenizer_is_refused(run, interrupted, tmp_path, capsys):
     """Shards of one vocabulary do not continue with another."""
     assert interrupted.exists()

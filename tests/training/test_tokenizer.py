@@ -15,7 +15,7 @@ from podwright_training.__main__ import main
 from podwright_training.commands.tokenizer import count_tokens
 from podwright_training.data import byte_level_bpe
 from podwright_training.data.byte_level_bpe import train as train_tokenizer
-from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer, token_bytes
+from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer, token_bytes, vocabulary_size
 
 TEXTS = ["It's 12345 o'clock, and THEY'RE late.\n\n  Größe: 日本", "the node reads a file and then writes another file"]
 
@@ -123,6 +123,19 @@ def published(folder, tokenizer_class, **changes):
     settings = {"tokenizer_class": tokenizer_class}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
+
+
+def test_a_class_that_cannot_read_the_file_is_left_out(tmp_path):
+    """tokenizer.json decides, whichever class its configuration names."""
+    folder = published(tmp_path / "tokenizer", "T5Tokenizer")
+    tokenizer = load_tokenizer(str(folder))
+    assert tokenizer(CODE[0])["input_ids"] == Tokenizer.from_file(str(folder / "tokenizer.json")).encode(CODE[0]).ids
+
+
+def test_an_embedding_has_a_row_for_the_largest_id():
+    """Ids of a pruned vocabulary have gaps."""
+    backend = Tokenizer(models.WordLevel({"<unk>": 0, "</s>": 1, "world": 9}, unk_token="<unk>"))
+    assert vocabulary_size(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")) == 10
 
 
 @pytest.mark.parametrize("tokenizer_class", ["GPT2Tokenizer", "Qwen2Tokenizer", "LlamaTokenizerFast", "BloomTokenizer"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from functools import partial
@@ -90,8 +91,13 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
             local_batch_size=config.val_batch_size,
         )
         stream = open_text()
-        if any(sequences > source["epoch_sequences"] for source in stream.overview()):
+        # Each stream reads its own part: a source is small if whole rows of sequences have more than it.
+        rows = math.ceil(sequences / config.data_streams) * config.data_streams
+        are_small = [rows > source["epoch_sequences"] for source in stream.overview()]
+        if any(are_small):
             stream = open_text(validation_epochs=1)  # The trainer repeats a split as small as this one.
+        if all(are_small):
+            sequences = sys.maxsize  # All of it: the streams end when they are spent.
     except ValueError as error:  # the number of ranks
         raise UserError(str(error)) from error
     lengths = token_bytes(loaded.tokenizer)

@@ -41,6 +41,8 @@ class LoadedModel:
         ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
         begin = tokenizer.bos_token_id
         if self.is_own or begin is None:
+            if not ids and tokenizer.eos_token_id is None:
+                raise UserError("an empty prompt needs a tokenizer with eos_token or bos_token: write a text")
             return ids or [tokenizer.eos_token_id]
         is_written = tokenizer("")["input_ids"][:1] == [begin]
         return [begin, *ids] if is_written or not ids else ids

@@ -294,11 +294,11 @@ def _read_back(file: Path) -> str:
 def _tokenizer(path: Path, config: TrainConfig) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a run; raise ``UserError`` if it is not the one that the checkpoint was trained with."""
     tokenizer = load_tokenizer(config.tokenizer)
-    trained_digest, digest = trainer_state.tokenizer_digest(path), Encoder(tokenizer).digest
-    if trained_digest not in (None, digest):
+    trained_digest, encoder = trainer_state.tokenizer_digest(path), Encoder(tokenizer)
+    if trained_digest not in (None, encoder.digest, encoder.earlier_digest):
         raise UserError(
             f"tokenizer {config.tokenizer} has changed since checkpoint {path} was trained ({trained_digest} there, "
-            f"{digest} here), so the export would decode its tokens as other text: restore that tokenizer"
+            f"{encoder.digest} here), so the export would decode its tokens as other text: restore that tokenizer"
         )
     return tokenizer
 

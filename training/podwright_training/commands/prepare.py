@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from podwright_training.command_result import add_json, print_result
 from podwright_training.data.bad_data import first_line
@@ -76,6 +76,7 @@ class Dropped:
         without_prose: Pages and PDFs without a paragraph of 40 characters.
         without_text: Other files without a letter or digit.
         paragraphs_without_letters: Page numbers and rules of pages and PDFs.
+        hidden: Files whose name, or that of a folder on the way, begins with a dot; macOS's in ``__MACOSX``.
         other_types: Files by suffix; the name is empty for those without one.
         duplicates: Documents whose text occurred before.
     """
@@ -84,6 +85,7 @@ class Dropped:
     without_prose: list[str] = field(default_factory=list)
     without_text: list[str] = field(default_factory=list)
     paragraphs_without_letters: int = 0
+    hidden: int = 0
     other_types: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
 
@@ -97,6 +99,8 @@ class Dropped:
             yield f"skipped {len(self.without_text):,} files without text: {self.without_text[0]}, …"
         if self.paragraphs_without_letters:
             yield f"dropped {self.paragraphs_without_letters:,} paragraphs without a letter, such as page numbers"
+        if self.hidden:
+            yield f"skipped {self.hidden:,} hidden files"
         if self.other_types:
             kinds = ", ".join(
                 f"{count:,} {suffix or 'without suffix'}" for suffix, count in self.other_types.most_common()
@@ -313,10 +317,17 @@ def _files(source: Path, dropped: Dropped) -> Iterator[tuple[str, Callable[[], b
 
 def _readable(names: Iterable[str], dropped: Dropped) -> list[str]:
     """Return the names of files with prose, sorted; count the others."""
-    readable = sorted(name for name in names if _suffix(name) in READERS)
+    names = set(names)
+    visible_names = {name for name in names if not _is_hidden(name)}
+    dropped.hidden += len(names) - len(visible_names)
+    readable = sorted(name for name in visible_names if _suffix(name) in READERS)
     check_packages({_suffix(name) for name in readable})
-    dropped.other_types.update(_suffix(name) for name in set(names).difference(readable))
+    dropped.other_types.update(_suffix(name) for name in visible_names.difference(readable))
     return readable
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(name).parts)
 
 
 def _suffix(name: str) -> str:

@@ -144,9 +144,10 @@ def tokenize(
         DataError: There is no such dataset or tokenizer, a shard is broken or has too many broken records, ``output``
             exists, or ``<output>.partial`` was begun with other data, another tokenizer or other settings.
     """
+    from podwright_training.data.corpus import Corpus
     from podwright_training.data.splits import SPLITS, Split, find_split
-    from podwright_training.data.token_shards import SUFFIX
-    from podwright_training.data.tokenizer import Encoder, load_tokenizer
+    from podwright_training.data.token_shards import SUFFIX, remove_unfinished
+    from podwright_training.data.tokenizer import Encoder, load_tokenizer, vocabulary_size
 
     if output.exists():
         raise DataError(f"output {output} exists: remove it, or choose another folder")
@@ -154,6 +155,8 @@ def tokenize(
     encoder = Encoder(loaded)
     output = place_of(output)
     splits = [find_split(dataset, dataset_config_name, name) for name in SPLITS]
+    for name, split in zip(SPLITS, splits, strict=True):
+        Corpus(name, split, text_column, streams=1, seed=0).check(encoder, rank=0, world_size=1)
     work = work_folder(output)
     settings = {"dataset": dataset, "dataset_config_name": dataset_config_name, "text_column": text_column}
     begin(work, {**settings, "tokenizer_digest": encoder.digest, **_inputs(splits)})
@@ -168,12 +171,13 @@ def tokenize(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(calls)), context) as pool:
         written = run_all(pool, write, calls)
+    remove_unfinished(folder)
     commit_folder(folder, output)
     shutil.rmtree(work)
     documents, tokens, broken = zip(*written, strict=True)
     training = len(splits[0].files)
     by_split = [list(documents[:training]), list(documents[training:])]
-    return Written(by_split, sum(tokens), len(loaded), len(set().union(*broken)))
+    return Written(by_split, sum(tokens), vocabulary_size(loaded), len(set().union(*broken)))
 
 
 def _inputs(splits: Sequence[Split]) -> dict[str, Any]:

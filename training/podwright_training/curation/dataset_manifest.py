@@ -14,6 +14,7 @@ from datatrove.pipeline.base import PipelineStep
 from podwright_training.curation.languages import MACROLANGUAGES
 from podwright_training.curation.settings import FILTERS, CurationSettings
 from podwright_training.data.splits import SPLITS
+from podwright_training.data.token_shards import remove_unfinished
 from podwright_training.run_folder import commit_folder, write_atomically
 
 MANIFEST = "manifest.json"
@@ -58,6 +59,7 @@ class WriteManifest(PipelineStep):  # type: ignore[misc]  # datatrove has no typ
             "shards": shards,
         }
         write_atomically(dataset_folder / MANIFEST, json.dumps(content, indent=1) + "\n")
+        remove_unfinished(dataset_folder)
         commit_folder(dataset_folder, self.output)
 
 

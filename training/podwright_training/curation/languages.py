@@ -35,9 +35,11 @@ CODE_LINE = regex.compile(
         | import\s+[\w.{*"'<] .* | from\s+[\w.]+\s+import\b | (?:async\s+)?def\s+\w+\s*\( | class\s+\w+\s*[:({]
         | return\b.*;?$ | (?:if|for|while|switch|elif|except|catch|with)\b.*[:{]\s*$ | (?:else|try|finally)\s*[:{]\s*$
         | (?:public|private|protected|static|const|let|var|fn|func|function|package|using|struct|enum|impl)\s+\w.*[;{=(]
-        | <[/!]?\w[^>]*>
+        | </\w+> | <!\w | <\w+(?:\s[^>]*=[^>]*|\s*/?)>(?=\s*(?:$|<)|.*</\w+>)
+        | (?:[\w*&\[\]<>:]+\s+){0,2}[\w*&\[\].]+;\s*$
     )
-    | [;{}]\s*$ | [\w\])]\([^()]*\)\s*[:;]?\s*$ | [\w\])"']\s*(?:[-+*/|&]?=|[=!]=|=>|->|:=)\s*[\w\[({"'-]
+    | [{}]\s*$ | [=\[\]{}"'>]\s*;\s*$ | [=+*/<>\[{"'].*;\s*$ | [A-Za-z_]\([^;]*;\s*$
+    | [\w\])]\([^()]*\)\s*[:;]?\s*$ | [\w\])"']\s*(?:[-+*/|&]?=|[=!]=|=>|->|:=)\s*[\w\[({"'-]
     """,
     regex.VERBOSE,
 )

@@ -29,7 +29,9 @@ ENGLISH = "en"
 LANGUAGE = "language"  # key of a document's metadata
 EMAIL, IPV4_ADDRESS = "email@example.com", "192.0.2.1"  # RFC 5737 reserves the address for documentation.
 IPV6_ADDRESS = "2001:db8::1"  # RFC 3849 reserves it.
-IPV6 = regex.compile(r"(?<![\w:.])(?=[\da-fA-F]*:[\da-fA-F:]*:)[\da-fA-F:]{3,39}(?![\w:])")
+IPV6 = regex.compile(  # A colon may follow, as in logs.
+    r"(?<![\w:.])(?=[\da-fA-F]*:[\da-fA-F:]*:)[\da-fA-F:]{2,38}(?:[\da-fA-F]|::)(?!\w|:[\da-fA-F:])"
+)
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")  # all addresses of the Internet that were assigned so far
 # Limits of scripts without spaces, whose characters count as words, and of languages other than English.
 UNSPACED_NGRAMS: dict[str, Any] = {

@@ -30,7 +30,7 @@ ZSTD_BYTES = 8 << 10  # Arrow reads a piece whole or not at all: before damage, 
 LINE_BYTES = 64 << 20  # A longer JSON record is broken, and never held in memory.
 
 ARRAY_BYTES = 256  # Space before an array is shorter.
-ARRAY = re.compile(rb"\s*\[\s*[{\"]")
+ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*[{\"]")
 ARRAY_HINT = "write one object per line, as by jq -c '.[]'"
 
 Document = str | NDArray[Any]  # text, or token ids with the end-of-text token

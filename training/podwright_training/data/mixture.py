@@ -11,17 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from podwright_common.yaml_document import YamlFileError, load_values
+from podwright_common.yaml_document import YamlDocument, YamlFileError
 from podwright_training.config import dataset_lists
+from podwright_training.config.conversion import in_words
 from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
 
 Entries = Iterator[tuple[str, dict[str, Any]]]
+NUMBERS: dict[str, Callable[[str], Any]] = {"weight": float, "max_epochs": int}
 
 # Multiples of badly approximable numbers spread most evenly over [0, 1): here in units of 2**-64.
 GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio - 1
 SILVER = 0x6A09E667F3BCC909  # the square root of 2, - 1
+
+
+class _MixtureFile(YamlDocument):
+    """A file of a mixture; its values are the words that the user wrote."""
+
+    has_merge_keys = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,14 +163,25 @@ def _source(config: TrainConfig, name: str, values: Mapping[str, Any]) -> Source
 
 def _read_yaml(path: Path, option: str) -> dict[str, Any]:
     try:
-        content = load_values(path)
+        document = _MixtureFile.read(path)
     except YamlFileError as error:
         raise DataError(f"{option}: {error}") from error
-    if not isinstance(content, dict):
-        raise DataError(
-            f"{option} {path}: got a {type(content).__name__}, need `name: {{dataset: …, weight: …}}` lines"
-        )
-    return content
+    if document.messages:
+        raise DataError(f"{option}: {document.messages[0]}")
+    if not isinstance(document.data, dict):
+        raise DataError(f"{option} {path}: got {in_words(document.data)}, need `name: {{dataset: …, weight: …}}` lines")
+    return {
+        name: {key: _number(key, value) for key, value in values.items()} if isinstance(values, dict) else values
+        for name, values in document.data.items()
+    }
+
+
+def _number(key: str, value: Any) -> Any:
+    """Return the number that a key needs; a text that is none stays, and ``_problems`` names it."""
+    try:
+        return NUMBERS[key](value) if key in NUMBERS else value
+    except (TypeError, ValueError):
+        return value
 
 
 def _split_text(text: str) -> Entries:

@@ -40,11 +40,14 @@ def text_to_prose(content: bytes) -> str:
     """Return a text as it is, without the mark that some editors begin it with (BOM): UTF-8, or what the mark says."""
     encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     try:
-        return content.decode(encoding)
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
         raise UnreadableError(
             "not UTF-8" if encoding == "utf-8-sig" else "not UTF-16, as its first bytes say"
         ) from error
+    if "\0" in text:
+        raise UnreadableError("has NUL bytes, as binary files and UTF-16 without a mark do")
+    return text
 
 
 def html_to_prose(content: bytes) -> str:

@@ -198,6 +198,12 @@ class TokenShardWriter:
         return DataError(f"cannot write {self._path}: {first_line(error)}")
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed writers left in a folder whose shards are complete."""
+    for path in folder.glob(f".*{SUFFIX}.*"):
+        path.unlink(missing_ok=True)
+
+
 def write_token_shard(path: Path, documents: Iterable[NDArray[Any]], *, tokenizer: str) -> None:
     """Write ``documents`` to ``path`` atomically; ``tokenizer`` is their encoder's digest."""
     with TokenShardWriter(path, tokenizer=tokenizer) as shard:

@@ -44,8 +44,6 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
     Raises:
         DataError: There is no such tokenizer, it needs code of its own, or the hub is unreachable.
     """
-    from transformers import AutoTokenizer
-
     from podwright_training.data import hub_client
 
     if Path(name).is_dir():
@@ -56,8 +54,7 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
     try:
         local = cached or Path(name).is_dir() or not hub_client.answers()
         place = {"revision": revision, "local_files_only": local}
-        by_class = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **place)
-        return _by_file(by_class, name, place)
+        return _by_file(_by_class(name, place), name, place)
     except Exception as error:  # tokenizers raises any exception if a file is damaged.
         if needs_code(error):
             raise DataError(f"tokenizer {refusal(name)}") from error
@@ -65,6 +62,19 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
             f"tokenizer {name!r}: neither a folder with tokenizer.json nor an identifier that the Hugging Face hub "
             f"serves to this machine ({first_line(error)})"
         ) from error
+
+
+def _by_class(name: str, place: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of its class; a class that cannot read a folder's ``tokenizer.json`` is left out."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    try:
+        by_class: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **place)
+    except Exception as error:  # tokenizers raises any exception.
+        if needs_code(error) or not (Path(name) / TOKENIZER_JSON).is_file():
+            raise
+        by_class = PreTrainedTokenizerFast.from_pretrained(name, trust_remote_code=False, **place)
+    return by_class
 
 
 def _by_file(by_class: PreTrainedTokenizerBase, name: str, place: Mapping[str, Any]) -> PreTrainedTokenizerBase:
@@ -173,6 +183,11 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.int64] | None:
     return lengths
 
 
+def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the rows that an embedding needs: ids may have gaps."""
+    return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
 class Encoder:
     """Encode whole documents: no special tokens, no truncation, the end-of-text token after each.
 
@@ -180,6 +195,7 @@ class Encoder:
         end: The end-of-text token.
         digest: Sixteen hexadecimal digits that identify the whole pipeline and the end-of-text token: normalizer,
             rule of words, vocabulary, merges, added tokens and decoder.
+        earlier_digest: That of vocabulary and end-of-text token alone, as checkpoints of earlier versions have it.
 
     Raises:
         DataError: The tokenizer has no end-of-text token, or no ``tokenizer.json``.
@@ -203,6 +219,8 @@ class Encoder:
         pipeline = json.loads(self._backend.to_str())
         meaning = {key: value for key, value in pipeline.items() if key not in NOT_MEANING} | {"end": self.end}
         self.digest = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
+        vocabulary = json.dumps([self._backend.get_vocab(with_added_tokens=True), self.end], sort_keys=True)
+        self.earlier_digest = hashlib.sha256(vocabulary.encode()).hexdigest()[:16]
 
     def encode(self, texts: Sequence[str]) -> Iterator[NDArray[np.uint32]]:
         """Yield the ids of each text, followed by the end-of-text token."""

@@ -24,7 +24,7 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.mixture import validation_sources_of
 from podwright_training.data.stream import PackedStream, open_stream
-from podwright_training.data.tokenizer import FirstRank, load_for_all_ranks
+from podwright_training.data.tokenizer import FirstRank, load_for_all_ranks, vocabulary_size
 from podwright_training.device import device_of, device_problem, slow_precision
 from podwright_training.errors import ConfigError
 from podwright_training.host_memory import free_bytes_in, free_memory_bytes
@@ -98,9 +98,8 @@ def open_data(
 def _problems_of_data(
     config: TrainConfig, tokenizer: PreTrainedTokenizerBase, ranks: Ranks, checkpoint: Path | None
 ) -> Iterator[str]:
-    if len(tokenizer) > config.vocab_size:
-        size = len(tokenizer)
-        yield f"vocab_size {config.vocab_size} is smaller than the {size} tokens of tokenizer {config.tokenizer}"
+    if (size := vocabulary_size(tokenizer)) > config.vocab_size:
+        yield f"vocab_size {config.vocab_size} is smaller than the {size} ids of tokenizer {config.tokenizer}"
     dims = parallel_dims.ParallelDims.of(config, world_size=ranks.world_size, nodes=ranks.nodes)
     yield from parallel_dims.problems_of_data(config, dims.data_size)
     if config.data_streams % dims.data_size:
