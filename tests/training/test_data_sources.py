@@ -522,10 +522,13 @@ def test_mixture_temperature():
     [
         ("[1]", ["need `name: {dataset: …, weight: …}` lines"]),
         ("{}", ["no dataset given"]),
-        ("a: 3\nb: {dataset: x, wieght: 1}", ["a: got 3, need a mapping with dataset", "b: unknown key wieght"]),
-        ("a: {dataset: 7}", ["a: dataset: got 7, need a folder or a name"]),
+        ("a: 3\nb: {dataset: x, wieght: 1}", ["a: got '3', need a mapping with dataset", "b: unknown key wieght"]),
+        ("a: {dataset: [7]}", ["a: dataset: got ['7'], need a folder or a name"]),
         ("a: {dataset: x, max_epochs: 0}", ["a: max_epochs: got 0, need a whole number of at least 1"]),
-        ("a: {dataset: x, weight: -1}\nb: {weight: 1}", ["a: weight: got -1, need a number above 0", "b: no dataset"]),
+        (
+            "a: {dataset: x, weight: -1}\nb: {weight: 1}",
+            ["a: weight: got -1.0, need a number above 0", "b: no dataset"],
+        ),
     ],
 )
 def test_bad_mixture(tmp_path, content, messages):

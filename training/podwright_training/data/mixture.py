@@ -19,7 +19,10 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
 
 Entries = Iterator[tuple[str, dict[str, Any]]]
-NUMBERS: dict[str, Callable[[str], Any]] = {"weight": float, "max_epochs": int}
+NUMBERS: dict[str, Callable[[str], Any]] = {
+    "weight": lambda text: int(text) if text.isdecimal() else float(text),
+    "max_epochs": int,
+}
 
 # Multiples of badly approximable numbers spread most evenly over [0, 1): here in units of 2**-64.
 GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio - 1
