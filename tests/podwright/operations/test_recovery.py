@@ -164,9 +164,9 @@ def test_a_move_settles_before_it_deploys(settings: Settings, tmp_path: Path, mo
     monkeypatch.setattr(steps, "Kit", lambda *_: kit)
     monkeypatch.setattr(steps, "stacks", lambda *_, **__: {})
     monkeypatch.setattr(steps, "recover", settle)
-    new = SimpleNamespace(file=ROOT / "cluster.yaml", name=settings.name)
+    place = SimpleNamespace(file=ROOT / "cluster.yaml", name=settings.name)
     moved = SimpleNamespace(
-        journal=SimpleNamespace(new=new), folder=tmp_path, new_settings=settings, say=lambda _: None
+        journal=SimpleNamespace(old=place, new=place), folder=tmp_path, new_settings=settings, say=lambda _: None
     )
     with pytest.raises(SettledError):
         steps.ClusterMove._deploy(cast("Any", moved), "cluster")
