@@ -196,7 +196,6 @@ def test_damage_is_named_and_the_rest_is_kept(text_dataset, tmp_path, capsys):
     assert "Compressed file ended" in reasons.pop("cut.jsonl.gz")
     assert "utf-8" in reasons.pop("latin.jsonl:1")
     assert reasons == {
-        "empty.jsonl": "empty: it has no byte",
         "latin.jsonl:2": "no column 'text' (text_column); columns: body",
         "long.jsonl.gz:1": "a line of more than 64 MiB",
     }
@@ -205,7 +204,7 @@ def test_damage_is_named_and_the_rest_is_kept(text_dataset, tmp_path, capsys):
     assert sum("another file" in text for text in texts) == 2000
     assert sum("a good file" in text for text in texts) > 0
     lines = capsys.readouterr().out.splitlines()
-    assert f"skipped shard {dataset}/empty.jsonl: empty: it has no byte" in lines
+    assert not [line for line in lines if "empty.jsonl" in line]  # a file without a document, and no damage
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
