@@ -6,12 +6,13 @@ https://slurm.schedmd.com/scontrol.html#OPT_State=
 from __future__ import annotations
 
 import re
-from typing import List, Sequence
+from typing import List, Sequence, Tuple
 
 from podwright_bootstrap.host import log, process
 from podwright_bootstrap.host.errors import SlowCommandError
 from podwright_bootstrap.slurm.slurm_conf import SCONTROL
 
+ANSWERS_SINCE, NEWEST = (24, 11), (99,)  # scontrol of 22.05 waits without end for the configuration of a server.
 BEING_SET_UP = "podwright: being set up"
 
 
@@ -23,6 +24,8 @@ def state(hostname: str) -> List[str]:
 
 def is_named(hostname: str, controllers: Sequence[str]) -> bool:
     """Return whether slurm.conf names the node, also where no Slurm runs yet; true if no controller answers."""
+    if _version() < ANSWERS_SINCE:
+        return True
     servers = ",".join(controllers)
     command, variables = (SCONTROL, "show", "node", "-o", hostname), {"SLURM_CONF_SERVER": servers}
     try:
@@ -31,6 +34,13 @@ def is_named(hostname: str, controllers: Sequence[str]) -> bool:
         log.say(str(error))
         return True
     return not any(f"{hostname} not found" in line for line in shown.lines)
+
+
+def _version() -> Tuple[int, ...]:
+    """Return Slurm's release, as (24, 11); the newest if scontrol does not say it."""
+    shown = process.run(SCONTROL, "--version", timeout_s=30, check=False, quiet=True).output
+    match = re.search(r"slurm (\d+)\.(\d+)", shown)
+    return tuple(map(int, match.groups())) if match else NEWEST
 
 
 def drain(hostname: str, reason: str) -> None:
