@@ -118,7 +118,7 @@ def test_published_figures_have_sources():
 def node(name, type_=TYPE, group="workers"):
     address = name.removeprefix("ip-").replace("-", ".")
     now = datetime.now(timezone.utc)
-    return Node(group, 1, "compute", f"i-{name}", type_, "Running", "", now, None, address, "", "")
+    return Node(group, 1, "compute", f"i-{name}", type_, "Running", "", now, address, "", "")
 
 
 LISTED = """\
