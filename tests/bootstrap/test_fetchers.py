@@ -42,7 +42,7 @@ CHECKED = {
     "environment": {
         "pip": "uv pip install --require-hashes: the lock's sha256 of every wheel; source distributions are refused",
     },
-    "metadata": {
+    "instance_metadata": {
         "http.client": "its errors alone",
         "urllib.request": "the host's own metadata service, compared with resource_config.json",
     },
