@@ -60,7 +60,7 @@ def test_nodes_are_named_late_and_topologies_come_empty(
     )
 
     cluster.path(CONTROLLER, "/opt/slurm/etc/topology.conf").write_text(CROSSED)
-    root(cluster, "touch /opt/slurm/etc/topology.conf")  # the host's own write, which systemd notices
+    cluster.rewrite_slurm_conf()  # The agent does after it has written the topology.
     wait_for(
         lambda: "SwitchAsNodeRank" in root(cluster, "scontrol show config"),
         timeout_s=SHORT_S,

@@ -54,9 +54,12 @@ def plant(port, run_id, mark, host="127.0.0.1"):
 
 
 def _write_repeatedly(host, port, values):
-    """Write the values to a store, until it ends or for some seconds; say once that it was a store of torchrun."""
+    """Write the values to a store, until it ends or for some seconds; say once that it was a store of torchrun.
+
+    Each kind of failure is printed once too, for a test that finds nothing planted.
+    """
     ends = time.monotonic() + CONNECTION_S
-    with suppress(Exception):
+    try:
         store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
         while time.monotonic() < ends:
             for name, value in values.items():
@@ -64,6 +67,8 @@ def _write_repeatedly(host, port, values):
             if "torch.rendezvous" in "".join(store.list_keys()):
                 _report("PLANTED")
             time.sleep(0.02)
+    except Exception as error:  # noqa: BLE001 - an attacker goes on
+        _report(f"FAILED {type(error).__name__}: {' '.join(str(error).split())[:100]}")
 
 
 def plants(mark, host, *run_ids):

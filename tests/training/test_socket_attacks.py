@@ -113,7 +113,7 @@ def slurm(tmp_path, monkeypatch, job_id):
     programs.mkdir()
     for name, text in {
         "srun": SRUN,
-        "scontrol": "#!/bin/bash\nprintf '%s\\n' 127.0.0.1 127.0.0.2\n",
+        "scontrol": "#!/bin/bash\necho 127.0.0.1\nsleep 0.2\necho 127.0.0.2\n",  # on a busy controller
     }.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
@@ -165,7 +165,7 @@ def test_what_is_planted_in_the_store_of_a_job_is_not_run(slurm, job_id, tiny_fl
     with attacker("plant", port_of(job_id), f"{job_id}-0", mark) as stranger:
         status, output = slurm(job)
         stranger.kill()
-        assert stranger.stdout.read() == "PLANTED\n"
+        assert "PLANTED\n" in stranger.stdout, output
     assert status == 0, output
     assert not mark.exists()
     assert not [word for word in STACK if word in output], output

@@ -98,7 +98,7 @@ def start(*, restart: bool = False) -> Iterator[str]:
 
 def _last_words(log_path: Path, start: int, since: float) -> str:
     """Return the last error that slurmctld wrote, into its log or, before it has one, to systemd's journal."""
-    command = ("journalctl", "-u", UNIT, "--since", f"@{since:.0f}", "-n", "20", "-o", "cat")
+    command = ("journalctl", "-u", UNIT, "--since", f"@{int(since)}", "-n", "20", "-o", "cat")
     journal = process.run(*command, timeout_s=30, check=False, quiet=True)
     for text in (_tail(log_path, start), journal.output):
         lines = [re.sub(r"^\[[^]]*\]\s*|^slurmctld: ", "", line.strip()) for line in text.splitlines()]

@@ -18,7 +18,6 @@ from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import own_part, slurm_conf, slurmctld, topology
 from podwright_bootstrap.slurm.slurm_conf import SLURM_CONF
-from podwright_bootstrap.slurm.topology import TOPOLOGY_CONF, TOPOLOGY_YAML
 from podwright_bootstrap.software import installed_copy
 from podwright_bootstrap.steps import Step
 
@@ -31,11 +30,9 @@ Environment=PYTHONPATH={installed_copy.FOLDER}
 ExecStart={sys.executable} -m podwright_bootstrap --only slurm_conf
 """
 PATH = f"""[Unit]
-Description=Look at slurm.conf and the topology when they are written
+Description=Look at slurm.conf, and the topology beside it, when it is written
 [Path]
 PathChanged={SLURM_CONF}
-PathChanged={TOPOLOGY_CONF}
-PathChanged={TOPOLOGY_YAML}
 [Install]
 WantedBy=multi-user.target
 """

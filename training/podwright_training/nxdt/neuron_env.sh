@@ -1,7 +1,9 @@
 
 export PATH={{ environment }}/bin:/opt/aws/neuron/bin:$PATH
 cache={{ cache }}
-compiler=$(neuronx-cc --version | grep -oE '[0-9]+(\.[0-9]+){2,}' | head -n 1)
+version=$(neuronx-cc --version)
+[[ $version =~ [0-9]+(\.[0-9]+){2,} ]] || true
+compiler=${BASH_REMATCH[0]:-}
 if [[ ${compiler%%+*} != {{ compiler }} ]]; then
   echo "error: {{ environment }} has neuronx-cc $compiler, this run needs {{ compiler }}: remove it, launch again" >&2
   exit 1
