@@ -98,7 +98,7 @@ def test_leftovers_of_other_inputs_are_refused(run, interrupted, tmp_path, capsy
     assert "text_column text there, body here" in capsys.readouterr().err
     assert words(interrupted / "dataset") == shards
     (interrupted / "begun.json").unlink()
-    assert run() == 2
+    assert run("a", "--text-column=body") == 2
     assert "no begun.json that says which data and settings they are of: remove it" in capsys.readouterr().err
 
 

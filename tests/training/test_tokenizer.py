@@ -195,7 +195,9 @@ def test_a_full_disk_is_one_line(text_dataset, tmp_path, capsys):
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
-@pytest.mark.parametrize(("name", "why"), [("a.jsonl", "empty"), ("a.jsonl.zst", "empty"), ("a.jsonl.gz", "empty")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("a.jsonl", "no document"), ("a.jsonl.zst", "empty"), ("a.jsonl.gz", "empty")]
+)
 def test_an_empty_file_is_named(tmp_path, capsys, name, why):
     """The line has the file, and nothing is written."""
     (tmp_path / "data").mkdir()

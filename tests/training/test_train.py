@@ -70,7 +70,7 @@ def test_the_loss_falls_and_every_event_is_written(undisturbed):
     assert losses[-1] < losses[0] - 1
     epochs = [epoch for (epoch,) in history(undisturbed, "epoch").values()]
     assert epochs == sorted(epochs)
-    assert epochs[-1] == pytest.approx(12 / events[1]["epoch_steps"], rel=0.5)  # windows of few documents are uneven
+    assert epochs[-1] == pytest.approx(12 / data["epoch_steps"], rel=0.5)  # windows of few documents are uneven
 
 
 @pytest.mark.slow
@@ -291,7 +291,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tiny_flags, tmp_path, capsys):
     [
         ({"tokenizer": "/nowhere"}, "tokenizer '/nowhere'"),
         ({"dataset": "/nowhere"}, "dataset '/nowhere'"),
-        ({"vocab_size": 100}, "vocab_size 100 is smaller than the 300 tokens of tokenizer"),
+        ({"vocab_size": 100}, "vocab_size 100 is smaller than the 300 ids of tokenizer"),
         ({"device": "cuda"}, "device = cuda: this machine has no CUDA device"),
         ({"run_dir": "/dev/null/run"}, "run_dir /dev/null/run is not writable: Not a directory"),
         ({"resume_from_checkpoint": "/nowhere"}, "resume_from_checkpoint /nowhere has no complete checkpoint"),

@@ -242,7 +242,11 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _texts(args: argparse.Namespace, name: str) -> Iterator[str]:
-    """Yield the documents of a split in the order of its files; skip and log broken records as training does."""
+    """Yield the documents of a split in the order of its files; skip and log broken records as training does.
+
+    Raises:
+        DataError: It has no document, a file is damaged or has tokens, or too many records are broken.
+    """
     from podwright_training.data.formats import format_of  # pyarrow: --help does without
     from podwright_training.data.splits import find_split
     from podwright_training.data.token_shards import SUFFIX as TOKENS
@@ -251,12 +255,17 @@ def _texts(args: argparse.Namespace, name: str) -> Iterator[str]:
     split = find_split(args.dataset, folder, name)
     defaults = TrainConfig()
     faults = Faults(defaults.max_bad_records, max_bad_shards=0)
+    is_empty = True
     for file in split.files:
         if format_of(file) == TOKENS:
             raise DataError(f"{file} holds tokens, not text: name the dataset that they were made from")
         for document in _documents(file, args.text_column, faults):
             if isinstance(document, str) and split.has(document):
+                is_empty = False
                 yield document
+    if is_empty:
+        place = split.files[0] if len(split.files) == 1 else f"{args.dataset}, {len(split.files)} files"
+        raise DataError(f"{place}: no document with text in the split {name}")
 
 
 def _documents(file: str, column: str, faults: Faults) -> Iterator[object]:
