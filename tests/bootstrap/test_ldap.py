@@ -126,6 +126,7 @@ def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
         wanted+=', "access_filter": "(uid=ada)"}'
         boot "$wanted" && boot "$wanted"
         /usr/sbin/sshd -o UsePAM=yes -o PasswordAuthentication=no
+        until (: <>/dev/tcp/directory.test/22) 2>/dev/null; do sleep 0.1; done # sshd returns before it listens
         ssh="ssh -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -i /opt/ldap/ada"
         $ssh ada@directory.test 'echo by key: $(id -un)'
         $ssh mallory@directory.test 'echo stolen'

@@ -48,9 +48,9 @@ OPTIONS = (
 )
 # A script that exchanges only numbers: the rendezvous and the store are all that could run a stranger's code.
 SCRIPT = """
-import os, time, torch, torch.distributed as dist
+import os, sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
-for step in range(1, 31):
+for step in range(1, int(sys.argv[1]) + 1):
     number = torch.tensor([1.0])
     dist.all_reduce(number)
     if dist.get_rank() == 0:
@@ -70,11 +70,14 @@ model: {{parameters: 8, tokens_per_step: 16, steps: 30}}
 """
 # Started by hand; the second is what SECURITY.md warns of, and shows that the attack works where nothing prevents it.
 ADDRESS = """
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export TORCH_ELASTIC_WORKER_IDENTICAL=1
+read -r first < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 port=$((20000 + SLURM_JOB_ID % 10000))
 """
 STATIC = '--node-rank="$SLURM_NODEID" --master-addr="$first" --master-port=$port'
 C10D = '--rdzv-backend=c10d --rdzv-endpoint="$first:$port"'
+STEPS = 30
+LONG_STEPS = 100_000  # of a job that ends when its test has seen enough, however slow the attacker is
 
 
 def make_environment(folder: Path) -> None:
@@ -116,6 +119,13 @@ def cluster(
     return cluster
 
 
+@pytest.fixture(autouse=True)
+def no_jobs_left(cluster: NamespacedCluster) -> Iterator[None]:
+    """End the jobs of a test that failed: those of the next would wait for their nodes."""
+    yield
+    cluster.run("scancel --user=ada", user="root")
+
+
 @contextmanager
 def attack(cluster: NamespacedCluster, *commands: str) -> Iterator[list[Path]]:
     """Let Mallory's programs run on the login node; yields their outputs."""
@@ -148,15 +158,15 @@ def job_of(cluster: NamespacedCluster, launcher: str) -> str:
     """Write the job of a script; return the words of launch."""
     file = cluster.directory / "fsx" / "runs" / f"{launcher}.yaml"
     command = "/fsx/runs/script.py" if launcher == "torchrun" else f"{ENVIRONMENT}/bin/python /fsx/runs/script.py"
-    file.write_text(JOB.format(command=command, launcher=launcher))
+    file.write_text(JOB.format(command=f"{command} {STEPS}", launcher=launcher))
     return f"--job=/fsx/runs/{file.name}"
 
 
-def by_hand(cluster: NamespacedCluster, rendezvous: str, *options: str) -> int:
+def by_hand(cluster: NamespacedCluster, rendezvous: str, steps: int) -> int:
     """Submit torchrun without a template, as Ada."""
     torchrun = f"{ENVIRONMENT}/bin/torchrun --nnodes=2 --nproc-per-node=1 --rdzv-id=$SLURM_JOB_ID-0 {rendezvous}"
     script = cluster.directory / "fsx" / "runs" / "step.sh"
-    script.write_text(f"{ADDRESS}exec {torchrun} /fsx/runs/script.py\n")
+    script.write_text(f"{ADDRESS}exec {torchrun} /fsx/runs/script.py {steps}\n")
     words = [
         "sbatch",
         "--parsable",
@@ -164,7 +174,6 @@ def by_hand(cluster: NamespacedCluster, rendezvous: str, *options: str) -> int:
         "--nodes=2",
         "--exclusive",
         "--output=/fsx/runs/hand-%j",
-        *options,
     ]
     return int(cluster.run([*words, "--wrap", f"srun bash /fsx/runs/{script.name}"], user="ada", host=LOGIN).stdout)
 
@@ -209,7 +218,7 @@ def test_what_is_planted_in_the_rendezvous_is_run_in_no_job(cluster: NamespacedC
             job, run = launch(cluster, launcher, job_of(cluster, launcher))
             completed(cluster, job, run.log)
             assert "step 30 loss 0.0333 of 2" in run.log.read_text()
-        hand = by_hand(cluster, STATIC)
+        hand = by_hand(cluster, STATIC, STEPS)
         completed(cluster, hand, cluster.directory / "fsx" / "runs" / f"hand-{hand}")
     assert marks(cluster) == set()
 
@@ -218,7 +227,7 @@ def test_a_rendezvous_by_c10d_would_run_it(cluster: NamespacedCluster) -> None:
     """The attack works: where a user starts torchrun as SECURITY.md forbids it, Mallory's code runs in Ada's name."""
     first = next_job(cluster)
     with attack(cluster, plants(first, 1)):
-        job = by_hand(cluster, C10D)
+        job = by_hand(cluster, C10D, LONG_STEPS)
         assert job == first
         wait_for(lambda: marks(cluster) == {"ada"}, timeout_s=300, description=lambda: "the attack to work")
         cluster.run(f"scancel {job}", user="root")

@@ -193,6 +193,7 @@ def _hub(folder, ranks, port, cache):
     """Load the tokenizer in a process that takes this rank's requests for a hub at an address of its own."""
     home = folder / ("cache" if cache == "shared" else f"cache-{ranks.rank}")
     address = {"HF_ENDPOINT": f"http://127.0.0.1:{port}/rank-{ranks.rank}", "HF_HOME": str(home)}
+    address |= {"HF_HUB_ETAG_TIMEOUT": "300", "HF_HUB_DOWNLOAD_TIMEOUT": "300"}  # this hub shares its machine
     subprocess.run([sys.executable, __file__, str(folder), "load"], env={**os.environ, **address}, check=True)
 
 
