@@ -53,15 +53,30 @@ class ElasticRun:
         return children(server)
 
     def wait_for(self, generation):
-        """Wait until a generation has taken a step; its event."""
+        """Wait until a generation has taken a step; its event.
+
+        Where another program took its port, it ended before that: then the next one's event, with its cause.
+        """
         end_s = time.monotonic() + LIMIT_S
         while time.monotonic() < end_s:
-            for event in logged(self.folder, "membership"):
-                if event["generation"] == generation and event["stepping_s"] is not None:
-                    return event
+            events = [event for event in logged(self.folder, "membership") if event["generation"] >= generation]
+            for event in events:
+                if event.get("stepping_s") is not None:
+                    return event | {"cause": events[0]["cause"]}
+                assert "which was free before" in self.output(), event
             time.sleep(0.05)
-        outputs = {path.name: path.read_text()[-2000:] for path in self.folder.root.glob("host-*.log")}
-        raise AssertionError(f"generation {generation} did not come: {outputs}")
+        raise AssertionError(f"generation {generation} did not come: {self.output()}")
+
+    def output(self):
+        """What the agents and ranks have printed last."""
+        return "\n".join(f"{path.name}: {path.read_text()[-4000:]}" for path in self.folder.root.glob("host-*.log"))
+
+    def end(self):
+        """End the agents of a test that failed, and with them their ranks."""
+        for pid in self.agents.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGKILL)
 
     def wait_for_end(self, pid):
         """Wait for a process that was an agent; its exit status."""
@@ -70,7 +85,9 @@ class ElasticRun:
     def finish(self):
         """Let the run go, and wait for all agents; their exit statuses."""
         (self.folder.root / "go").touch()
-        return {host: self.wait_for_end(pid) for host, pid in self.agents.items()}
+        statuses = {host: self.wait_for_end(pid) for host, pid in self.agents.items()}
+        self.agents.clear()
+        return statuses
 
     def steps(self):
         """Loss, batch and number of sequences of each step as it counts in the end."""
@@ -102,6 +119,7 @@ def alone(tmp_path_factory, tiny_flags, call_ranks):
 @pytest.fixture
 def elastic_run(tmp_path, fork_server, tiny_flags):
     """A run of 2 to 4 hosts, unless the test says otherwise."""
+    runs = []
 
     def elastic_run(**options):
         values = {
@@ -113,9 +131,12 @@ def elastic_run(tmp_path, fork_server, tiny_flags):
             "memory_checkpoint_freq": 1,
             **options,
         }
-        return ElasticRun(tmp_path / "run", fork_server, tiny_flags, **values)
+        runs.append(ElasticRun(tmp_path / "run", fork_server, tiny_flags, **values))
+        return runs[-1]
 
-    return elastic_run
+    yield elastic_run
+    for run in runs:
+        run.end()
 
 
 def same_numbers(run, alone):
@@ -148,9 +169,10 @@ def test_four_hosts_three_two_and_four_again_train_the_same_model(elastic_run, a
         with connection, connection.makefile("rb") as answer, suppress(ConnectionResetError):
             assert b"proof" not in answer.read()
     run.signal(last, signal.SIGKILL)
-    assert run.wait_for(2)["cause"] == f"the agent on {hosts[-1]} closed its connection"
+    event = run.wait_for(2)
+    assert event["cause"] == f"the agent on {hosts[-1]} closed its connection"
     run.signal(leader, signal.SIGSTOP)
-    event = run.wait_for(3)
+    event = run.wait_for(event["generation"] + 1)
     assert (event["nodes"], event["cause"]) == (2, f"the agent on {hosts[0]}, which led, was lost")
     killed = run.agents.pop(last)
     run.start(last)
@@ -185,11 +207,11 @@ def test_a_pipeline_shrinks_to_the_hosts_that_have_its_state(elastic_run, alone)
     assert event["hosts"] == [hosts[1], hosts[3]]
     assert event["lost_steps"] <= 1
     run.signal(leader, signal.SIGTERM)
-    event = run.wait_for(3)
+    event = run.wait_for(event["generation"] + 1)
     assert event["cause"].startswith(f"the agent on {hosts[0]}, which led, was asked to leave")
     assert (sorted(event["hosts"]), event["lost_steps"]) == (sorted([hosts[1], hosts[3]]), 0)
     os.kill(run.ranks_of(last)[0], signal.SIGSTOP)
-    event = run.wait_for(4)
+    event = run.wait_for(event["generation"] + 1)
     assert f"on {hosts[3]} is stopped (SIGSTOP)" in event["cause"]
     assert "trainer.py" in "".join(path.read_text() for path in (run.folder.root / "stacks").glob("rank-*.txt"))
     assert run.finish() == dict.fromkeys(range(4), 0) | {leader: 75, lost: -signal.SIGKILL}
