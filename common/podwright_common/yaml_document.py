@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,13 +74,16 @@ class YamlDocument:
 
     ``data`` holds dictionaries, lists, strings and None (for an empty value); it says nothing unless ``parsed``.
 
+    An alias stands for the value of its anchor, and ``<<`` adds the keys of another mapping: such a value has the
+    position at which it is written.
+
     Attributes:
-        allows_references: Whether the file may have anchors, aliases and tags.
-        has_merge_keys: Whether ``<<`` adds the keys of another mapping, rather than being a key like others.
+        allows_tags: Whether the file may say which type a value has, as in ``!!str 1``.
+        extension_prefix: Keys of the whole document that begin so are left out of the data: a place for anchors.
     """
 
-    allows_references: ClassVar[bool] = True
-    has_merge_keys: ClassVar[bool] = False
+    allows_tags: ClassVar[bool] = True
+    extension_prefix: ClassVar[str] = ""
 
     file: Path
     text: str
@@ -101,9 +105,9 @@ class YamlDocument:
     @classmethod
     def parse(cls, text: str, *, file: Path) -> Self:
         """Parse the text of a file; its mistakes are in ``problems``."""
-        reader, problems = _Reader(has_merge_keys=cls.has_merge_keys), []
+        reader, problems = _Reader(), []
         try:
-            composer = _Composer(text, allows_references=cls.allows_references)
+            composer = _Composer(text, allows_tags=cls.allows_tags)
             node, problems = composer.get_single_node(), composer.problems
             if node and not problems:
                 data = reader.convert(node, ())
@@ -118,6 +122,8 @@ class YamlDocument:
             problems = [YamlProblem("yaml-syntax", (), Position(1, 1), f"not YAML: {error}", _SYNTAX_HINT)]
         if problems or not node:
             return cls(file, text, not problems, None, tuple(problems), {}, {})
+        if cls.extension_prefix and isinstance(data, dict):
+            data = {key: value for key, value in data.items() if not key.startswith(cls.extension_prefix)}
         return cls(file, text, True, data, tuple(reader.problems), reader.values, reader.keys)
 
     def position(self, path: KeyPath, *, key: bool = False) -> Position:
@@ -139,6 +145,14 @@ class YamlDocument:
     def has(self, path: KeyPath) -> bool:
         """Return whether the file has a value at this path."""
         return not path or path in self._keys
+
+    def is_shared(self, path: KeyPath) -> bool:
+        """Return whether the value at a path is that of another path too, by an alias or a merge key."""
+        return path in self._values and self._uses[id(self._values[path])] > 1
+
+    @cached_property
+    def _uses(self) -> Counter[int]:
+        return Counter(id(node) for node in self._values.values())
 
     def typed(self, path: KeyPath) -> Any:
         """Return the value at a path with YAML's own types: numbers, dates, booleans.
@@ -224,10 +238,10 @@ class _RefusalError(Exception):
 class _Composer(yaml.SafeLoader):
     """Composes nodes within a depth, and reports YAML features that the file must not have."""
 
-    def __init__(self, text: str, *, allows_references: bool) -> None:
+    def __init__(self, text: str, *, allows_tags: bool) -> None:
         self.problems: list[YamlProblem] = []
         self.tagged_nodes: list[yaml.Node] = []
-        self._allows_references = allows_references
+        self._allows_tags = allows_tags
         self._depth = 0
         super().__init__(text)
 
@@ -246,18 +260,17 @@ class _Composer(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node and those in it."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
-        if not self._allows_references and (feature := _feature(event)):
-            self._refuse(event, *feature)
-            if isinstance(event, yaml.AliasEvent):
-                self.get_event()  # type: ignore[no-untyped-call]
-                return yaml.ScalarNode(_NULL, "")
-            event.anchor = None  # It is reported; PyYAML would stop at a second anchor of this name.
+        tag = getattr(event, "tag", None)
+        has_tag = tag not in {None, "!"}
+        if has_tag and not self._allows_tags:
+            name = str(tag).replace("tag:yaml.org,2002:", "!!")
+            self._refuse(event, f"the tag {name} is not allowed here", "write the plain value")
         self._depth += isinstance(event, yaml.CollectionStartEvent)
         if self._depth > MAX_DEPTH:
             raise _too_deep(_start(event))
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= isinstance(event, yaml.CollectionStartEvent)
-        if node and getattr(event, "tag", None) not in {None, "!"}:
+        if node and has_tag:
             self.tagged_nodes.append(node)
         return node
 
@@ -268,11 +281,10 @@ class _Composer(yaml.SafeLoader):
 class _Reader:
     """Converts nodes to data and remembers them by path."""
 
-    def __init__(self, *, has_merge_keys: bool) -> None:
+    def __init__(self) -> None:
         self.problems: list[YamlProblem] = []
         self.values: dict[KeyPath, yaml.Node] = {}
         self.keys: dict[KeyPath, yaml.Node] = {}
-        self._has_merge_keys = has_merge_keys
         self._count = 0
 
     def convert(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -291,7 +303,7 @@ class _Reader:
         data: dict[str, Any] = {}
         merged_pairs: list[tuple[yaml.Node, yaml.Node]] = []
         for key_node, value_node in node.value:
-            if self._has_merge_keys and key_node.tag == _MERGE:
+            if key_node.tag == _MERGE:
                 merged_pairs += self._merged(value_node, path)
                 continue
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else ""
@@ -347,19 +359,6 @@ class _Reader:
 
     def _report(self, code: str, node: yaml.Node, path: KeyPath, message: str, hint: str) -> None:
         self.problems.append(YamlProblem(code, path, _position(node), message, hint))
-
-
-def _feature(event: yaml.Event) -> tuple[str, str] | None:
-    """Name the anchor, alias or tag of an event, and say what to write in its place."""
-    repeat = "delete it, and write the value wherever you need it"
-    if isinstance(event, yaml.AliasEvent):
-        return f"the alias *{event.anchor} is not allowed here", repeat
-    if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
-        return f"the anchor &{event.anchor} is not allowed here", repeat
-    if isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)) and event.tag not in {None, "!"}:
-        hint = "write the plain value: podwright converts it to the setting's type"
-        return f"the tag {event.tag} is not allowed here", hint
-    return None
 
 
 def _tag_problems(nodes: Iterable[yaml.Node]) -> Iterator[YamlProblem]:

@@ -1,7 +1,4 @@
-"""Read the settings file: its data, the position of every value, and what is wrong with its text.
-
-One value has one position: anchors, aliases and tags are refused.
-"""
+"""Read the settings file: its data, the position of every value, and what is wrong with its text."""
 
 from __future__ import annotations
 
@@ -13,7 +10,9 @@ from typing import TYPE_CHECKING
 from podwright.check.findings import Finding, KeyPath, Level
 from podwright.check.input_errors import UnreadableFileError
 from podwright.check.secrets import MEANING, find, masked, stars
+from podwright.errors import ArgumentError
 from podwright_common.yaml_document import MAX_DEPTH, Position, YamlDocument, YamlFileError
+from podwright_constructs.problems import dotted
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on.
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 # What each code means; `podwright explain CODE` prints it.
 CODES = {
     "yaml-syntax": "The file is not YAML. The parser stopped at this position; the mistake is there or just before.",
-    "yaml-feature": "A settings file has no anchors, aliases, tags or further documents: each value is written once.",
+    "yaml-feature": "A settings file has no tags or further documents: settings know types, a file is one cluster.",
     "yaml-key": "A key is a list or a mapping, or empty: write a word.",
     "yaml-text": "A text has a character that neither files nor programs accept, written with an escape such as \\0.",
     "yaml-depth": f"Nested more than {MAX_DEPTH} levels deep, or more values than a settings file needs.",
@@ -31,9 +30,10 @@ CODES = {
 
 
 class Document(YamlDocument):
-    """One settings file."""
+    """One settings file. Keys such as ``x-gpu`` hold what anchors name, as in files of Docker Compose."""
 
-    allows_references = False
+    allows_tags = False
+    extension_prefix = "x-"
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -60,6 +60,18 @@ class Document(YamlDocument):
             _finding(problem.code, problem.path, problem.position, problem.message, problem.hint)
             for problem in self.problems
         )
+
+    def editable_position(self, path: KeyPath) -> Position:
+        """Return the position of a value that an edit replaces.
+
+        Raises:
+            ArgumentError: an alias or a merge key gives the value to other paths too, which the edit would change.
+        """
+        if self.is_shared(path):
+            key = dotted(path)
+            place = self.place(path)
+            raise ArgumentError(f"{place}: {key} shares this value with others, by an alias", f"write {key} by itself")
+        return self.position(path)
 
     def secrets(self) -> Iterator[Finding]:
         """Report each secret of the file, in values, keys and comments."""

@@ -70,7 +70,9 @@ def cluster_schema(examples: Path | None = None) -> dict[str, Any]:
     for file in sorted(examples.glob("*/cluster.yaml")) if examples else ():
         _add_examples(schema, schema, Document.read(file).data)
     about = "One SageMaker HyperPod cluster. `podwright check` also knows AWS's limits and rules between keys."
-    return {"$schema": DIALECT, "title": "podwright's cluster.yaml", **schema, "description": about}
+    anything = {f"^{Document.extension_prefix}": {"description": "Values that anchors name, for aliases elsewhere."}}
+    head = {"$schema": DIALECT, "title": "podwright's cluster.yaml"}
+    return {**head, **schema, "patternProperties": anything, "description": about}
 
 
 def _add_examples(schema: dict[str, Any], root: dict[str, Any], data: Any) -> None:

@@ -124,6 +124,29 @@ def test_default_is_named_as_such():
     ]
 
 
+def test_aliases_and_merge_keys_stand_for_what_they_name():
+    """A finding about a merged value points at the anchor's text; keys that begin with x- are no settings."""
+    document = Document.parse(
+        "x-gpu: &gpu {instance_type: ml.p5.48xlarge, count: 2}\n"
+        "region: &region us-west-2\n"
+        "groups:\n"
+        "- {<<: *gpu, name: a}\n"
+        "- {name: b, count: 4, <<: *gpu, zone: *region}\n"
+    )
+    merged = {"instance_type": "ml.p5.48xlarge"}
+    assert document.findings == ()
+    assert document.data == {
+        "region": "us-west-2",
+        "groups": [
+            merged | {"count": "2", "name": "a"},
+            merged | {"count": "4", "name": "b", "zone": "us-west-2"},
+        ],
+    }
+    assert document.place(("groups", 0, "count")) == "cluster.yaml:1:52"
+    assert document.place(("groups", 1, "count")) == "cluster.yaml:5:20"
+    assert [document.is_shared(("groups", group, "count")) for group in (0, 1)] == [True, False]
+
+
 # ---- YAML that is refused ----------------------------------------------------------------------
 
 
@@ -134,8 +157,9 @@ def test_default_is_named_as_such():
         ("a: [1,\nb: 2\n", "yaml-syntax", 1, 4),
         ("ok: 1\nname: \x07", "yaml-syntax", 2, 7),
         ('name: "\\UFFFFFFFF"', "yaml-syntax", 1, 1),
-        ("a: &x 1\nb: *x", "yaml-feature", 1, 4),
-        ("a: &x [*x]", "yaml-feature", 1, 4),
+        ("a: *x", "yaml-syntax", 1, 4),
+        ("a: &x [*x]", "yaml-depth", 1, 4),
+        ("a: {<<: 1}", "yaml-key", 1, 9),
         ("a: !!python/object/apply:os.system [id]", "yaml-feature", 1, 4),
         ("a: 1\n---\nb: 1", "yaml-feature", 2, 1),
         ("? [a]\n: b", "yaml-key", 1, 3),

@@ -23,7 +23,7 @@ def edited(text: str, values: Mapping[KeyPath, str], *, file: Path) -> str:
         file: the file's path, for messages.
 
     Raises:
-        ArgumentError: a path leads to no mapping of the file, or to a section.
+        ArgumentError: a path leads to no mapping of the file, to a section, or to a value that an alias repeats.
     """
     for path, value in values.items():
         text = _with_value(text, Document.parse(text, file=file), path, value)
@@ -41,7 +41,7 @@ def _with_value(text: str, source: Document, path: KeyPath, value: str) -> str:
     if source.has(path):
         if isinstance(_at(source, path), dict | list):
             raise ArgumentError(f"{dotted(path)} in {source.file} is a section", "name one value in it")
-        at = source.position(path)
+        at = source.editable_position(path)
         line, start = lines[at.line - 1], at.column - 1
         lines[at.line - 1] = f"{line[:start]}{_yaml_scalar(value)}{line[start + at.width :]}"
         return "".join(lines)
@@ -52,6 +52,8 @@ def _with_value(text: str, source: Document, path: KeyPath, value: str) -> str:
         raise ArgumentError(
             f"{source.file} has no section {section_name} for {path[-1]}", "compare `podwright explain`"
         )
+    for key in section:
+        source.editable_position((*parent, key))
     first_key = source.position((*parent, next(iter(section))), key=True)
     line, start = lines[first_key.line - 1], first_key.column - 1
     added = f"{path[-1]}: {_yaml_scalar(value)}"

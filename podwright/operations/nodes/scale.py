@@ -91,9 +91,9 @@ def with_count(text: str, source: Document, group: str, count: int) -> str:
         count: the group's new number of nodes.
 
     Raises:
-        ArgumentError: the file has no such group.
+        ArgumentError: the file has no such group, or an alias gives its number to others too.
     """
-    at = source.position((*GROUPS, _index(source, group), "count"))
+    at = source.editable_position((*GROUPS, _index(source, group), "count"))
     lines = text.splitlines(keepends=True)
     line = lines[at.line - 1]
     lines[at.line - 1] = f"{line[: at.column - 1]}{count}{line[at.column - 1 + at.width :]}"

@@ -126,6 +126,15 @@ def test_a_value_that_the_file_lacks_is_added() -> None:
             edited(text, {wrong: "x"}, file=Path("x"))
 
 
+def test_a_value_that_an_alias_repeats_is_not_edited() -> None:
+    """An edit of it, or of the mapping that others merge, would change what nobody named."""
+    text = "groups:\n- &gpu {name: a, plan: &plan p1}\n- {<<: *gpu, name: b}\nplan: *plan\n"
+    for path in (("plan",), ("groups", 0, "plan"), ("groups", 1, "plan"), ("groups", 0, "added")):
+        with pytest.raises(ArgumentError, match=r"^x:2:\d+: .+ shares this value with others, by an alias"):
+            edited(text, {path: "p2"}, file=Path("x"))
+    assert edited(text, {("groups", 1, "name"): "c"}, file=Path("x")) == text.replace("name: b", "name: c")
+
+
 def test_the_journal_is_whole_or_not_there(tmp_path: Path) -> None:
     """Finished steps are read again; another file is refused; two moves of one file do not run at once."""
     file = tmp_path / "cluster.yaml"

@@ -104,12 +104,6 @@ def canonical(values: Mapping[str, Any]) -> dict[str, Any]:
     return {names.get(key, key): value for key, value in values.items()}
 
 
-class _RunFile(YamlDocument):
-    """A run.yaml, a preset or the config.yaml of a run."""
-
-    has_merge_keys = True
-
-
 def _resolve(file: str | None, flags: Mapping[str, Any], problems: list[str]) -> TrainConfig:
     setting_by_name = _read(Path(file), problems) if file else {}
     setting_by_name |= {name: Setting(value) for name, value in flags.items()}
@@ -136,7 +130,7 @@ def _with_place(message: str, conflicting_values: Sequence[Setting]) -> str:
 
 def _read(path: Path, problems: list[str]) -> dict[str, Setting]:
     try:
-        document = _RunFile.read(path)
+        document = YamlDocument.read(path)
     except YamlFileError as error:
         problems.append(str(error))
         return {}

@@ -29,12 +29,6 @@ GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio - 1
 SILVER = 0x6A09E667F3BCC909  # the square root of 2, - 1
 
 
-class _MixtureFile(YamlDocument):
-    """A file of a mixture; its values are the words that the user wrote."""
-
-    has_merge_keys = True
-
-
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """One dataset of a run.
@@ -166,7 +160,7 @@ def _source(config: TrainConfig, name: str, values: Mapping[str, Any]) -> Source
 
 def _read_yaml(path: Path, option: str) -> dict[str, Any]:
     try:
-        document = _MixtureFile.read(path)
+        document = YamlDocument.read(path)
     except YamlFileError as error:
         raise DataError(f"{option}: {error}") from error
     if document.messages:
