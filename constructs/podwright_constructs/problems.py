@@ -8,6 +8,8 @@ from typing import Literal
 
 Path = tuple[str | int, ...]  # ("instance_groups", 1, "count")
 
+LARGEST_NUMBER_TOKEN = -1e280  # Tokens are numbers below it, such as -8.1e+298.
+
 # The kinds of problems:
 # malformed: the text does not have its form; choice: not one of a few values; range: a number too small or too large;
 # size: too few or too many items; duplicate: two items share a name; overlap: two blocks or folders overlap;
@@ -76,7 +78,19 @@ def dotted(path: Path) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
 
 
+def is_token(value: object) -> bool:
+    """Return whether only Terraform will know a value: a reference in a text, or the kit's code for one as a number.
+
+    https://developer.hashicorp.com/terraform/cdktf/concepts/tokens
+    """
+    if isinstance(value, str):
+        return "${" in value or "TfToken[" in value
+    return isinstance(value, float) and value <= LARGEST_NUMBER_TOKEN
+
+
 def _text(value: object) -> str:
+    if is_token(value):
+        return "a value that only Terraform will know"
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) or "an empty text"

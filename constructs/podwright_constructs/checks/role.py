@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from podwright_constructs import facts
-from podwright_constructs.checks.words import bucket_name_problems, duplicate_problems, key_arn_problems, matches
+from podwright_constructs.checks.words import (
+    bucket_name_problems,
+    duplicate_problems,
+    item_problems,
+    key_arn_problems,
+    matches,
+)
 from podwright_constructs.problems import Problem
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*")  # no wildcard, no slash at either end
@@ -71,6 +77,9 @@ def execution_role(
     for index, policy_arn in enumerate(policy_arns):
         problems += matches(("policy_arns", index), policy_arn, facts.POLICY_ARN_PATTERN, POLICY_ARN)
     problems += duplicate_problems("policy_arns", policy_arns)
+    overrides = {"override_subnet_ids": override_subnet_ids, "override_security_group_ids": override_security_group_ids}
+    for argument, ids in overrides.items():
+        problems += [problem for index, id_ in enumerate(ids) for problem in item_problems((argument, index), id_)]
     for index, access in enumerate(s3_access):
         access_problems = s3_access_problems(access, own_bucket=bucket_name, own_prefixes=read_prefixes)
         problems += [problem.below("s3_access", index) for problem in access_problems]

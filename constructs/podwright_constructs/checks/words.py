@@ -9,7 +9,9 @@ from ipaddress import IPv4Network
 from pathlib import PurePosixPath
 
 from podwright_constructs import facts
-from podwright_constructs.problems import Path, Problem
+from podwright_constructs.problems import Path, Problem, is_token
+
+LIST_MARK = "#{"  # begins the only item of a list that stands for all items of a list of Terraform's
 
 # Folders of the system and of HyperPod's image; the image's own are below /opt.
 _SYSTEM_FOLDERS = tuple(
@@ -63,7 +65,7 @@ def bucket_name_problems(path: str | Path, name: str, need: str = facts.BUCKET_N
 def block_problems(path: str | Path, block: str) -> list[Problem]:
     """Check an IPv4 block of a VPC or subnet: its form, its size, and that hosts can have its addresses."""
     if is_reference(block):
-        return []
+        return item_problems(path, block)
     shortest, longest = facts.MIN_CIDR_PREFIX_LENGTH, facts.MAX_CIDR_PREFIX_LENGTH
     need = f"an IPv4 block of {facts.VPC_PREFIX_TEXT}, like 10.0.0.0/{shortest}"
     try:
@@ -103,9 +105,19 @@ def key_arn_problems(key_arn: str | None) -> list[Problem]:
 
 def matches(path: str | Path, value: str | None, pattern: re.Pattern[str], need: str, hint: str = "") -> list[Problem]:
     """Return a problem if a value is given and does not match the pattern; a Terraform reference always passes."""
-    if value is None or is_reference(value) or pattern.fullmatch(value):
+    if value is None or pattern.fullmatch(value):
         return []
+    if is_reference(value):
+        return item_problems(path, value)
     return [Problem("malformed", _path(path), value, need, hint)]
+
+
+def item_problems(path: str | Path, value: str) -> list[Problem]:
+    """Return a problem if an item is not one of a list, but stands for a list that only Terraform will know."""
+    if not value.startswith(LIST_MARK):
+        return []
+    hint = "Give each item by itself: [Fn.element(items, 0), Fn.element(items, 1)]."
+    return [Problem("malformed", _path(path), value, "a list whose length is known when the app runs", hint)]
 
 
 def choice(path: str | Path, value: object, choices: Sequence[object], context: str = "") -> list[Problem]:
@@ -128,7 +140,7 @@ def within(path: str | Path, value: int | None, minimum: int, maximum: int, need
 
 def is_reference(value: str) -> bool:
     """Return whether only Terraform will know the value."""
-    return "${" in value or "TfToken[" in value
+    return is_token(value)
 
 
 def one_of(choices: Sequence[object]) -> str:
