@@ -142,10 +142,10 @@ def _of_checkpoint(path: Path, dtype: Any) -> Any:
 
     manifest.check_hashes(path)
     config = transformers.AutoConfig.for_model(**trainer_state.model_config(path).to_hf())
-    with TensorReader(path) as reader:
-        weights = {
-            weight.part.name: reader.read(weight.key, weight.part.begin, weight.part.shape).view(weight.shape).to(dtype)
-            for weight in weights_of(path)
-        }
+    reader = TensorReader(path)
+    weights = {
+        weight.part.name: reader.read(weight.key, weight.part.begin, weight.part.shape).view(weight.shape).to(dtype)
+        for weight in weights_of(path)
+    }
     kind = getattr(transformers, config.architectures[0])
     return kind.from_pretrained(None, config=config, state_dict=weights, dtype=dtype, trust_remote_code=False)

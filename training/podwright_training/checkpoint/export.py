@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import split_state_dict_into_shards_factory
+from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from xxhash import xxh3_128
 
@@ -30,11 +32,11 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.model import HuggingFacePart, from_hugging_face
+from podwright_training.model_folder import CONFIG, INDEX
 from podwright_training.run_folder import CARD, ORIGIN, commit_folder, place_of, write_atomically
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 STORED = {torch.float32: "F32", torch.bfloat16: "BF16"}  # names in safetensors
-INDEX = "model.safetensors.index.json"
 BLOCK_BYTES = 8 * 2**20
 ALIGNMENT = 8  # A header of safetensors ends at a multiple of this.
 
@@ -153,18 +155,14 @@ def weights_of(path: Path, *, ema: bool = False) -> Iterator[Weight]:
 
 def _files(path: Path, export_options: ExportOptions) -> dict[str, list[Weight]]:
     """Return the weights of each file, in the layout of the hub: one file, or several and an index."""
-    shards: list[list[Weight]] = [[]]
-    room = export_options.max_shard_gb * 1e9
-    for weight in weights_of(path, ema=export_options.ema):
-        room -= _size(weight, export_options)
-        if shards[-1] and room < 0:
-            shards.append([])
-            room = export_options.max_shard_gb * 1e9 - _size(weight, export_options)
-        shards[-1].append(weight)
-    if len(shards) == 1:
-        return {"model.safetensors": shards[0]}
-    count = len(shards)
-    return {f"model-{number:05d}-of-{count:05d}.safetensors": shard for number, shard in enumerate(shards, start=1)}
+    weights = {weight.part.name: weight for weight in weights_of(path, ema=export_options.ema)}
+    split = split_state_dict_into_shards_factory(
+        weights,
+        get_storage_size=lambda weight: _size(weight, export_options),
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=int(export_options.max_shard_gb * 1e9),
+    )
+    return {file: [weights[name] for name in names] for file, names in split.filename_to_tensors.items()}
 
 
 def _size(weight: Weight, export_options: ExportOptions) -> int:
@@ -196,10 +194,8 @@ def _recorded(folder: Path, origin: Mapping[str, Any]) -> dict[str, dict[str, An
     try:
         recorded_origin = json.loads((folder / ORIGIN).read_text())
         files: dict[str, dict[str, Any]] = recorded_origin.pop("files")
-        is_same_origin = {**recorded_origin, "checkpoint": ""} == {
-            **origin,
-            "checkpoint": "",
-        }  # the run's folder may have moved
+        # The run's folder may have moved.
+        is_same_origin = {**recorded_origin, "checkpoint": ""} == {**origin, "checkpoint": ""}
         are_complete = all((folder / name).stat().st_size == entry["bytes"] for name, entry in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -233,18 +229,18 @@ def _write_all(
     on_bytes: Callable[[int], object],
 ) -> Iterator[Future[None]]:
     """Write the unfinished files; yield for each a future that confirms that it is on disk."""
-    with TensorReader.mean_of(averaged) as reader:
-        for name, weights in files.items():
-            if name in finished:
-                on_bytes(finished[name]["bytes"])
-                continue
-            digest = xxh3_128()
-            with (partial / name).open("wb") as file:
-                for piece in _pieces(reader, weights, export_options):
-                    digest.update(piece)
-                    file.write(piece)
-                    on_bytes(len(piece))
-            yield disk.submit(_confirm, partial / name, digest.hexdigest())
+    readers = [TensorReader(checkpoint) for checkpoint in averaged]
+    for name, weights in files.items():
+        if name in finished:
+            on_bytes(finished[name]["bytes"])
+            continue
+        digest = xxh3_128()
+        with (partial / name).open("wb") as file:
+            for piece in _pieces(readers, weights, export_options):
+                digest.update(piece)
+                file.write(piece)
+                on_bytes(len(piece))
+        yield disk.submit(_confirm, partial / name, digest.hexdigest())
 
 
 def _header(weights: list[Weight], export_options: ExportOptions) -> bytes:
@@ -260,13 +256,20 @@ def _header(weights: list[Weight], export_options: ExportOptions) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _pieces(reader: TensorReader, weights: list[Weight], export_options: ExportOptions) -> Iterator[bytes | memoryview]:
+def _pieces(
+    readers: Sequence[TensorReader], weights: list[Weight], export_options: ExportOptions
+) -> Iterator[bytes | memoryview]:
     """Yield the parts of a file, in order."""
     yield _header(weights, export_options)
     for weight in weights:
-        for begin, shape in weight.blocks(reader.entries[weight.key].properties.dtype.itemsize):
-            block = reader.read(weight.key, begin, shape).to(DTYPES[export_options.dtype])
-            yield block.reshape(-1).view(torch.uint8).numpy().data
+        for begin, shape in weight.blocks(readers[0].entries[weight.key].properties.dtype.itemsize):
+            block = _mean([reader.read(weight.key, begin, shape) for reader in readers])
+            yield block.to(DTYPES[export_options.dtype]).reshape(-1).view(torch.uint8).numpy().data
+
+
+def _mean(blocks: Sequence[Tensor]) -> Tensor:
+    """Return the mean of the same block of several checkpoints, in fp32; one block stays as it is."""
+    return blocks[0] if len(blocks) == 1 else torch.stack([block.float() for block in blocks]).mean(dim=0)
 
 
 def _confirm(file: Path, written: str) -> None:
@@ -325,7 +328,7 @@ def _write_description(
         write_atomically(target / INDEX, json.dumps(index, indent=2) + "\n")
     dtype = str(DTYPES[export_options.dtype]).removeprefix("torch.")
     config = trainer_state.model_config(path).to_published(dtype=dtype, special_tokens=_special_tokens(tokenizer))
-    write_atomically(target / "config.json", json.dumps(config, indent=2) + "\n")
+    write_atomically(target / CONFIG, json.dumps(config, indent=2) + "\n")
 
 
 def _sync(file: Path) -> None:

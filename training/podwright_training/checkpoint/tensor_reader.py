@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import lru_cache
-from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, NamedTuple, cast
+from typing import IO, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -21,17 +18,14 @@ from torch.distributed.checkpoint.utils import _create_file_view
 from podwright_training.checkpoint import checkpoint_reader
 from podwright_training.checkpoint.collective_io import DamagedCheckpointError
 
-if TYPE_CHECKING:
-    from typing_extensions import Self  # typing has it from Python 3.11 on.
-
 
 class _Place(NamedTuple):
-    file: FileIO
+    file: Path
     offset: int
 
 
 class TensorReader:
-    """The tensors of one checkpoint by their names, as a context manager; it checks no hash.
+    """The tensors of one checkpoint by their names; it checks no hash.
 
     Attributes:
         entries: Shape, dtype and chunks of each tensor.
@@ -40,20 +34,9 @@ class TensorReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._index = checkpoint_reader.index(path)
-        self._stack = ExitStack()
-        self._file = lru_cache(None)(lambda name: self._stack.enter_context((path / name).open("rb", buffering=0)))
         self._place = lru_cache(None)(self._find)
         metadata = self._index.state_dict_metadata.items()
         self.entries = {name: entry for name, entry in metadata if isinstance(entry, TensorStorageMetadata)}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the checkpoint's files."""
-        self._stack.close()
 
     def read(self, name: str, begin: Sequence[int], shape: Sequence[int]) -> Tensor:
         """Return a box of a tensor, which may cut no dimension but the first that is longer than one.
@@ -79,11 +62,6 @@ class TensorReader:
             raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: it has no {name} at {list(begin)}")
         return box
 
-    @classmethod
-    def mean_of(cls, paths: Sequence[Path]) -> TensorReader:
-        """Return a reader of the mean of several checkpoints' tensors, in fp32."""
-        return cls(paths[0]) if len(paths) == 1 else MeanReader(paths)
-
     def _read_part(
         self, name: str, dtype: torch.dtype, chunk: ChunkStorageMetadata, low: list[int], high: list[int]
     ) -> Tensor:
@@ -91,23 +69,19 @@ class TensorReader:
         sizes = [end - first for first, end in zip(low, high, strict=True)]
         steps = [math.prod(chunk.sizes[place + 1 :]) for place in range(len(sizes))]
         before = sum((first - offset) * step for first, offset, step in zip(low, chunk.offsets, steps, strict=True))
-        part = torch.empty(sizes, dtype=dtype)
         file, offset = self._place(name, chunk.offsets)
-        view = part.reshape(-1).view(torch.uint8).numpy().data
-        file_offset = offset + before * dtype.itemsize
-        while view:
-            count = os.preadv(file.fileno(), [view], file_offset)
-            if not count:
-                raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {file.name} ends within {name}")
-            view, file_offset = view[count:], file_offset + count
-        return part
+        size_bytes = math.prod(sizes) * dtype.itemsize
+        content = np.fromfile(file, np.uint8, size_bytes, offset=offset + before * dtype.itemsize)
+        if content.nbytes < size_bytes:
+            raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {file} ends within {name}")
+        return torch.from_numpy(content).view(dtype).view(sizes)
 
     def _find(self, name: str, offsets: torch.Size) -> _Place:
         """Return where a chunk's values begin in its file, as PyTorch reports when it loads a tensor without values."""
         info = self._index.storage_data[MetadataIndex(name, offsets)]
-        file = self._file(info.relative_path)
+        path = self._path / info.relative_path
         try:
-            with FakeTensorMode():
+            with path.open("rb") as file, FakeTensorMode():
                 view = cast("IO[bytes]", _create_file_view(file, info.offset, info.length))
                 fake = torch.load(view, weights_only=True)
             inside = fake.untyped_storage()._checkpoint_offset  # noqa: SLF001 -- as PyTorch's notes on serialization say
@@ -117,21 +91,4 @@ class TensorReader:
             raise DamagedCheckpointError(
                 f"checkpoint {self._path} was not written by podwright-train: {name} is not contiguous"
             )
-        return _Place(file, info.offset + inside + fake.storage_offset() * fake.element_size())
-
-
-class MeanReader(TensorReader):
-    """The mean of the same tensors in several checkpoints; the first has their shapes."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        super().__init__(paths[0])
-        self._others = [TensorReader(path) for path in paths[1:]]
-        for other in self._others:
-            self._stack.enter_context(other)
-
-    def read(self, name: str, begin: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """Return the mean of a box."""
-        total = super().read(name, begin, shape).float()
-        for other in self._others:
-            total += other.read(name, begin, shape)
-        return total / (1 + len(self._others))
+        return _Place(path, info.offset + inside + fake.storage_offset() * fake.element_size())
