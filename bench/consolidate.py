@@ -200,7 +200,7 @@ def _as_guides(path: Path, target: Path, shard_gb: float) -> None:
 
 
 def _as_torchtitan(path: Path, target: Path, shard_gb: float) -> None:
-    tensors = checkpoint_reader.read(path, _tensors(path))
+    tensors = _read(path, _tensors(path))
     writer = HuggingFaceStorageWriter(
         str(target), _file_numbers(path, shard_gb), save_distributed=True, enable_consolidation=True
     )
@@ -224,7 +224,17 @@ class _StreamPlanner(DefaultSavePlanner):
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
         name = write_item.index.fqn
-        return checkpoint_reader.read(self._path, [name])[name]
+        return _read(self._path, [name])[name]
+
+
+def _read(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return whole tensors of a checkpoint, as PyTorch reads them."""
+    entries = checkpoint_reader.shapes(path)
+    tensors: dict[str, Any] = {
+        name: torch.empty(entries[name].size, dtype=entries[name].properties.dtype) for name in names
+    }
+    load(tensors, checkpoint_id=path, no_dist=True)
+    return tensors
 
 
 def _tensors(path: Path) -> dict[str, TensorStorageMetadata]:

@@ -6,11 +6,9 @@ Reading runs no code from a checkpoint: tensors are read as weights only, and ``
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -25,7 +23,6 @@ from podwright_training.checkpoint.collective_io import (
 from podwright_training.checkpoint.index import IndexedReader
 from podwright_training.checkpoint.manifest import (
     check_contents,
-    check_hashes,
     check_sizes,
     manifest_of,
     share_of_files,
@@ -50,7 +47,8 @@ def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers
 def load(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers | None) -> TrainerState:
     """Load weights from a checkpoint, and the optimizers' states unless ``None``, on all ranks; return its state.
 
-    Mesh and number of ranks may differ from those at the save. The optimizers keep their own hyperparameters.
+    Mesh and number of ranks may differ from those at the save; a process without a group loads whole weights. The
+    optimizers keep their own hyperparameters.
 
     Raises:
         DamagedCheckpointError: A file has changed, on any rank; raised on every rank before anything is loaded.
@@ -76,7 +74,9 @@ def load_by(reader: IndexedReader, path: Path, *, weights: Mapping[str, Tensor],
     parts = CollectiveIO(path).all_ranks(lambda: _keys(tensors))  # a stage of a pipeline has its own parameters only
     _compare(set().union(*parts), path)
     try:
-        load_tensors(tensors, storage_reader=reader)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # A process may load alone.
+            load_tensors(tensors, storage_reader=reader)
     except CheckpointException as error:  # on all ranks
         reason = next(iter(error.failures.values()))[0]
         raise CheckpointError(
@@ -96,33 +96,9 @@ def index(path: Path) -> Metadata:
     return IndexedReader(path, manifest_of(path)).read_metadata()
 
 
-def read(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return whole tensors by their names in ``shapes``, on the CPU, without process group or hash check."""
-    entries = shapes(path)
-    tensors: dict[str, Any] = {
-        name: torch.empty(entries[name].size, dtype=entries[name].properties.dtype) for name in names
-    }
-    _load_alone(tensors, path)
-    return tensors
-
-
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load only the weights, into a whole model, without a process group.
-
-    Raises:
-        DamagedCheckpointError: A file has changed.
-        CheckpointError: Its weights are not those of the model.
-    """
-    check_hashes(path)
-    tensors = {"model": detached(dict(model.named_parameters()))}
-    _compare(_keys(tensors), path)
-    _load_alone(tensors, path)
-
-
-def _load_alone(tensors: dict[str, Any], path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # on purpose
-        load_tensors(tensors, storage_reader=IndexedReader(path, manifest_of(path)), no_dist=True)
+    """Load only the weights into a model; raises as ``load`` does."""
+    load(path, weights=dict(model.named_parameters()), optimizers=None)
 
 
 def _keys(tensors: dict[str, dict[str, Tensor]]) -> set[str]:

@@ -37,7 +37,7 @@ class RuinedCheckpointError(DamagedCheckpointError):
 
 
 class CollectiveIO:
-    """File operations of all ranks of a group on a shared file or folder."""
+    """File operations of all ranks of a group on a shared file or folder; a process without a group is all ranks."""
 
     def __init__(self, path: Path, group: dist.ProcessGroup | None = None) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class CollectiveIO:
 
     def first_rank(self, action: Callable[[], Result]) -> Result:
         """Run ``action`` on the first rank; return its result, or raise its error, on all ranks."""
-        return self.all_ranks(lambda: [action()] if dist.get_rank() == 0 else [])[0][0]
+        return self.all_ranks(lambda: [action()] if _rank() == 0 else [])[0][0]
 
     def all_ranks(self, action: Callable[[], Result]) -> list[Result]:
         """Run ``action`` on all ranks; return all results, or raise the same error, on all ranks."""
@@ -57,8 +57,9 @@ class CollectiveIO:
         except OSError as failure:
             path, why = failure.filename or self._path, failure.strerror or failure
             outcome = CheckpointError(f"cannot use {path}: {why}", passing=failure.errno in PASSING)
-        outcomes: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(outcomes, outcome, group=self._group)
+        outcomes: list[Any] = [outcome] * _ranks()
+        if dist.is_initialized():
+            dist.all_gather_object(outcomes, outcome, group=self._group)
         problems = [result for result in outcomes if isinstance(result, CheckpointError)]
         if problems:
             raise min(problems, key=lambda problem: problem.passing)
@@ -67,4 +68,12 @@ class CollectiveIO:
     @staticmethod
     def share(items: Sequence[Result]) -> list[Result]:
         """Return this rank's items of a list; every item belongs to exactly one rank."""
-        return list(items[dist.get_rank() :: dist.get_world_size()])
+        return list(items[_rank() :: _ranks()])
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1

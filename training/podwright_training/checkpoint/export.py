@@ -176,13 +176,11 @@ def _origin(path: Path, export_options: ExportOptions, averaged_with: Sequence[P
         **asdict(export_options),
         "checkpoint_manifest_sha256": _manifest_hash(path),
     }
-    manifest_hashes = {_name(checkpoint, path): _manifest_hash(checkpoint) for checkpoint in averaged_with}
+    manifest_hashes = {  # A checkpoint of another run is named with its folder.
+        checkpoint.name if checkpoint.parent == path.parent else str(checkpoint): _manifest_hash(checkpoint)
+        for checkpoint in averaged_with
+    }
     return origin | ({"averaged_with": manifest_hashes} if manifest_hashes else {})
-
-
-def _name(checkpoint: Path, path: Path) -> str:
-    """Return the name of a checkpoint, with its folder if that is another run's."""
-    return checkpoint.name if checkpoint.parent == path.parent else str(checkpoint)
 
 
 def _manifest_hash(path: Path) -> str:

@@ -100,7 +100,7 @@ class HuggingFaceModel:
             return [str(error)]
 
     def load(self, weights: Mapping[str, Tensor], config: ModelConfig) -> None:
-        """Fill this rank's part of the weights; called by all ranks.
+        """Fill this rank's part of the weights; called by all ranks, or by a process without a group.
 
         Raises:
             CheckpointError: Tensors are missing, too many or of another shape; raised on all ranks.
@@ -114,16 +114,6 @@ class HuggingFaceModel:
         collective.all_ranks(
             lambda: self._load(weights, parts, set().union(*names_by_rank), tied=config.tie_word_embeddings)
         )
-
-    def load_alone(self, weights: Mapping[str, Tensor], config: ModelConfig) -> None:
-        """Fill whole weights, without a process group.
-
-        Raises:
-            CheckpointError: Tensors are missing, too many or of another shape.
-        """
-        parts = _parts(weights, config)
-        tensor_names = {part.name for weight_parts in parts.values() for part in weight_parts}
-        self._load(weights, parts, tensor_names, tied=config.tie_word_embeddings)
 
     def _config(self) -> dict[str, Any]:
         config = AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False).to_dict()

@@ -61,7 +61,7 @@ def load_alone(source: Path, config: TrainConfig, model: LlamaForCausalLM) -> in
         CheckpointError: They are gone, or are not those of the model.
     """
     if HuggingFaceModel.is_in(source):
-        HuggingFaceModel(source).load_alone(dict(model.named_parameters()), config.model)
+        HuggingFaceModel(source).load(dict(model.named_parameters()), config.model)
         return 0
     path = _checkpoint(source)
     if path is None:
