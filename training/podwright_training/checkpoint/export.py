@@ -3,6 +3,10 @@
 Weights pass through memory a block at a time. Beside that, one thread checks the checkpoint's hashes, and one waits for
 the disk and reads each file again. ``podwright.json`` names the files that were read back, with their hashes, so an
 export that was killed goes on behind them.
+
+PyTorch's ``HuggingFaceStorageWriter`` is not used. It takes three times the memory of the largest file, so files of
+the default 5 GB would not fit on the default controller (16 GB), where ``podwright fetch --export`` runs. It also
+writes half-finished files under their final names. docs/measured.md has the figures.
 """
 
 from __future__ import annotations
