@@ -100,7 +100,7 @@ def _compare(folder: Path, parameters: float, rounds: int, shard_gb: float) -> N
     multiprocessing.spawn(_write_checkpoint, (folder, config), nprocs=RANKS)  # type: ignore[no-untyped-call]
     size = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*.distcp"))
     print(f"{config.model.parameters:,} parameters, {size / 1e9:.2f} GB in fp32, {rounds} rounds")
-    costs = defaultdict(list)
+    costs: dict[str, list[Cost]] = defaultdict(list)
     for _ in range(rounds):
         for side in SIDES:
             costs[side].append(_measure(side, folder, shard_gb))
