@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple
 
 from podwright.errors import ArgumentError
 from podwright.json_document import JsonObject, to_json
@@ -43,14 +43,13 @@ class Column(NamedTuple):
     right: bool = False
 
 
-def console(stream: TextIO | None = None) -> Console:
-    """Return rich's console for a stream. Default: stdout."""
+def console() -> Console:
+    """Return rich's console for stdout."""
     from podwright_common.drawing import drawing_console
 
-    stream = stream or sys.stdout
-    is_terminal = stream.isatty()
+    is_terminal = sys.stdout.isatty()
     return drawing_console(
-        stream, width=None if is_terminal else PIPE_WIDTH, highlight=False, soft_wrap=not is_terminal
+        sys.stdout, width=None if is_terminal else PIPE_WIDTH, highlight=False, soft_wrap=not is_terminal
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -97,16 +96,14 @@ class Hardware:
 
 def accelerated_types() -> tuple[str, ...]:
     """Return the instance types that HyperPod offers and the planner can model."""
-    return tuple(name for name in _types_with_accelerators(cluster_instance_types()) if name in _facts())
+    return tuple(
+        name for name in cluster_instance_types() if InstanceType.of(name).accelerator_count and name in _facts()
+    )
 
 
 def capacity_block_types() -> tuple[str, ...]:
     """Return the instance types with a known capacity block price."""
     return tuple(name for name, facts in _facts().items() if facts.capacity_block_usd_per_hour)
-
-
-def _types_with_accelerators(names: Iterable[str]) -> list[str]:
-    return [name for name in names if InstanceType.of(name).accelerator_count]
 
 
 class _Facts(NamedTuple):

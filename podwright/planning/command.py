@@ -175,7 +175,9 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     plan = make_plan(_model(args, run), hardware, **{**of_run, **_given(args)})
     if args.svg:
         write_output(args.svg, to_svg(roofline(plan)))
-    source = LaunchInputs(run=(args.run, run) if run and not args.model else None, **_data(args))
+    source = LaunchInputs(
+        run=(args.run, run) if run and not args.model else None, dataset=args.dataset, tokenizer=args.tokenizer
+    )
     beyond = list(_beyond(args, plan))
     submit, reasons = command(plan, source), [*obstacles(plan, source), *beyond]
     status = OK if plan.fits and not beyond else FAILED
@@ -213,10 +215,6 @@ def _beyond(args: argparse.Namespace, plan: Plan) -> Iterator[str]:
         yield f"takes {format_duration(hours * HOUR_S)}: longer than --deadline {args.deadline}"
     if budget and usd > budget:
         yield f"costs {usd:,.0f} USD: more than --budget {args.budget}"
-
-
-def _data(args: argparse.Namespace) -> dict[str, str | None]:
-    return {"dataset": args.dataset, "tokenizer": args.tokenizer}
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:

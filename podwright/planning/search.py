@@ -141,7 +141,6 @@ def cheapest_cluster(
     tokens: float,
     sequence: int,
     deadline_s: float,
-    global_batch: int | None = None,
     budget_usd: float | None = None,
     instance_types: Iterable[str] | None = None,
     region: str = BASE_REGION,
@@ -161,7 +160,7 @@ def cheapest_cluster(
                 break
             if seconds > deadline_s:
                 continue
-            candidate = offer(hardware, model, software, tokens=tokens, sequence=sequence, global_batch=global_batch)
+            candidate = offer(hardware, model, software, tokens=tokens, sequence=sequence)
             if candidate is None or candidate.cost.hours * HOUR_S > deadline_s:
                 continue
             if budget_usd is None or (candidate.cost.total_usd or 0) <= budget_usd:

@@ -14,8 +14,8 @@ import pytest
 from podwright.planning.cluster_hardware import Hardware
 from podwright.planning.memory import Memory
 from podwright.planning.run_plan import Plan
-from podwright.planning.traffic import traffic
 from podwright.planning.trainer_run import plan_run
+from podwright_testing.traffic import traffic
 from podwright_testing.training_documents import as_described
 from podwright_training.config import sources
 from podwright_training.config.memory_checkpoints import STATE_BYTES

@@ -77,12 +77,6 @@ def use(device: torch.device) -> None:
         torch.accelerator.set_device_index(device)
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait for the device to finish its queued work."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-
-
 @contextmanager
 def process_group(
     ranks: Ranks, device: torch.device, *, store: JobStore | None = None, timeout_s: float = DEFAULT_TIMEOUT_S

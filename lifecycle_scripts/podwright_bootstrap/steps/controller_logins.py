@@ -37,7 +37,7 @@ class ControllerLoginsStep(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Write a part of sshd's configuration, and remove it if sshd rejects it: sshd would not start again."""
-        admins, groups = _admins(node), _groups(node)
+        admins, groups = ("root", *_settings(node).admins), _groups(node)
         changes = [f"wrote {OUR_PART}"] if files.write_file(OUR_PART, _rule(admins, groups)) else []
         if INCLUDE not in _lines(SSHD):
             files.write_file(SSHD, f"{INCLUDE}\n{_text(SSHD)}")  # A Match block above would swallow it.
@@ -68,10 +68,6 @@ def _is_for_everybody(node: Node) -> bool:
 
 def _settings(node: Node) -> Settings:
     return node.parameters.nodes.controller_logins or Settings()
-
-
-def _admins(node: Node) -> Sequence[str]:
-    return ("root", *_settings(node).admins)
 
 
 def _groups(node: Node) -> Sequence[str]:

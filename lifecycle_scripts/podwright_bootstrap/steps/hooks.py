@@ -41,7 +41,9 @@ class _Hooks(Step):
 
     def _wanted(self, node: Node) -> List[Hook]:
         hooks = node.parameters.nodes.hooks
-        return [hook for hook in hooks if hook.when == self.when and node.instance_group in (hook.groups or _all(node))]
+        return [
+            hook for hook in hooks if hook.when == self.when and (not hook.groups or node.instance_group in hook.groups)
+        ]
 
 
 class HooksBeforeStep(_Hooks):
@@ -56,10 +58,6 @@ class HooksAfterStep(_Hooks):
 
     name, when = "hooks_after", "after"
     audience = "groups with a script in nodes.hooks after the steps"
-
-
-def _all(node: Node) -> tuple[str, ...]:
-    return (node.instance_group,)
 
 
 def _fetch(hook: Hook, node: Node) -> Path:

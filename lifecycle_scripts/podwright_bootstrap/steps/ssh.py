@@ -102,7 +102,7 @@ def _make_key_once(private: Path, node: Node) -> bool:
 def _install(private: Path) -> Iterator[str]:
     """Install and authorize the pair in the job user's home, with the user's rights: links give no further access."""
     key, public = private.read_text(), _public(private)
-    folder, changes = _home(), []
+    folder, changes = Path(identity.find_user(contract.JOB_USER).pw_dir) / ".ssh", []
     with identity.acting_as(identity.find_user(contract.JOB_USER)):
         try:
             if not folder.is_dir():
@@ -167,7 +167,3 @@ def _lines(path: Path) -> list[str]:
 def _public(private: Path) -> str:
     """Return the public half, computed from the private key, so that no second file must be trusted."""
     return process.run("ssh-keygen", "-y", "-P", "", "-f", private, timeout_s=30, quiet=True).output.strip()
-
-
-def _home() -> Path:
-    return Path(identity.find_user(contract.JOB_USER).pw_dir) / ".ssh"

@@ -79,15 +79,11 @@ def _unit(interface: str, devices: List[str]) -> str:
 
 def _chosen(node: Node) -> List[str]:
     """As many devices as AWS's script takes, spread evenly over the network cards."""
-    devices = sorted(path.name for path in DEVICES.glob("*") if _driver(path) == "efa")
+    devices = sorted(path.name for path in DEVICES.glob("*") if (path / "device" / "driver").resolve().name == "efa")
     if not devices:
         raise CommandError(f"the file system has EFA, but {DEVICES} has no device of the driver efa")
     count = min(interfaces_of(node.instance_type, node.facts.efa_interfaces), len(devices))
     return [devices[index * len(devices) // count] for index in range(count)]
-
-
-def _driver(device: Path) -> str:
-    return (device / "device" / "driver").resolve().name
 
 
 def _interface(address: str) -> str:

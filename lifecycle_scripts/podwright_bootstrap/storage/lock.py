@@ -12,13 +12,9 @@ from podwright_bootstrap.host import waits
 from podwright_common.file_lock import open_lock, try_lock
 
 
-def _never() -> bool:
-    return False
-
-
 @contextmanager
 def locked(
-    path: Path, *, limit_s: float, every_s: float, unless: Callable[[], bool] = _never, hint: str = ""
+    path: Path, *, limit_s: float, every_s: float, unless: Callable[[], bool] = lambda: False, hint: str = ""
 ) -> Iterator[bool]:
     """Hold ``path``'s lock for the block: gives True, or False without the lock as soon as ``unless()`` holds.
 

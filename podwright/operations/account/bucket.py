@@ -48,28 +48,26 @@ class Contents:
         return self.size / GIB * S3_USD_PER_GIB_MONTH
 
 
-def empty(session: Session, bucket: str, *, prefixes: Sequence[str] = ("",)) -> int:
-    """Delete every version below the prefixes and return how many there were.
+def empty(session: Session, bucket: str) -> int:
+    """Delete every version and return how many there were.
 
     Raises:
         OperationError: AWS refuses, or keeps an object; the message has the first one and the reason.
     """
     deleted = 0
-    for prefix in prefixes:
-        while batch := list(islice(_versions(session, bucket, prefix), BATCH)):
-            objects = [{"Key": key, "VersionId": version} for key, version, _ in batch]
-            batch_request = {"Objects": objects, "Quiet": True}
-            for refused in session.call("s3", "delete_objects", Bucket=bucket, Delete=batch_request).get("Errors", ()):
-                raise OperationError(f"S3 keeps s3://{bucket}/{refused['Key']}: {refused['Message']}")
-            deleted += len(batch)
+    while batch := list(islice(_versions(session, bucket), BATCH)):
+        objects = [{"Key": key, "VersionId": version} for key, version, _ in batch]
+        batch_request = {"Objects": objects, "Quiet": True}
+        for refused in session.call("s3", "delete_objects", Bucket=bucket, Delete=batch_request).get("Errors", ()):
+            raise OperationError(f"S3 keeps s3://{bucket}/{refused['Key']}: {refused['Message']}")
+        deleted += len(batch)
     return deleted
 
 
-def _versions(session: Session, bucket: str, prefix: str = "") -> Iterator[tuple[str, str, int]]:
+def _versions(session: Session, bucket: str) -> Iterator[tuple[str, str, int]]:
     """Yield key, version id and size of all versions and delete markers."""
-    location = {"Bucket": bucket, "Prefix": prefix}
     with session.translated("s3"):
-        for page in session.client("s3").get_paginator("list_object_versions").paginate(**location):
+        for page in session.client("s3").get_paginator("list_object_versions").paginate(Bucket=bucket):
             for item in page.get("Versions", ()):
                 yield item["Key"], item["VersionId"], item["Size"]
             for item in page.get("DeleteMarkers", ()):

@@ -139,7 +139,7 @@ def _continue(move: ClusterMove, options: argparse.Namespace, preview: MovePrevi
             question = f"Let the jobs of {journal.old.name} save and wait for {journal.new.name}?"
             if name == NEEDS_PAUSE and not confirm(question, yes=options.yes):
                 return FAILED
-            move.say(f"{name}: {_meaning(name)}")
+            move.say(f"{name}: {(step.__doc__ or '').splitlines()[0]}")
             step(move)
         if name == options.until:
             break
@@ -242,10 +242,6 @@ def _archive_finished(path: Path) -> None:
 
 def _is_finished(journal: Journal) -> bool:
     return bool({BACK, DESTROYED} & journal.done.keys())
-
-
-def _meaning(name: str) -> str:
-    return (STEPS[name].__doc__ or "").splitlines()[0]
 
 
 def _assignment(text: str) -> tuple[str, str]:

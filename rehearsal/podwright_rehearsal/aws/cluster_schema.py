@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator
 from functools import lru_cache
@@ -45,23 +44,8 @@ def touched(paths: list[str], *, old: dict[str, Any], new: dict[str, Any]) -> li
     return [path for path in paths if list(_values(old, path)) != list(_values(new, path))]
 
 
-def without(paths: list[str], model: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the model without these property paths."""
-    stripped = copy.deepcopy(model)
-    for path in paths:
-        *parents, leaf = _keys(path)
-        for parent in _descend(stripped, parents):
-            if isinstance(parent, dict):
-                parent.pop(leaf, None)
-    return stripped
-
-
 def _values(model: object, path: str) -> Iterator[object]:
-    return _descend(model, _keys(path))
-
-
-def _keys(path: str) -> list[str]:
-    return path.removeprefix("/properties/").split("/")
+    return _descend(model, path.removeprefix("/properties/").split("/"))
 
 
 def _descend(node: object, keys: list[str]) -> Iterator[Any]:

@@ -26,14 +26,14 @@ OPERATORS: Mapping[str, Callable[[str, str], bool]] = {
 }
 
 
-def simulate(form: Mapping[str, str], *, partition: str = "aws") -> str:
+def simulate(form: Mapping[str, str]) -> str:
     """Return the answer's XML.
 
     Raises:
         AwsError: there is no such role; users and groups are not simulated.
     """
     arn = form["PolicySourceArn"]
-    backend = iam_backends[ACCOUNT_ID][partition]
+    backend = iam_backends[ACCOUNT_ID]["aws"]
     role = next((role for role in backend.roles.values() if role.arn == arn), None)
     if role is None:
         raise AwsError("NoSuchEntity", f"The principal {arn} cannot be found")

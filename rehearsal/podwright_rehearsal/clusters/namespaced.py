@@ -234,13 +234,12 @@ class NamespacedCluster(RehearsedCluster):
 
     def _publish_instances(self) -> None:
         """Write which process is which instance's, for the plugin."""
-        pids = {node.instance_id: self.fabric.init(name) for name, node in self.nodes.items() if self._is_on(name)}
+        pids = {
+            node.instance_id: self.fabric.init(name) for name, node in self.nodes.items() if self.fabric.is_up.get(name)
+        }
         partial_file = self.directory / f".{session_manager_plugin.INSTANCES}"
         partial_file.write_text(json.dumps(pids))
         partial_file.replace(self.directory / session_manager_plugin.INSTANCES)
-
-    def _is_on(self, hostname: str) -> bool:
-        return self.fabric.is_up.get(hostname, False)
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 

@@ -342,7 +342,7 @@ class Rehearsal:
         """Run ``podwright-train`` from the environment that the bootstrap built."""
         command = [f"{self.hosts.environment}/bin/podwright-train", *arguments]
         answer = self.hosts.cluster.run(command, host=self._front(), check=False, timeout_s=TRAIN_TIMEOUT_S)
-        log = self._log(f"podwright-train-{arguments[0]}")
+        log = self.logs / f"podwright-train-{arguments[0]}.log"
         log.write_text(answer.stdout + answer.stderr)
         if answer.returncode:
             raise StepFailed(
@@ -392,9 +392,6 @@ class Rehearsal:
             raise StepFailed(f"steps {changed} saw other data after the resume than before", log=self.run.metrics)
         if len(set.union(*digests.values())) != MAX_STEPS:
             raise StepFailed("two steps saw the same data", log=self.run.metrics)
-
-    def _log(self, name: str) -> Path:
-        return self.logs / f"{name}.log"
 
 
 Step = Callable[[Rehearsal, ExitStack], str]

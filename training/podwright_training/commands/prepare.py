@@ -176,7 +176,7 @@ def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validat
     dropped = Dropped()
     documents: dict[str, tuple[str, str]] = {}
     for url, text in _documents(source, dropped):
-        digest = _digest(text)
+        digest = hashlib.sha256(text.encode()).hexdigest()
         dropped.duplicates += digest in documents
         documents[digest] = (url, text)
     train: list[tuple[str, str]] = []
@@ -332,10 +332,6 @@ def _is_hidden(name: str) -> bool:
 
 def _suffix(name: str) -> str:
     return Path(name.removesuffix(".gz")).suffix.lower()
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _write_shard(path: Path, documents: list[tuple[str, str]]) -> None:

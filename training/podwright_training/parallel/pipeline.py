@@ -105,7 +105,7 @@ class Pipeline:
         """Return the result of the last stage; ``None`` if another rank has it."""
         x = batch.tokens_BT
         for stage in self._stages:
-            before, after = (self._rank_of(stage.number + step) for step in (-1, 1))
+            before, after = (rank_of_stage(stage.number + step, self._size, self._name) for step in (-1, 1))
             if not stage.is_first and before != self._rank:
                 x = self._receive(batch, before)
             x = cast("Tensor", stage(x, **_labels_and_positions(batch), **more))
@@ -127,9 +127,6 @@ class Pipeline:
         for work in dist.batch_isend_irecv([sent, received]):
             work.wait()
         gradient.add_(peer_gradient)
-
-    def _rank_of(self, stage: int) -> int:
-        return rank_of_stage(stage, self._size, self._name)
 
     def _receive(self, batch: Batch, rank: int) -> Tensor:
         x = torch.empty(self._shape(*batch.tokens_BT.shape), dtype=self._dtype, device=batch.tokens_BT.device)

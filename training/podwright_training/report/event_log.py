@@ -61,7 +61,7 @@ class TrainEvents(Sequence[TrainEvent]):
         for name, value in event.__dict__.items():
             if value is not None and name != "_passed":
                 if name not in self._columns:
-                    self._columns[name] = _column_of(name)
+                    self._columns[name] = _Column(code) if (code := _type_code(name)) else _Texts()
                 self._columns[name].append(row, value)
         passed = event.__dict__["_passed"]
         if passed not in self._passed:
@@ -162,7 +162,3 @@ def _defaults() -> dict[str, None]:
 def _type_code(name: str) -> str:
     types = {declared.name: str(declared.type) for declared in fields(TrainEvent)}
     return {"int": INTEGER, "int | None": INTEGER, "float": NUMBER, "float | None": NUMBER}.get(types[name], "")
-
-
-def _column_of(name: str) -> _Column | _Texts:
-    return _Column(code) if (code := _type_code(name)) else _Texts()
