@@ -97,7 +97,7 @@ def main() -> None:
 
 def _compare(folder: Path, parameters: float, rounds: int, shard_gb: float) -> None:
     config = _config(parameters)
-    multiprocessing.spawn(_write_checkpoint, (folder, config), nprocs=RANKS)  # type: ignore[no-untyped-call]
+    multiprocessing.spawn(_write_checkpoint, (folder, config), nprocs=RANKS)  # type: ignore[attr-defined, no-untyped-call]
     size = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*.distcp"))
     print(f"{config.model.parameters:,} parameters, {size / 1e9:.2f} GB in fp32, {rounds} rounds")
     costs: dict[str, list[Cost]] = defaultdict(list)
@@ -272,14 +272,14 @@ def _write_checkpoint(rank: int, folder: Path, config: TrainConfig) -> None:
     mesh = init_device_mesh("cpu", (RANKS,))
     with torch.device("meta"):
         shapes = {name: weight.shape for name, weight in LlamaForCausalLM(config.model).named_parameters()}
-    weights: dict[str, Tensor] = {
+    weights = {
         name: distributed.empty(shape, device_mesh=mesh, placements=[distributed.Shard(0)])
         for name, shape in shapes.items()
     }
     for weight in weights.values():
         weight.to_local().uniform_(-0.02, 0.02)
     state = trainer_state.TrainerState(step=1, sequences=0, data={}, model=asdict(config.model), world_size=RANKS)
-    checkpoint_writer.write(folder / "checkpoints", snapshot.Snapshot(state, {"model": weights}, {}))
+    checkpoint_writer.write(folder / "checkpoints", snapshot.Snapshot(state, {"model": {**weights}}, {}))
     dist.destroy_process_group()
 
 
