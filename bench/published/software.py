@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from podwright.planning.trainer_software import READINGS, SHARDINGS, Software
+from podwright.planning.trainer_software import Software
 from published.constants import DATA
 
 Graphs = Literal["none", "parts", "all"]
@@ -48,19 +48,10 @@ def _catalog() -> tuple[tuple[re.Pattern[str], PublishedSoftware], ...]:
         return tuple(
             (
                 re.compile(row["framework_pattern"], re.IGNORECASE),
-                PublishedSoftware(
-                    name=row["name"],
-                    weight_bytes=float(row["weight_bytes"]),
-                    gradient_bytes=float(row["gradient_bytes"]),
-                    master_bytes=float(row["master_bytes"]),
-                    optimizer_bytes=float(row["optimizer_bytes"]),
-                    sharding=next(item for item in SHARDINGS if item == row["sharding"]),
+                PublishedSoftware.of_row(
+                    row,
                     flash_attention=row["flash_attention"] == "1",
                     sequence_parallel=row["sequence_parallel"] == "1",
-                    reserve_gb=float(row["reserve_gb"]),
-                    reads=next(item for item in READINGS if item == row["reads"]),
-                    expandable_segments=row["expandable_segments"] == "1",
-                    compiled=row["compiled"] == "1",
                 ),
             )
             for row in csv.DictReader(file)

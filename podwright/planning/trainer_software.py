@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on.
 
 Sharding = Literal["none", "optimizer", "gradients", "full"]
 SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
@@ -42,12 +46,10 @@ class Software:
         """Return the software of that name, or raise ``KeyError``."""
         return _catalog()[name]
 
-
-@lru_cache(maxsize=1)
-def _catalog() -> dict[str, Software]:
-    text = files(__package__).joinpath("data/software.csv").read_text(encoding="utf-8")
-    return {
-        row["name"]: Software(
+    @classmethod
+    def of_row(cls, row: Mapping[str, str], **properties: Any) -> Self:
+        """Return the software of a row of a catalog; a subclass gets its further properties from the caller."""
+        return cls(
             name=row["name"],
             weight_bytes=float(row["weight_bytes"]),
             gradient_bytes=float(row["gradient_bytes"]),
@@ -58,6 +60,11 @@ def _catalog() -> dict[str, Software]:
             reads=next(item for item in READINGS if item == row["reads"]),
             expandable_segments=row["expandable_segments"] == "1",
             compiled=row["compiled"] == "1",
+            **properties,
         )
-        for row in csv.DictReader(text.splitlines())
-    }
+
+
+@lru_cache(maxsize=1)
+def _catalog() -> dict[str, Software]:
+    text = files(__package__).joinpath("data/software.csv").read_text(encoding="utf-8")
+    return {row["name"]: Software.of_row(row) for row in csv.DictReader(text.splitlines())}
