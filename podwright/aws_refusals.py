@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from difflib import get_close_matches
 
 import botocore.session
 from botocore import exceptions
@@ -21,6 +20,7 @@ from podwright.aws_errors import (
     throttled,
 )
 from podwright.errors import ArgumentError, AwsError, OperationError
+from podwright_common.similar_names import did_you_mean
 
 LIMITS = {"ResourceLimitExceeded", "LimitExceededException", "ServiceQuotaExceededException"}
 MAX_REASON = 120  # characters of an answer that is not AWS's: it may be a page
@@ -111,8 +111,7 @@ def _misspelt_region(error: exceptions.BotoCoreError, *, service: str, region: s
     regions = _regions(service)
     if region in regions:
         return None
-    similar = get_close_matches(region, regions, n=1)
-    hint = f"did you mean {similar[0]}?" if similar else "`aws account list-regions` lists yours"
+    hint = did_you_mean(region, regions) or "`aws account list-regions` lists yours"
     return ArgumentError(f"{service} has no region {region!r}", hint)
 
 

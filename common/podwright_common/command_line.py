@@ -1,6 +1,6 @@
 """Command lines: no abbreviations, the closest name in errors, and a help that fits the terminal.
 
-difflib and textwrap are imported by what needs them: a help, and a mistake.
+textwrap is imported by what needs it: a help.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 from typing import Any, Iterable, Iterator, NoReturn, Sequence
+
+from podwright_common.similar_names import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,7 +27,7 @@ class Parser(argparse.ArgumentParser):
 
     def refuse(self, word: str, arguments: Sequence[str]) -> NoReturn:
         """End with the usage of the command that the arguments name, and the flag that an unknown word may mean."""
-        meant = did_you_mean(word.partition("=")[0], flags(self, arguments))
+        meant = did_you_mean(word.partition("=")[0], flags(self, arguments), prefix="; ")
         _named(self, arguments).error(f"unknown argument {word}{meant}")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
@@ -44,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         """Refuse a value that is not a choice, and suggest the closest one."""
         choices = [str(choice) for choice in action.choices or ()]
         if choices and value not in (action.choices or ()):
-            meant = did_you_mean(str(value), choices)
+            meant = did_you_mean(str(value), choices, prefix="; ")
             raise argparse.ArgumentError(action, f"got {value}, need {', '.join(choices)}{meant}")
 
 
@@ -82,15 +84,8 @@ def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
 def unknown_command(name: str, commands: Iterable[str]) -> str:
     """Return the message that refuses a command, with the closest one, or all."""
     names = list(commands)
-    return f"unknown command {name}{did_you_mean(name, names) or '; use one of ' + ', '.join(names)}"
-
-
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return the end of a message that suggests the closest of the names; empty if none is close."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, list(names), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(name, names) or f"use one of {', '.join(names)}"
+    return f"unknown command {name}; {hint}"
 
 
 def flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Literal, cast
+
+from podwright_common.similar_names import similar_names
 
 Accelerator = Literal["", "gpu", "neuron"]
 
@@ -17,9 +18,7 @@ class UnknownInstanceTypeError(ValueError):
     """The instance type does not exist; the message has the closest names."""
 
     def __init__(self, name: str) -> None:
-        similar = similar_names(name)
-        hint = f"Did you mean {' or '.join(similar)}?" if similar else "Names look like ml.p5.48xlarge."
-        super().__init__(f"{name!r} is no instance type of the catalog. {hint}")
+        super().__init__(f"{name!r} is no instance type of the catalog. {name_hint(name)}")
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,16 @@ def cluster_instance_types() -> tuple[str, ...]:
     return tuple(name for name, instance_type in _catalog().items() if instance_type.allowed_in_cluster)
 
 
-def similar_names(name: str) -> list[str]:
-    """Up to three names a cluster may use that are spelt like ``name``, closest first."""
+def name_hint(name: str) -> str:
+    """The instance types that a misspelt name probably means, or the form of all names."""
+    similar = similar_types(name)
+    return f"Did you mean {' or '.join(similar)}?" if similar else "Names look like ml.p5.48xlarge."
+
+
+def similar_types(name: str) -> list[str]:
+    """Up to three instance types of clusters whose names are similar to ``name``, the most similar first."""
     spelling = name if name.startswith("ml.") else f"ml.{name}"
-    return difflib.get_close_matches(spelling, cluster_instance_types(), n=3, cutoff=0.75)
+    return similar_names(spelling, cluster_instance_types(), limit=3, cutoff=0.75)
 
 
 @lru_cache(maxsize=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,6 +12,7 @@ from podwright.check.findings import Finding, KeyPath, Level
 from podwright.settings.renamed import RENAMED
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
+from podwright_common.similar_names import did_you_mean, question
 from podwright_constructs.checks.words import one_of
 from podwright_constructs.problems import dotted
 
@@ -35,7 +35,7 @@ def findings(error: ValidationError) -> list[Finding]:
     return [
         finding
         for finding in findings
-        if finding.code != "missing-key" or (finding.path[:-1], _did_you_mean(finding.path[-1])) not in meant
+        if finding.code != "missing-key" or (finding.path[:-1], question([str(finding.path[-1])])) not in meant
     ]
 
 
@@ -123,7 +123,6 @@ def _unknown_key(target: _Target) -> Finding:
     keys = list(target.section.model_fields)
     name = RENAMED.get(target.path, target.key)
     owners = [variant for variant in target.variants if name in variant.model_fields]
-    similar = get_close_matches(target.key, keys, n=1)
     hint = f"keys here: {', '.join(keys)}"
     if name in keys:
         hint = f"renamed to {name}"
@@ -131,8 +130,8 @@ def _unknown_key(target: _Target) -> Finding:
         hint = f"{name} belongs to source: {source_of(owners[0])}; {hint}"
     elif "password" in target.key.lower() and (arns := [key for key in keys if key.endswith("secret_arn")]):
         hint = f"store the password in Secrets Manager, and write the secret's ARN as {arns[0]}"
-    elif similar:
-        hint = _did_you_mean(similar[0])
+    elif suggestion := did_you_mean(target.key, keys):
+        hint = suggestion
     section = dotted(target.path[:-1]) or "the file"
     return _error("unknown-key", target.path, f"{target.key} is not a key of {section}", hint)
 
@@ -142,14 +141,9 @@ def _missing(path: KeyPath, hint: str) -> Finding:
 
 
 def _not_allowed(path: KeyPath, value: Any, choices: Sequence[str]) -> Finding:
-    similar = get_close_matches(str(value), choices, n=1)
-    hint = _did_you_mean(similar[0]) if similar else ""
+    hint = did_you_mean(str(value), choices)
     start = max(index for index, key in enumerate(path) if isinstance(key, str))
     return _error("not-allowed", path, f"{dotted(path[start:])}: got {_in_words(value)}, need {one_of(choices)}", hint)
-
-
-def _did_you_mean(word: str | int) -> str:
-    return f"did you mean {word}?"
 
 
 def _in_words(value: Any) -> str:

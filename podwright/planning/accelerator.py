@@ -9,6 +9,7 @@ from functools import lru_cache
 from importlib.resources import files
 
 from podwright.errors import PodwrightError
+from podwright_common.similar_names import question, similar_names
 
 _MAKER = re.compile(r"nvidia|tesla|amd|instinct|geforce|google|aws|intel|cloud|sxm\d?|hbm\d?e?|tensor core|gpu")
 
@@ -17,11 +18,10 @@ class UnknownAcceleratorError(PodwrightError, ValueError):
     """The catalog has no accelerator of that name. The message lists the closest names."""
 
     def __init__(self, name: str) -> None:
-        import difflib  # noqa: PLC0415 — only for the message
-
-        similar = difflib.get_close_matches(_key(name), _catalog(), n=3, cutoff=0.5)
-        hint = " or ".join(dict.fromkeys(_catalog()[key].name for key in similar)) or ", ".join(accelerator_names())
-        super().__init__(f"{name!r} is not in the catalog of accelerators. Did you mean {hint}?")
+        keys = similar_names(_key(name), _catalog(), limit=3, cutoff=0.5)
+        similar = dict.fromkeys(_catalog()[key].name for key in keys)
+        hint = question(similar) or f"use one of {', '.join(accelerator_names())}"
+        super().__init__(f"{name!r} is not in the catalog of accelerators: {hint}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,17 +11,16 @@ from importlib.resources import files
 from typing import Any
 
 from podwright.errors import PodwrightError
+from podwright_common.similar_names import question, similar_names
 
 
 class UnknownModelError(PodwrightError, ValueError):
     """The catalog has no model of that name. The message lists the closest names."""
 
     def __init__(self, name: str) -> None:
-        import difflib  # noqa: PLC0415 — only for the message
-
-        similar = difflib.get_close_matches(model_key(name), _catalog(), n=3, cutoff=0.6)
-        hint = f"Did you mean {' or '.join(dict.fromkeys(_catalog()[key].name for key in similar))}?" if similar else ""
-        super().__init__(f"{name!r} is not in the catalog of models. {hint or 'Known: ' + ', '.join(model_names())}")
+        keys = similar_names(model_key(name), _catalog(), limit=3)
+        hint = question(dict.fromkeys(_catalog()[key].name for key in keys)) or f"use one of {', '.join(model_names())}"
+        super().__init__(f"{name!r} is not in the catalog of models: {hint}")
 
 
 @dataclass(frozen=True, kw_only=True)

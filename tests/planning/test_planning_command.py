@@ -176,7 +176,7 @@ def test_a_search_says_how_to_run_its_best_layout(plan, words):
     [
         ((), "no model: give --model"),
         (("--model", "llama3_1_8b"), "no instance type: give --instance"),
-        (("--model", "llama3_1_9b", "--instance", "ml.p5.48xlarge"), "Did you mean llama3"),
+        (("--model", "llama3_1_9b", "--instance", "ml.p5.48xlarge"), "did you mean llama3"),
         (("--model", "llama3_1_8b", "--instance", "ml.p5.49xlarge"), "Did you mean ml.p5"),
         ((*G5[:4], "--nodes", "0"), "--nodes: got 0, need more than zero"),
         ((*G5, "--tokens=-3B"), "--tokens: got -3B, need more than zero"),

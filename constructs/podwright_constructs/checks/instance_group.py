@@ -14,7 +14,7 @@ from podwright_constructs.arguments.instance_group import (
     InstanceGroup,
     ScheduledUpdate,
 )
-from podwright_constructs.catalog import InstanceType, cluster_instance_types, similar_names
+from podwright_constructs.catalog import InstanceType, cluster_instance_types, name_hint
 from podwright_constructs.checks.words import (
     choice,
     duplicate_problems,
@@ -99,9 +99,7 @@ def _instance_type(group: InstanceGroup) -> Iterator[Problem]:
 
 def _known_type(path: tuple[str | int, ...], name: str) -> Iterator[Problem]:
     if name not in cluster_instance_types() and not is_reference(name):
-        similar = " or ".join(similar_names(name))
-        hint = f"Did you mean {similar}?" if similar else "Names look like ml.p5.48xlarge."
-        yield Problem("choice", path, name, "a type that SageMaker accepts in a cluster", hint)
+        yield Problem("choice", path, name, "a type that SageMaker accepts in a cluster", name_hint(name))
 
 
 def _hardware(group: InstanceGroup, kind: InstanceType) -> Iterator[Problem]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 
 from podwright.check.findings import Finding, KeyPath, error, findings_of, warning
@@ -14,6 +13,7 @@ from podwright.settings.cluster import ApiSlurm
 from podwright.settings.nodes import NodesSection
 from podwright.settings.root import Settings
 from podwright_bootstrap.features import MAX_ACTS_PER_HOUR, MAX_CHECK_MINUTES, MAX_HOOK_MINUTES, MAX_OUT_PERCENT
+from podwright_common.similar_names import did_you_mean
 from podwright_constructs import checks
 from podwright_constructs.hooks import hook_problems
 
@@ -44,10 +44,8 @@ def skipped_steps(settings: Settings) -> Iterator[Finding]:
     for index, name in enumerate(settings.nodes.skip):
         path = ("nodes", "skip", index)
         if name not in steps:
-            similar = [f"did you mean {word}?" for word in get_close_matches(name, allowed, n=1)]
-            yield error(
-                path, f"skip: no step is called {name!r}", " ".join([*similar, f"allowed: {', '.join(allowed)}"])
-            )
+            hint = f"{did_you_mean(name, allowed)} allowed: {', '.join(allowed)}".lstrip()
+            yield error(path, f"skip: no step is called {name!r}", hint)
         elif steps[name].required_because:
             yield error(path, f"skip: the boot needs {name}: {steps[name].required_because}", "delete it from the list")
 

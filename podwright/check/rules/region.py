@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from difflib import get_close_matches
 
 from podwright.check.findings import Finding, KeyPath, error, warning
 from podwright.settings.network import CreatedNetwork, CreatedSubnet
@@ -22,6 +21,7 @@ from podwright.settings.regions import (
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, UnknownValueError, texts
 from podwright.settings.storage import ExistingLustre, ExistingOpenZfs
+from podwright_common.similar_names import did_you_mean
 from podwright_constructs import facts
 
 
@@ -31,8 +31,7 @@ def known_region(settings: Settings) -> Iterator[Finding]:
     AWS adds regions: `aws cloudformation describe-type --type RESOURCE --type-name AWS::SageMaker::Cluster --region …`
     shows whether a region has HyperPod today.
     """
-    similar = get_close_matches(settings.region, REGIONS, n=3)
-    hint = f"did you mean {' or '.join(similar)}?" if similar else "`aws account list-regions` lists them"
+    hint = did_you_mean(settings.region, REGIONS, limit=3) or "`aws account list-regions` lists them"
     if not looks_like_region(settings.region):
         yield error(("region",), f"region: got {settings.region!r}, need a name like us-west-2", hint)
     elif settings.region not in REGIONS:

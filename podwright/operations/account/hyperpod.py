@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
 from podwright.aws_session import Session
 from podwright.errors import ArgumentError, AwsError, OperationError
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, OWN_KEY, PROVISIONING_PARAMETERS_NAME
+from podwright_common.similar_names import did_you_mean
 
 WITHOUT_ADDRESS = {"Pending", "ShuttingDown", "NotFound"}  # statuses of a node
 DESCRIBED_AT_A_TIME = 8
@@ -249,8 +249,7 @@ def select(cluster: Cluster, existing: Iterable[Node], names: Iterable[str]) -> 
 
 def suggestion(name: str, existing: list[str], *, otherwise: str = "") -> str:
     """Return a hint for an unknown name: the closest name, else ``otherwise`` or all names."""
-    similar = get_close_matches(name, existing, n=1)
-    return f"did you mean {similar[0]}?" if similar else otherwise or f"there is {', '.join(existing)}"
+    return did_you_mean(name, existing) or otherwise or f"there is {', '.join(existing)}"
 
 
 def _names_of(node: Node) -> set[str]:

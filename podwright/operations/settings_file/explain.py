@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from podwright.config_file import config_path
 from podwright.operations.output import print_document
 from podwright_common.command_line import add_examples
 from podwright_common.exit_status import OK, WRONG_INPUT
+from podwright_common.similar_names import did_you_mean
 
 if TYPE_CHECKING:
     from podwright.check.key_descriptions import Key
@@ -115,9 +115,8 @@ def _print_code(code: str, meaning: str, *, as_json: bool) -> int:
 
 def _suggest(word: str, names: Iterable[str]) -> int:
     """Print the closest keys and codes to a word that is neither."""
-    similar = get_close_matches(word, dict.fromkeys(names), n=3)
     lists = "`podwright explain` lists the keys of cluster.yaml, --run run.yaml's, --job job.yaml's, --codes all codes"
-    hint = f"did you mean {' or '.join(similar)}?" if similar else lists
+    hint = did_you_mean(word, names, limit=3) or lists
     print(f"podwright: no key or code {word!r}: {hint}", file=sys.stderr)
     return WRONG_INPUT
 

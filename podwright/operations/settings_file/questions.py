@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from podwright.diagram import prices
 from podwright.operations.settings_file.asker import Asker, Question
@@ -12,7 +11,8 @@ from podwright.operations.settings_file.new_settings_text import CREATE, EXISTIN
 from podwright.planning import units
 from podwright.planning.model import Model, UnknownModelError
 from podwright.settings.regions import HYPERPOD_REGIONS, zone_ids
-from podwright_constructs.catalog import cluster_instance_types, similar_names
+from podwright_common.similar_names import did_you_mean, question
+from podwright_constructs.catalog import cluster_instance_types, similar_types
 from podwright_constructs.facts import MAX_INSTANCE_COUNT
 
 NAME, REGION, INSTANCE_TYPE, NODES, DEADLINE = "podwright-demo", "us-west-2", "ml.g5.12xlarge", 2, "7d"
@@ -46,9 +46,8 @@ def _model_problem(value: str, _: Asker) -> str:
         from podwright.planning.trainer_options import trained_names  # --help need not wait for the trainer
 
         names = trained_names()
-        similar = get_close_matches(value, names, n=3)
-        hint = f"did you mean {' or '.join(similar)}?" if similar else f"Use one of {', '.join(names)}"
-        return f"podwright-train has no such model{':' if similar else '.'} {hint}"
+        hint = did_you_mean(value, names, limit=3) or f"use one of {', '.join(names)}"
+        return f"podwright-train has no such model: {hint}"
 
 
 def _quantity_problem(parse: str, flag: str) -> Callable[[str, Asker], str]:
@@ -108,9 +107,7 @@ def _type_default(asker: Asker) -> str:
 def _type_problem(value: str, _: Asker) -> str:
     if value in cluster_instance_types():
         return ""
-    similar = similar_names(value)
-    hint = f": did you mean {' or '.join(similar)}?" if similar else ""
-    return f"HyperPod has no such type{hint}"
+    return f"HyperPod has no such type{question(similar_types(value), prefix=': ')}"
 
 
 def _nodes_default(asker: Asker) -> str:

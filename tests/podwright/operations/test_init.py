@@ -239,7 +239,7 @@ def test_questions_on_a_terminal(folder):
             ("name of the cluster [podwright-demo]: ", "night"),
             ("AWS region [us-west-2]: ", ""),
             ("model to train, such as llama3_2_1b [none]: ", "bert"),
-            ("podwright-train has no such model. Use one of llama1_7b", ""),
+            ("podwright-train has no such model: use one of llama1_7b", ""),
             ("instance type of the compute nodes [ml.g5.12xlarge]: ", "ml.g5.xlarg"),
             ("did you mean ml.g5.xlarge", "ml.g5.xlarge"),
             ("$/h a node", ""),

@@ -15,11 +15,11 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date
-from difflib import get_close_matches
 from functools import cache
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from podwright_common.similar_names import did_you_mean
 from podwright_common.yaml_document import KeyPath, YamlDocument, shown
 
 LONGEST_NUMBER = 100  # Characters: Python refuses to convert thousands of digits.
@@ -95,13 +95,7 @@ def converted(
 
 def unknown(name: str, kind: str, known_names: Iterable[str]) -> str:
     """Return a sentence about an unknown name, with the closest known name."""
-    return f"unknown {kind} {shown(name)}{did_you_mean(name, known_names)}"
-
-
-def did_you_mean(name: str, known_names: Iterable[str]) -> str:
-    """Return a question that names the closest known name; empty if none is close."""
-    close = get_close_matches(name, list(known_names), n=1, cutoff=0.7)
-    return f"; did you mean {close[0]}?" if close else ""
+    return f"unknown {kind} {shown(name)}{did_you_mean(name, known_names, cutoff=0.7, prefix='; ')}"
 
 
 def in_words(value: Any) -> str:
@@ -179,7 +173,7 @@ def _within_limits(setting: Setting, value: Any, limits: Mapping[str, Any]) -> A
         return value
     choices = limits.get("choices")
     if choices and value not in choices:
-        raise setting.refusal(f"one of {', '.join(choices)}{did_you_mean(str(value), choices)}")
+        raise setting.refusal(f"one of {', '.join(choices)}{did_you_mean(str(value), choices, prefix='; ')}")
     minimum, maximum = limits.get("at_least"), limits.get("at_most")
     if None not in {minimum, maximum} and not minimum <= value <= maximum:
         raise setting.refusal(f"{minimum:g} to {maximum:g}")

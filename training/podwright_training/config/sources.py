@@ -10,11 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from podwright_common.similar_names import did_you_mean
 from podwright_common.yaml_document import YamlDocument, YamlFileError
 from podwright_training.config.conversion import (
     Setting,
     converted,
-    did_you_mean,
     field_types,
     in_words,
     unknown,
@@ -159,7 +159,7 @@ def _preset(setting_by_name: Mapping[str, Setting], problems: list[str]) -> dict
         return {}
     if setting.value not in preset_names():
         names = preset_names()
-        need = f"one of {', '.join(names)}{did_you_mean(str(setting.value), names)}"
+        need = f"one of {', '.join(names)}{did_you_mean(str(setting.value), names, prefix='; ')}"
         problems.append(setting.problem(f"preset: {setting.refusal(need)}"))
         return {}
     return _read(PRESETS / f"{setting.value}.yaml", problems)

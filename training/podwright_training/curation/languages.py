@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from functools import cache
 
 import regex
+
+from podwright_common.similar_names import question, similar_names
 
 CODE = "code"  # Source code is no language, and no rule of prose fits it.
 LANGUAGE_CHARACTERS = 2000  # Recognizing takes a millisecond for each thousand.
@@ -57,21 +58,20 @@ def language_problems(codes: tuple[str, ...]) -> Iterator[str]:
     """Yield one line for each code that no document can have."""
     for code in codes:
         if code not in language_codes():
-            meant = f"; did you mean {close}?" if (close := _closest(code)) else ""
-            yield f"languages: got {code}, need some of {' '.join(language_codes())}{meant}"
+            hint = question(_similar_codes(code), prefix="; ")
+            yield f"languages: got {code}, need some of {' '.join(language_codes())}{hint}"
 
 
-def _closest(code: str) -> str:
-    """Return the code that a wrong one probably means; empty if there is none."""
+def _similar_codes(code: str) -> list[str]:
+    """Return the code that a wrong one probably means, if there is one."""
     word = code.lower().replace("_", "-")
     by_name = {name: code for code, names in NAMES.items() for name in names.split()}
     for candidate in (word, word.partition("-")[0]):
         if candidate in language_codes():
-            return candidate
+            return [candidate]
         if candidate in by_name:
-            return by_name[candidate]
-    close = get_close_matches(word, by_name, n=1, cutoff=0.75)
-    return by_name[close[0]] if close else ""
+            return [by_name[candidate]]
+    return [by_name[name] for name in similar_names(word, by_name, cutoff=0.75)]
 
 
 def language_of(text: str) -> str:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from podwright_common.regular_file import read_text
+from podwright_common.similar_names import did_you_mean
 from podwright_common.yaml_document import KeyPath, YamlDocument, YamlFileError, shown
-from podwright_training.config.conversion import converted, did_you_mean, in_words, unknown, values_in
+from podwright_training.config.conversion import converted, in_words, unknown, values_in
 from podwright_training.config.option import option
 from podwright_training.errors import ConfigError
 from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
@@ -273,8 +274,8 @@ def _conflicts_of_names(spec: JobSpec) -> Conflicts:
         allowed_places = PLACES if key == "resume" else [place for place in PLACES if place != "checkpoint"]
         for place in (place for place in _PLACE.findall(text) if place not in allowed_places):
             names = [f"{{{name}}}" for name in allowed_places]
-            question = did_you_mean(f"{{{place}}}", names) or f"; need one of {', '.join(names)}"
-            yield (key,), f"{key}: unknown place {{{place}}}{question}"
+            hint = did_you_mean(f"{{{place}}}", names) or f"need one of {', '.join(names)}"
+            yield (key,), f"{key}: unknown place {{{place}}}; {hint}"
 
 
 def _problem_of_file(path: Path, names: Iterable[str]) -> str:
