@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from podwright.errors import PodwrightError
 from podwright_common.atomic_file import write_file
+from podwright_common.link_target import link_target
 
 
 class OutputError(PodwrightError):
@@ -17,13 +17,9 @@ def place_of(path: Path) -> Path:
     """Return where a file is written: behind a link that the user put there, which stays a link.
 
     Raises:
-        OutputError: another user made the link, as in a folder like /tmp.
+        OutputError: another user made the link, as in a folder like /tmp, or it leads into a missing folder.
     """
-    if not path.is_symlink():
-        return path
-    if path.lstat().st_uid not in {os.geteuid(), 0}:
-        raise OutputError(f"{path} is another user's link to {path.readlink()}: remove it, or write elsewhere")
-    return Path(os.path.realpath(path))
+    return link_target(path, error_class=OutputError)
 
 
 def write_output(path: Path, text: str) -> None:

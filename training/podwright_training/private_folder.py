@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 from contextlib import suppress
 from pathlib import Path
 
+from podwright_common.link_target import user_name
 from podwright_training.errors import UserError
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -85,14 +85,6 @@ def refuse_prepared(path: Path) -> None:
         raise UserError(
             f"{path.parent}: all users may rename what is in it; chmod +t {path.parent}, or write elsewhere"
         )
-
-
-def user_name(uid: int) -> str:
-    """Return a user's name, or the number of one that this host does not know."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 def may_be_exchanged(path: Path) -> bool:

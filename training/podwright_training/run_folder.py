@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from podwright_common.atomic_file import new_file, sync_folder
 from podwright_common.file_lock import locked
+from podwright_common.link_target import link_target
 from podwright_common.regular_file import open_regular
 from podwright_training.errors import UserError
 from podwright_training.json_text import to_json
-from podwright_training.private_folder import other_owner, user_name
+from podwright_training.private_folder import other_owner
 
 if TYPE_CHECKING:
     from podwright_training.events import EventT, MetricsEvent
@@ -274,20 +275,10 @@ def require_own(root: Path) -> None:
 def place_of(path: Path) -> Path:
     """Return where a file or folder is written: behind the link that a user may have put there, as to another disk.
 
-    A temporary name beside that place is on the same file system, so a rename there is atomic.
-
     Raises:
         UserError: The link leads into a folder that does not exist, or another user has made it.
     """
-    if not path.is_symlink():
-        return path
-    if (uid := path.lstat().st_uid) not in {os.geteuid(), 0}:
-        target = path.readlink()
-        raise UserError(f"{path} is a link to {target} that {user_name(uid)} made: remove it, or write elsewhere")
-    place = Path(os.path.realpath(path))
-    if place.is_symlink() or not place.parent.is_dir():
-        raise UserError(f"{path} is a link to {path.readlink()}, where there is no folder: make it, or remove the link")
-    return place
+    return link_target(path, error_class=UserError)
 
 
 def write_atomically(path: Path, text: str) -> None:
