@@ -15,7 +15,6 @@ import argparse
 import gzip
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -27,9 +26,9 @@ from typing import Any
 
 import torch
 import yaml
+from peer_environment import peer_environment
 from transformers import AutoModelForCausalLM
 
-from podwright.checkout import CACHE
 from podwright_rehearsal.run.supplies import SHARDS, dataset
 from podwright_training.__main__ import main as podwright_train
 from podwright_training.commands.evaluate import evaluate
@@ -143,14 +142,7 @@ def _task(model: Path) -> dict[str, float]:
 
 def _environment() -> Path:
     """Return a Python that has lm-evaluation-harness."""
-    folder = CACHE / "bench" / "lm-eval"
-    python = folder / "bin" / "python"
-    if not python.exists():
-        uv = Path(sys.executable).parent / "uv"
-        links = [f"--find-links={link}" for link in os.environ.get("PIP_FIND_LINKS", "").split()]
-        subprocess.run([uv, "venv", "-q", "-p", sys.executable, folder], check=True)
-        subprocess.run([uv, "pip", "install", "-q", "-p", python, *links, *PACKAGES], check=True)
-    return python
+    return peer_environment("lm-eval", PACKAGES)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,10 @@ def main() -> None:
         (row, predict(row, constants=constants))
         for row, constants in _with_constants(rows, in_sample=arguments.in_sample)
     ]
-    errors = {"speed": _speed_errors(predictions), "memory": _memory_errors(predictions)}
+    errors = {
+        "speed": _errors(predictions, "tok_s_gpu", "pred_tok_s_gpu"),
+        "memory": _errors(predictions, "peak_mem", "pred_peak_mem_gb"),
+    }
     for kind, title in (("speed", "tokens/s/GPU"), ("memory", "peak memory")):
         _print_errors(title, errors[kind])
     fits = _print_fits(predictions)
@@ -139,19 +142,14 @@ def _with_constants(
     return [(row, by_group[row["group"]]) for row in rows]
 
 
-def _speed_errors(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> dict[str, list[float]]:
+def _errors(
+    predictions: Iterable[tuple[Mapping[str, str], Mapping[str, str]]], column: str, predicted_column: str
+) -> dict[str, list[float]]:
+    """Return the relative errors of a column's predictions by group."""
     errors = defaultdict(list)
     for row, predicted in predictions:
-        if row["tok_s_gpu"] and predicted["pred_tok_s_gpu"]:
-            errors[row["group"]].append(float(predicted["pred_tok_s_gpu"]) / float(row["tok_s_gpu"]) - 1)
-    return errors
-
-
-def _memory_errors(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> dict[str, list[float]]:
-    errors = defaultdict(list)
-    for row, predicted in predictions:
-        if row["peak_mem"] and predicted["pred_peak_mem_gb"]:
-            errors[row["group"]].append(float(predicted["pred_peak_mem_gb"]) / float(row["peak_mem"]) - 1)
+        if row[column] and predicted[predicted_column]:
+            errors[row["group"]].append(float(predicted[predicted_column]) / float(row[column]) - 1)
     return errors
 
 

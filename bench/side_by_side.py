@@ -23,6 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 import work
+from peer_environment import peer_environment
 
 from podwright.checkout import CACHE
 from podwright_rehearsal.run.prose import fetch_prose
@@ -33,6 +34,7 @@ from podwright_training.ports import free_port
 from podwright_training.spelling import as_flag
 
 PEERS = Path(__file__).parent / "peers"
+TORCH = "torch==2.13.0"
 PEER_PACKAGES = ("torchtitan==0.3.0", "transformers==5.23.0", "accelerate==1.15.0", "triton==3.9.0", "psutil")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 OURS = "podwright"
@@ -176,16 +178,8 @@ def print_table(match: Match, runs: dict[str, list[Run]], *, peak_flops: float |
 
 
 def peer_python() -> Path:
-    """The Python of an environment with the peers; made once."""
-    folder = CACHE / "bench" / "environment"
-    python = folder / "bin" / "python"
-    if not python.exists():
-        uv = Path(sys.executable).parent / "uv"
-        links = [f"--find-links={link}" for link in os.environ.get("PIP_FIND_LINKS", "").split()]
-        subprocess.run([uv, "venv", "-q", "-p", sys.executable, folder], check=True)
-        subprocess.run([uv, "pip", "install", "-q", "-p", python, *links, "torch==2.13.0"], check=True)
-        subprocess.run([uv, "pip", "install", "-q", "-p", python, *links, "torch==2.13.0", *PEER_PACKAGES], check=True)
-    return python
+    """Return the Python of an environment with the peers."""
+    return peer_environment("environment", [TORCH], [TORCH, *PEER_PACKAGES])  # Some peers need torch to build.
 
 
 def _result(metrics: Path, printed: str) -> tuple[list[float], int | None]:

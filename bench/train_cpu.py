@@ -51,8 +51,8 @@ def main() -> None:
         )
         sides = {
             OURS: match.ours(),
-            "plain DDP": match.peer("plain.py", "--wrap=ddp"),
-            "plain FSDP2": match.peer("plain.py", "--wrap=fsdp2"),
+            "plain DDP": match.peer("plain_loop.py", "--wrap=ddp"),
+            "plain FSDP2": match.peer("plain_loop.py", "--wrap=fsdp2"),
             "HF Trainer": match.peer("hf_trainer.py"),
             "torchtitan": match.peer("titan.py"),
         }

@@ -71,7 +71,7 @@ def _sides(match: Match, reference: Path | None) -> dict[str, list[str]]:
         OURS: match.ours(),
         f"{OURS}, documents apart": match.ours(document_mask=True, attention="flex"),
         "torchtitan": match.peer("titan.py"),
-        "plain FSDP2": match.peer("plain.py", "--wrap=fsdp2"),
+        "plain FSDP2": match.peer("plain_loop.py", "--wrap=fsdp2"),
         "HF Trainer": match.peer("hf_trainer.py"),
     }
     if reference:
