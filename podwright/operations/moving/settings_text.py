@@ -26,7 +26,7 @@ def edited(text: str, values: Mapping[KeyPath, str], *, file: Path) -> str:
         ArgumentError: a path leads to no mapping of the file, to a section, or to a value that an alias repeats.
     """
     for path, value in values.items():
-        text = _with_value(text, Document.parse(text, file=file), path, value)
+        text = _with_value(Document.parse(text, file=file), path, value)
     return text
 
 
@@ -36,15 +36,11 @@ def key_path(text: str) -> KeyPath:
     return tuple(int(word) if word.isdigit() else word for word in words)
 
 
-def _with_value(text: str, source: Document, path: KeyPath, value: str) -> str:
-    lines = text.splitlines(keepends=True)
+def _with_value(source: Document, path: KeyPath, value: str) -> str:
     if source.has(path):
         if isinstance(_at(source, path), dict | list):
             raise ArgumentError(f"{dotted(path)} in {source.file} is a section", "name one value in it")
-        at = source.editable_position(path)
-        line, start = lines[at.line - 1], at.column - 1
-        lines[at.line - 1] = f"{line[:start]}{_yaml_scalar(value)}{line[start + at.width :]}"
-        return "".join(lines)
+        return source.text_with(path, _yaml_scalar(value))
     parent = path[:-1]
     section = _at(source, parent) if source.has(parent) else None
     if not isinstance(section, dict) or not section or isinstance(path[-1], int):
@@ -54,6 +50,7 @@ def _with_value(text: str, source: Document, path: KeyPath, value: str) -> str:
         )
     for key in section:
         source.editable_position((*parent, key))
+    lines = source.text.splitlines(keepends=True)
     first_key = source.position((*parent, next(iter(section))), key=True)
     line, start = lines[first_key.line - 1], first_key.column - 1
     added = f"{path[-1]}: {_yaml_scalar(value)}"

@@ -81,29 +81,11 @@ def run(options: argparse.Namespace) -> int:
     return _in_file(options, cluster_target.file) if cluster_target.file else _in_aws(options, cluster_target)
 
 
-def with_count(text: str, source: Document, group: str, count: int) -> str:
-    """Return the text of a settings file with another number of nodes; every other character stays.
-
-    Args:
-        text: the file's text, with its own line ends.
-        source: the same text, parsed.
-        group: the name of an instance group.
-        count: the group's new number of nodes.
-
-    Raises:
-        ArgumentError: the file has no such group, or an alias gives its number to others too.
-    """
-    at = source.editable_position((*GROUPS, _index(source, group), "count"))
-    lines = text.splitlines(keepends=True)
-    line = lines[at.line - 1]
-    lines[at.line - 1] = f"{line[: at.column - 1]}{count}{line[at.column - 1 + at.width :]}"
-    return "".join(lines)
-
-
 def _in_file(options: argparse.Namespace, file: Path) -> int:
     source = Document.read(file)
+    path = (*GROUPS, _index(source, options.group), "count")
     before = _checked(source).cluster.instance_groups[_index(source, options.group)]
-    text = with_count(source.text, source, options.group, options.count)
+    text = source.text_with(path, str(options.count))
     edited = Document.parse(text, file=file)
     settings = _checked(edited)
     after = settings.cluster.instance_groups[_index(edited, options.group)]
@@ -117,7 +99,7 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
         usd_per_hour_after=prices.nodes(after.instance_type, after.count, after.volume_gib, region=settings.region),
         prices=prices.label(settings.region, [after.instance_type]),
         file=str(file),
-        line=edited.position((*GROUPS, _index(edited, options.group), "count")).line,
+        line=edited.position(path).line,
         changes=None if changes is None else [change.to_dict() for change in changes],
     )
     if options.json:

@@ -21,11 +21,8 @@ def resized(config: Path, compute_nodes: int, *, folder: Path) -> tuple[Path, Se
     groups = load(config).cluster.instance_groups
     index = next(number for number, group in enumerate(groups) if group.role == "compute")
     document = Document.read(config)
-    place = document.position(("cluster", "instance_groups", index, "count"))
-    lines = document.text.splitlines(keepends=True)
-    line, start = lines[place.line - 1], place.column - 1
-    lines[place.line - 1] = f"{line[:start]}{compute_nodes}{line[start + place.width :]}"
+    text = document.text_with(("cluster", "instance_groups", index, "count"), str(compute_nodes))
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / config.name
-    written.write_text("".join(lines))
+    written.write_text(text)
     return written, load(written)
