@@ -1,4 +1,4 @@
-"""JSON documents of commands: each is a dataclass, which the command prints and `podwright schema` describes."""
+"""JSON documents that commands print and read: one is a dataclass, which `podwright schema` describes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from podwright_common.regular_file import read_text
+
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it since Python 3.11
+
+LIMIT_BYTES = 16 << 20  # Files that people or commands write are far smaller.
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,20 @@ class JsonObject:
 def to_json(document: JsonObject) -> str:
     """Return a document as JSON text."""
     return json.dumps(document, indent=2, default=_plain)
+
+
+def read_json(path: Path, *, flag: str, error_class: type[Exception]) -> Any:
+    """Return the JSON of a file that a flag names.
+
+    Raises:
+        error_class: the file cannot be read, is far larger than what programs write for it, or is not JSON.
+    """
+    try:
+        return json.loads(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
+    except OSError as error:
+        raise error_class(f"cannot read {flag} {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise error_class(f"{flag} {path} is not JSON: {error}") from error
 
 
 def _plain(value: object) -> object:

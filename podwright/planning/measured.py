@@ -5,18 +5,15 @@ It reads the JSON document that ``podwright validate --output`` writes.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 
 from podwright.errors import PodwrightError
+from podwright.json_document import read_json
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import calibration
-from podwright_common.regular_file import read_text
-
-LIMIT_BYTES = 16 << 20  # Files that people or `podwright validate` write are far smaller.
 
 SCHEMA = "podwright.validate/1"
 CPU = "gloo"  # the transport of ranks without GPUs
@@ -45,12 +42,7 @@ class MeasuredNetwork:
         Raises:
             MeasuredError: the file has no measurements, no pair of nodes was measured, or the ranks ran on CPUs.
         """
-        try:
-            document = json.loads(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
-        except OSError as error:
-            raise MeasuredError(f"cannot read --measured {path}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            raise MeasuredError(f"--measured {path} is not JSON: {error}") from error
+        document = read_json(path, flag="--measured", error_class=MeasuredError)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise MeasuredError(f"--measured {path}: not {SCHEMA}. `podwright validate --output FILE` writes it")
         if any(str(word).startswith(CPU) for word in document.get("transports", ())):

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from podwright.errors import PodwrightError
+from podwright.json_document import read_json
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.layout import Layout, check
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
 from podwright.planning.trainer_software import Software
-from podwright_common.regular_file import read_text
 
 SOFTWARE = "neuron.nki"
 LAYERS_PER_VIRTUAL_STAGE = 4  # NxD Training's recipes interleave parts of four layers.
 MOST_VIRTUAL_STAGES = 5
-LIMIT_BYTES = 1 << 20  # A file of `podwright-train launch` is far smaller.
 
 
 class NxdtRunError(PodwrightError, ValueError):
@@ -70,12 +68,7 @@ def predict_file(path: Path) -> DeviceMemory:
         LayoutError: The layout does not work.
         NxdtRunError: The file cannot be read or is not JSON, or a value is missing.
     """
-    try:
-        run = json.loads(read_text(path, limit_bytes=LIMIT_BYTES, follow_links=True))
-    except OSError as error:
-        raise NxdtRunError(f"cannot read --nxdt {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise NxdtRunError(f"--nxdt {path} is not JSON: {error}") from error
+    run = read_json(path, flag="--nxdt", error_class=NxdtRunError)
     if not isinstance(run, dict):
         raise NxdtRunError(f"--nxdt {path} must hold an object, not {type(run).__name__}")
     return predict(run)
