@@ -67,9 +67,8 @@ def _try_namespaces() -> str | None:
         trial = subprocess.run([*command, "bash", "-c", _TRIAL, scratch], capture_output=True, text=True, check=False)
     if trial.returncode == 0:
         return None
-    last_line = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
     return (
-        f"this machine does not permit namespaces, overlays and virtual networks ({last_line[0]}): "
+        f"this machine does not permit namespaces, overlays and virtual networks ({_reason(trial)}): "
         "in a container, start it with --privileged"
     )
 
@@ -87,5 +86,9 @@ def _try_cgroups() -> str | None:
         cgroups.remove(group)
     if trial.returncode == 0:
         return None
-    last_line = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
-    return f"systemd needs a cgroup2 of its own, which this machine does not permit ({last_line[0]})"
+    return f"systemd needs a cgroup2 of its own, which this machine does not permit ({_reason(trial)})"
+
+
+def _reason(trial: subprocess.CompletedProcess[str]) -> str:
+    """Return the last line that a failed trial wrote."""
+    return (trial.stderr.strip().splitlines() or ["no reason given"])[-1]
