@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from podwright_common.exit_status import WRONG_INPUT
+from podwright_common.process import is_alive
 from podwright_common.regular_file import UnreadableFileError, open_regular
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
@@ -485,19 +486,8 @@ def _began(pid: int) -> int | None:
     try:
         state, *values = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return 0 if not Path("/proc/self").exists() and _answers(pid) else None
+        return 0 if not Path("/proc/self").exists() and is_alive(pid) else None
     return None if state in "ZX" else int(values[18])
-
-
-def _answers(pid: int) -> bool:
-    """Return whether a process lives, on a system without ``/proc``."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _whole(text: str) -> int:

@@ -14,6 +14,7 @@ from typing import IO
 from podwright.errors import PodwrightError
 from podwright_common.exit_status import WRONG_INPUT
 from podwright_common.file_lock import try_lock
+from podwright_common.process import is_alive
 
 
 class FolderBusyError(PodwrightError):
@@ -66,7 +67,7 @@ class FolderLock:
         stream.seek(0)
         pid, _, holder = stream.read().partition(" ")
         problem = f"another podwright command runs in {self._file.parent.parent}: {holder or 'it has just begun'}"
-        if pid.isdecimal() and f"@{socket.gethostname()} " in holder and not _is_alive(int(pid)):
+        if pid.isdecimal() and f"@{socket.gethostname()} " in holder and not is_alive(int(pid)):
             return FolderBusyError(
                 f"{problem}; it was killed, and Terraform finishes its changes and writes its state",
                 "wait for the end of that, and repeat this command",
@@ -84,13 +85,3 @@ def _write(stream: IO[str], command: str) -> None:
     with suppress(OSError):  # a full disk: the lock holds without a note
         stream.write(f"{os.getpid()} `podwright {command}` of {user}@{socket.gethostname()} since {since}")
         stream.flush()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -12,7 +12,6 @@ import os
 import secrets
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from waitress.channel import ClientDisconnected
 from werkzeug.wrappers import Request, Response
 
+from podwright_common.process import exit_with_parent
 from podwright_rehearsal.aws import clock, cluster_schema, interruption, moto_patches, simulation
 from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.aws_errors import AwsError
@@ -83,7 +83,7 @@ def serve(
         expose_tracebacks=True,
     )
     if owner_pid is not None:
-        threading.Thread(target=_end_with, args=(owner_pid,), daemon=True).start()
+        exit_with_parent(owner_pid, poll_s=OWNER_POLL_S)
     _log.info("lists without an order are read in the order of seed %s", order_seed)
     print(f"http://{HOST}:{server.effective_port}", flush=True)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # who reads the URL need not read on: moto prints too
@@ -370,10 +370,3 @@ def _wrong_region(region: str, expected: Sequence[str]) -> AwsError:
 
 def _request_id() -> str:
     return secrets.token_hex(16)
-
-
-def _end_with(owner_pid: int) -> None:
-    """End this process when its parent is no longer the owner: the owner has died, however it died."""
-    while os.getppid() == owner_pid:
-        time.sleep(OWNER_POLL_S)
-    os._exit(0)

@@ -13,8 +13,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, redirect_stderr
@@ -44,6 +42,7 @@ from datatrove.pipeline.readers import ParquetReader
 from datatrove.pipeline.writers import ParquetWriter
 from datatrove.utils.hashing import HashConfig
 
+from podwright_common.process import exit_with_parent
 from podwright_training.curation.dataset_manifest import WriteManifest, entries, steps_of
 from podwright_training.curation.pipeline_steps import ReadDataset, Words, WriteTokens
 from podwright_training.curation.quality_filters import ChooseLanguages, JudgeQuality, MaskPersonal
@@ -285,24 +284,14 @@ class _Here(LocalPipelineExecutor):  # type: ignore[misc]  # datatrove has no ty
         elif ranks:
             context = multiprocessing.get_context("spawn")
             workers = min(self.workers, len(ranks))
-            with ProcessPoolExecutor(workers, context, initializer=_end_with, initargs=(os.getpid(),)) as pool:
+            watch_parent = partial(exit_with_parent, os.getpid(), poll_s=1)
+            with ProcessPoolExecutor(workers, context, initializer=watch_parent) as pool:
                 list(pool.map(partial(_run_task, dill.dumps(self)), ranks))
 
 
 def _run_task(executor: bytes, rank: int) -> None:
     with _silence():
         dill.loads(executor)._run_for_rank(rank)  # noqa: S301, SLF001 -- of the process that started this one
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent is gone: a killed parent cannot end its children."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
