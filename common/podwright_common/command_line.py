@@ -73,6 +73,16 @@ def positive_count(text: str) -> int:
     return int(text)
 
 
+def add_json(parser: argparse._ActionsContainer) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_yes(parser: argparse._ActionsContainer) -> None:
+    """Add ``--yes``."""
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
 def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
     """End a command's help with examples, one per line."""
     parser.formatter_class = Help

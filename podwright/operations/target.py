@@ -13,7 +13,7 @@ from podwright.config_file import CONFIG_VARIABLE, config_path
 from podwright.errors import ArgumentError
 from podwright.operations.account import hyperpod
 from podwright.operations.account.hyperpod import Cluster, Node
-from podwright_common.command_line import add_examples
+from podwright_common.command_line import add_examples, add_json
 
 if TYPE_CHECKING:
     from podwright.check.document import Document
@@ -58,7 +58,7 @@ def add_target_arguments(parser: argparse.ArgumentParser, *, has_json: bool = Tr
     group.add_argument("--region", help="Default: cluster.yaml's for its own cluster, else AWS_REGION")
     add_profile(group)
     if has_json:
-        parser.add_argument("--json", action="store_true", help="print one JSON document")
+        add_json(parser)
 
 
 def add_profile(parser: argparse._ActionsContainer) -> None:

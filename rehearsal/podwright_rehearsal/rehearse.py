@@ -8,7 +8,7 @@ from pathlib import Path
 
 from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG
 from podwright.errors import ArgumentError
-from podwright_common.command_line import add_examples
+from podwright_common.command_line import add_examples, positive_count
 
 DEFAULT_HOSTS = "debian-13"
 SHELL = "shell"  # The word in place of a file, in `podwright rehearse shell`.
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--flat", action="store_true", help="the same as --hosts flat")
     parser.add_argument(
         "--compute-nodes",
-        type=_count,
+        type=positive_count,
         metavar="N",
         help="nodes in the first compute group. Default: its count",
     )
@@ -65,13 +65,6 @@ def run(options: argparse.Namespace) -> int:
         kind="flat" if options.flat else options.hosts or DEFAULT_HOSTS,
         compute_nodes=options.compute_nodes,
     )
-
-
-def _count(text: str) -> int:
-    """Parse a number from 1; argparse names the option in its message."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text}, need a whole number from 1")
-    return int(text)
 
 
 def _contradictions(options: argparse.Namespace) -> Iterator[str]:

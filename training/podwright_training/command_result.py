@@ -8,11 +8,6 @@ from podwright_training.json_document import to_values
 from podwright_training.json_text import to_json
 
 
-def add_json(parser: argparse._ActionsContainer) -> None:
-    """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-
-
 def print_result(args: argparse.Namespace, text: str, document: object) -> None:
     """Print a command's text or, with ``--json``, its document, which is a dataclass."""
     if args.json:

@@ -21,7 +21,7 @@ from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.output import print_document
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
-from podwright_common.command_line import add_examples
+from podwright_common.command_line import add_examples, add_json
 from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add FILE, --apply and --json."""
     add_file(parser)
     parser.add_argument("--apply", action="store_true", help="change Terraform's state. Default: only list")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
     add_examples(parser, "podwright adopt", "podwright adopt --apply")
 
 

@@ -24,7 +24,7 @@ from podwright.json_document import JsonObject
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.output import print_document
 from podwright.resource_types import CLUSTER
-from podwright_common.command_line import add_examples
+from podwright_common.command_line import add_examples, add_json
 from podwright_common.exit_status import OK
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Align(JsonObject):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add FILE and --json."""
     add_file(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
     add_examples(parser, "podwright align")
 
 

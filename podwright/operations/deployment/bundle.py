@@ -9,7 +9,7 @@ from pathlib import Path
 
 from podwright.config_file import add_file
 from podwright.operations.output import print_document
-from podwright_common.command_line import add_examples
+from podwright_common.command_line import add_examples, add_json
 from podwright_common.exit_status import OK
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--upload", action="store_true", help="upload it to the cluster's bucket, for the nodes")
     parser.add_argument("--python", default="3.10", metavar="X.Y", help="Python of the nodes. Default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
     add_examples(parser, "podwright bundle -o bundle", "podwright bundle --upload")
 
 

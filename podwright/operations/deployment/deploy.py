@@ -36,6 +36,7 @@ from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
+from podwright_common.command_line import add_json, add_yes
 from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ def add_kit_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument("--only", choices=PARTS, help="work on one stack only. Default: both")
     add_profile(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_yes(parser)
+    add_json(parser)
 
 
 def use_profile(name: str | None) -> None:
@@ -117,13 +118,20 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: the file is wrong, the kit fails, or AWS refuses.
     """
-    return run_locked(with_file("deploy", options.file), _deploy, options)
+    with locked_stacks(with_file("deploy", options.file), options) as (settings, kit, session):
+        return _deploy(options, settings, kit, session)
 
 
-def run_locked(
-    command: str, work: Callable[[argparse.Namespace, Settings, Kit, Session], int], options: argparse.Namespace
-) -> int:
-    """Run a command's work on the synthesized stacks of a settings file, alone in their folder; return its status.
+@contextmanager
+def locked_stacks(
+    command: str, options: argparse.Namespace, *, needs_program: bool = True
+) -> Iterator[tuple[Settings, Kit, Session]]:
+    """Synthesize the stacks of a settings file, and let no other command work on them within the context.
+
+    Args:
+        command: what the lock says of this command.
+        options: the command's arguments, with ``file`` and ``profile``.
+        needs_program: whether the command runs the kit's program, so that a missing one is an error before the wait.
 
     Raises:
         PodwrightError: the file is wrong, AWS refuses, or the stacks belong to another account.
@@ -132,12 +140,13 @@ def run_locked(
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
-    find_program()  # before anybody waits
+    if needs_program:
+        find_program()
     with kit.locked(command):
         kit.synthesize()
         for stack in stacks(settings.name, folder=kit.folder).values():
             stack.check_owner(account_id=session.account_id, region=settings.region)
-        return work(options, settings, kit, session)
+        yield settings, kit, session
 
 
 def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: Session) -> int:

@@ -19,8 +19,8 @@ from podwright.operations.deployment.deploy import (
     PARTS,
     SKIP_SYNTH,
     add_kit_arguments,
+    locked_stacks,
     resource_lines,
-    run_locked,
     speaker,
 )
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
@@ -72,7 +72,8 @@ def destroy_stacks(options: argparse.Namespace, *, command: str) -> int:
     Raises:
         PodwrightError: something retained is in the way, the kit fails, or AWS refuses.
     """
-    return run_locked(command, _destroy, options)
+    with locked_stacks(command, options) as (settings, kit, session):
+        return _destroy(options, settings, kit, session)
 
 
 def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session: Session) -> int:

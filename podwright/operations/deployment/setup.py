@@ -24,6 +24,7 @@ from podwright.operations.deployment.kit import find_program, kit_name, search_p
 from podwright.operations.deployment.terraform import find_terraform
 from podwright.operations.output import print_document
 from podwright.operations.target import add_examples
+from podwright_common.command_line import add_json
 from podwright_common.exit_status import OK
 
 PACKAGES = ("package.json", "package-lock.json")
@@ -43,7 +44,7 @@ class Setup(JsonObject):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --json."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
     add_examples(parser, "podwright setup", "podwright setup --json")
 
 

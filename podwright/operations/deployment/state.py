@@ -20,6 +20,7 @@ from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
 from podwright.state_owner import StateOwner, state_file
+from podwright_common.command_line import add_json, add_yes
 from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add FILE, --profile, --yes and --json."""
     add_file(parser)
     add_profile(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_yes(parser)
+    add_json(parser)
     add_examples(parser, "podwright state", "podwright state cluster.yaml --yes --json")
 
 
@@ -165,15 +166,7 @@ class StateBucket:
         Raises:
             OperationError: it is another one.
         """
-        content = file.read_bytes()
-        existing = self.content(key)
-        if existing is None:
-            self._call("put_object", Key=key, Body=content, IfNoneMatch="*")
-        elif existing != content:
-            raise OperationError(
-                f"s3://{self.state.bucket}/{key} is another state than {file}",
-                f"compare their serials and resources, and delete or rename {file.name} if S3 has the newer one",
-            )
+        self._put(key, file.read_bytes(), source=str(file))
 
     def move(self, former: str, key: str) -> None:
         """Give a state another key, unless there is one already.
@@ -181,15 +174,18 @@ class StateBucket:
         Raises:
             OperationError: there is another state.
         """
-        content, existing = self.content(former), self.content(key)
+        self._put(key, self.content(former), source=former)
+        self._call("delete_object", Key=former)
+
+    def _put(self, key: str, content: bytes | None, *, source: str) -> None:
+        existing = self.content(key)
         if existing is None:
             self._call("put_object", Key=key, Body=content, IfNoneMatch="*")
         elif existing != content:
             raise OperationError(
-                f"s3://{self.state.bucket}/{key} is another state than {former}",
-                f"compare their serials and resources, and delete {former} if the other is the newer one",
+                f"s3://{self.state.bucket}/{key} is another state than {source}",
+                f"compare their serials and resources, and delete {source} if the other is the newer one",
             )
-        self._call("delete_object", Key=former)
 
     def content(self, key: str) -> bytes | None:
         """Return an object; None if there is none."""

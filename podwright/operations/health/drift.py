@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
-from podwright.aws_session import Session
 from podwright.check.document import Document
 from podwright.check.findings import Finding, FindingDocument, Level, summary, write
-from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.json_document import JsonObject
-from podwright.operations.deployment.deploy import use_profile
+from podwright.operations.deployment.deploy import locked_stacks
 from podwright.operations.deployment.deployed_stacks import stacks
-from podwright.operations.deployment.kit import Kit
 from podwright.operations.health.differences import Plans, findings_of_cluster, findings_of_stack
 from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_profile
+from podwright_common.command_line import add_json
 from podwright_common.exit_status import FAILED, OK
 
 
@@ -36,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add FILE, --profile and --json."""
     add_file(parser)
     add_profile(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
     add_examples(parser, "podwright drift", "podwright drift --json | jq '.findings[].message'")
 
 
@@ -46,15 +43,9 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: the file is wrong, nothing was deployed from this folder, or AWS does not answer.
     """
-    use_profile(options.profile)
-    settings, kit = load(options.file), Kit(options.file, Path.cwd())
-    session = Session(region=settings.region, profile=options.profile)
-    session.require_answer()
     findings: list[Finding] = []
-    with kit.locked("drift"):
-        kit.synthesize()
+    with locked_stacks("drift", options, needs_program=False) as (settings, kit, session):
         for part, stack in stacks(settings.name, folder=kit.folder).items():
-            stack.check_owner(account_id=session.account_id, region=settings.region)
             plans = Plans.of(part, stack)
             findings += [*findings_of_stack(plans, session), *findings_of_cluster(settings, plans, session)]
     document = Document.read(options.file)

@@ -37,6 +37,7 @@ from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME
+from podwright_common.command_line import add_json
 from podwright_common.exit_status import OK
 
 SETTLED = {"InService", "Failed"}
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_profile(parser)
     parser.add_argument("--lustre", metavar="ID", help="Lustre file system, if neither API nor scripts name it")
     parser.add_argument("--bucket", metavar="NAME", help="bucket, if the cluster has no lifecycle scripts")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
     add_examples(parser, "podwright import research", "podwright import research --lustre fs-0123456789abcdef0")
 
 

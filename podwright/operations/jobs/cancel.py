@@ -13,6 +13,7 @@ from podwright.operations.jobs import slurm_jobs
 from podwright.operations.jobs.slurm_jobs import Job
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_target_arguments, target
+from podwright_common.command_line import add_yes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "jobs", nargs="+", metavar="JOB", help="a job's number, or a run's name to cancel all jobs of your run"
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(parser)
     add_remote_arguments(parser)
     add_target_arguments(parser)
     add_examples(parser, "podwright cancel 12", "podwright cancel llama3_2_1b --yes")

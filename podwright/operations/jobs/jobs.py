@@ -12,6 +12,7 @@ from podwright.operations.jobs import slurm_jobs
 from podwright.operations.jobs.slurm_jobs import Job
 from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import add_examples, add_target_arguments, target
+from podwright_common.command_line import positive_count
 from podwright_common.exit_status import FAILED, OK
 
 WITHOUT_LIMIT = ("UNLIMITED", "NOT_SET", "Partition_Limit")  # squeue's and sacct's words
@@ -40,7 +41,9 @@ class Jobs(JsonObject):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that select jobs."""
     parser.add_argument("--of", type=user_name, metavar="USER", help="list only this user's jobs")
-    parser.add_argument("--ended", type=_days, metavar="DAYS", help="list jobs that ended in the last DAYS instead")
+    parser.add_argument(
+        "--ended", type=positive_count, metavar="DAYS", help="list jobs that ended in the last DAYS instead"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if any job is listed, for scripts")
     add_remote_arguments(parser)
     add_target_arguments(parser)
@@ -81,9 +84,3 @@ def row(job: Job) -> tuple[str, ...]:
         str(job.node_count),
         job.nodes_or_reason,
     )
-
-
-def _days(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, need a whole number of days from 1")
-    return int(text)

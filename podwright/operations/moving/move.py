@@ -9,6 +9,7 @@ import argparse
 
 from podwright.config_file import add_file
 from podwright.operations.target import add_examples, add_profile
+from podwright_common.command_line import add_json, add_yes
 
 # The order is that of podwright.operations.moving.steps, which --help need not load.
 STEP_NAMES = (
@@ -57,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     goal.add_argument("--destroy-old", action="store_true", help="destroy the old cluster, its files and the backups")
     parser.add_argument("--empty-bucket", action="store_true", help="delete all objects of a bucket that is destroyed")
     add_profile(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_yes(parser)
+    add_json(parser)
     add_examples(
         parser,
         "podwright move --zone usw2-az2 --dry-run",

@@ -19,6 +19,7 @@ from podwright.operations.nodes.slurm_states import ACTIONS, SlurmState
 from podwright.operations.output import Column, age, confirm, print_document, print_table
 from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import CONTROLLER
+from podwright_common.command_line import add_yes
 from podwright_constructs import facts
 
 AFTER_JOBS = "Slurm starts no job on them from now on; HyperPod does it when their jobs have ended."
@@ -117,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     adding = verbs.add_parser("add", help="add nodes to a group of a cluster with continuous provisioning")
     adding.add_argument("group", metavar="GROUP", help="instance group")
     adding.add_argument("count", type=int, metavar="N", help="number of new nodes, from 1")
-    adding.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(adding)
     add_target_arguments(adding)
     adding.set_defaults(verb=_add)
     add_examples(adding, "podwright nodes add workers 2")
@@ -219,7 +220,7 @@ def _add_change(verbs: argparse._SubParsersAction[argparse.ArgumentParser], chan
     parser = verbs.add_parser(change.verb, help=help_)
     parser.add_argument("nodes", nargs="*", metavar="NODE", help=NODE_HELP)
     parser.add_argument("--group", metavar="NAME", help="all nodes of this instance group")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(parser)
     if change.verb in ACTIONS:
         parser.add_argument("--after-jobs", action="store_true", help="do it after the nodes' jobs have ended")
     if change.for_controllers:

@@ -14,6 +14,7 @@ from podwright.operations.account.hyperpod import Cluster, InstanceGroup
 from podwright.operations.output import Column, confirm, print_document, print_table
 from podwright.operations.target import add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import CONTROLLER
+from podwright_common.command_line import add_yes
 from podwright_constructs import facts
 
 UP_TO_DATE = "UpToDate"
@@ -79,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="CloudWatch alarm that rolls the update back; may be repeated. Default: no alarm",
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(parser)
     add_target_arguments(parser)
     add_examples(
         parser,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from podwright.config_file import config_path
 from podwright.operations.output import print_document
-from podwright_common.command_line import add_examples
+from podwright_common.command_line import add_examples, add_json
 from podwright_common.exit_status import OK, WRONG_INPUT
 from podwright_common.similar_names import did_you_mean
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="NAME.svg",
         help="draw the file's cluster as .svg, .narrow.svg (400 px wide), .html, .md or .mmd (Mermaid)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
     add_examples(
         parser,
         "podwright explain lustre.capacity_gib",

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Literal
 
 from podwright.check.findings import Finding, FindingDocument, summary, write
@@ -19,7 +18,6 @@ from podwright.operations.jobs import runs
 from podwright.operations.output import Column, print_document, print_table
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 from podwright.operations.validation import validation_job
-from podwright.operations.validation.validation_findings import findings, node_bus_gb_s, pair_bus_gb_s
 from podwright.output_file import place_of
 from podwright.planning.collectives import all_reduce
 from podwright_bootstrap.contract import COMPUTE
@@ -27,7 +25,6 @@ from podwright_common.atomic_file import new_file
 from podwright_common.command_line import positive_count
 from podwright_common.exit_status import FAILED, OK
 from podwright_training.validation.measurements import Measurements, NodeReport
-from podwright_training.validation.slow import fastest_of_nodes
 
 FILE_MIB = 1024
 COLUMNS = (
@@ -98,6 +95,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         OperationError: the nodes or Slurm do not answer, or the job failed.
     """
+    from podwright.operations.validation.validation_findings import findings, node_bus_gb_s, pair_bus_gb_s
+
     cluster_target = target(options)
     node = remote(cluster_target, options)
     run_folders = runs.find(node, options.runs, extra_command=validation_job.SINFO)
@@ -173,6 +172,8 @@ def _write(path: Path, document: Validate) -> None:
 
 
 def _print(cluster: str, instance_type: str, measured: Measurements, problems: list[Finding]) -> None:
+    from podwright_training.validation.slow import fastest_of_nodes
+
     fastest = fastest_of_nodes(measured.speeds_of_pairs())
     inside = {item.nodes[0]: max(item.bus_gb_s) for item in measured.inside if item.bus_gb_s}
     codes: dict[str, list[str]] = {}
@@ -207,6 +208,8 @@ def _gpu_figures(node: NodeReport) -> tuple[str, str]:
 
 def _lines(instance_type: str, measured: Measurements) -> list[str]:
     """Return the pairs' common results, and published values to compare with."""
+    from statistics import median
+
     fastest = {pair: max(speeds) for pair, speeds in measured.speeds_of_pairs().items()}
     if not fastest:
         return []

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from podwright_common.command_line import add_json
 from podwright_common.drawing import drawing_console
-from podwright_training.command_result import add_json, print_document, print_result
+from podwright_training.command_result import print_document, print_result
 from podwright_training.config.export_options import DTYPES, SHARD_GB, ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError

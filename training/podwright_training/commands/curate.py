@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright_common.command_line import add_json
 from podwright_common.drawing import drawing_console
-from podwright_training.command_result import add_json, print_result
+from podwright_training.command_result import print_result
 from podwright_training.commands.tokenize import train_on_shards
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_TASKS, CurationSettings

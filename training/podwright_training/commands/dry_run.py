@@ -8,8 +8,9 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from podwright_common.command_line import add_json
 from podwright_common.exit_status import FAILED
-from podwright_training.command_result import add_json, print_document
+from podwright_training.command_result import print_document
 from podwright_training.config import sources
 from podwright_training.config.parallel_dims import problems
 from podwright_training.errors import ConfigError, UserError

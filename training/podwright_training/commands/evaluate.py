@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from podwright_training.command_result import add_json, print_result
+from podwright_common.command_line import add_json
+from podwright_training.command_result import print_result
 from podwright_training.commands.generate import PROMPTS, continue_texts
 from podwright_training.config.sources import add_options, load, load_run
 from podwright_training.config.train_config import TrainConfig

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podwright_training.command_result import add_json, print_result
+from podwright_common.command_line import add_json
+from podwright_training.command_result import print_result
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder, require_own, write_atomically

@@ -10,7 +10,8 @@ import argparse
 import shlex
 from pathlib import Path
 
-from podwright_training.command_result import add_json, print_result
+from podwright_common.command_line import add_json
+from podwright_training.command_result import print_result
 from podwright_training.config.sources import preset_names
 from podwright_training.errors import LaunchError
 from podwright_training.nxdt import nxdt_launch as nxdt

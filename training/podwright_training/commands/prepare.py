@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from podwright_training.command_result import add_json, print_result
+from podwright_common.command_line import add_json
+from podwright_training.command_result import print_result
 from podwright_training.data.bad_data import first_line
 from podwright_training.data.byte_level_bpe import SMALLEST_VOCABULARY
 from podwright_training.data.byte_level_bpe import train as train_tokenizer

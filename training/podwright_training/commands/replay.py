@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from podwright_training.command_result import add_json, print_result
+from podwright_common.command_line import add_json
+from podwright_training.command_result import print_result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

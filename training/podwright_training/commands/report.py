@@ -14,8 +14,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright_common.command_line import add_json
 from podwright_common.regular_file import read_text
-from podwright_training.command_result import add_json, print_result
+from podwright_training.command_result import print_result
 from podwright_training.errors import UserError
 from podwright_training.report.goodput import GoodputDocument
 from podwright_training.run_folder import RunFolder, place_of, require_own, write_atomically

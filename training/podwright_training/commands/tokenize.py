@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podwright_training.command_result import add_json, print_result
+from podwright_common.command_line import add_json
+from podwright_training.command_result import print_result
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError, Faults
 from podwright_training.errors import ConfigError

@@ -12,7 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podwright_training.command_result import add_json, print_result
+from podwright_common.command_line import add_json
+from podwright_training.command_result import print_result
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, EmptyTextError, Fault, Faults
 from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, special_token_problems, train
