@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from podwright_bootstrap.collectors import __main__ as collectors
-from podwright_bootstrap.collectors import efa, gpu, neuron, slurm, training
+from podwright_bootstrap.collectors import efa, gpu, neuron_monitor, slurm_queue, training
 from podwright_bootstrap.host import kernel_messages
 from podwright_bootstrap.steps.dcgm import COUNTERS
 from podwright_bootstrap.steps.observability import HOST_COLLECTORS, SAME_LABELS
@@ -117,8 +117,8 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs_of_jobs: 
     (tmp_path / "kmsg").write_text(KMSG)
     monkeypatch.setattr(kernel_messages, "KMSG", tmp_path / "kmsg")
     monkeypatch.setattr(gpu, "STEPS_USER", os.getuid())
-    monkeypatch.setattr(slurm, "BIN", str(programs))
-    monkeypatch.setattr(neuron, "MONITOR", ("neuron-monitor",))
+    monkeypatch.setattr(slurm_queue, "BIN", str(programs))
+    monkeypatch.setattr(neuron_monitor, "MONITOR", ("neuron-monitor",))
     monkeypatch.setattr(efa, "DEVICES", tmp_path / "infiniband")
     monkeypatch.setattr(training, "RUNS", tmp_path / "runs")
     output = tmp_path / "textfile"
@@ -441,7 +441,7 @@ PYTHON
 def test_a_monitor_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str) -> None:
     """neuron-monitor that stops in the middle of its report ends with the time limit."""
     write_program(tmp_path / "neuron-monitor", f"#!/bin/bash\nprintf '{printed}'\nexec sleep 3600\n")
-    monkeypatch.setattr(neuron, "MONITOR", (str(tmp_path / "neuron-monitor"),))
-    monkeypatch.setattr(neuron, "COMMAND_LIMIT_S", 0.5)
+    monkeypatch.setattr(neuron_monitor, "MONITOR", (str(tmp_path / "neuron-monitor"),))
+    monkeypatch.setattr(neuron_monitor, "COMMAND_LIMIT_S", 0.5)
     with pytest.raises(subprocess.TimeoutExpired):
-        neuron.collect()
+        neuron_monitor.collect()

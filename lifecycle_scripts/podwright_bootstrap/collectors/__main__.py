@@ -7,15 +7,15 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List
 
-from podwright_bootstrap.collectors import efa, gpu, kernel_log, neuron, slurm, training
+from podwright_bootstrap.collectors import efa, gpu, kernel_log, neuron_monitor, slurm_queue, training
 from podwright_bootstrap.collectors.family import Family, text
 
 COLLECTORS: Dict[str, Callable[[], List[Family]]] = {
     "gpu": gpu.collect,
     "kernel_log": kernel_log.collect,
-    "neuron": neuron.collect,
+    "neuron": neuron_monitor.collect,
     "efa": efa.collect,
-    "slurm": slurm.collect,
+    "slurm": slurm_queue.collect,
     "training": training.collect,
 }
 
