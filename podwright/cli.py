@@ -18,7 +18,7 @@ from typing import NamedTuple
 from podwright.checkout import INSTALLED, TRAINING
 from podwright.errors import PodwrightError
 from podwright.streams import report_os_error, set_up_streams
-from podwright_common.command_line import Parser, unknown_command
+from podwright_common.command_line import Parser, add_version, unknown_command
 from podwright_common.exit_status import FAILED, INTERRUPTED, OK
 from podwright_common.terminal import printable, whole_lines
 
@@ -112,7 +112,7 @@ def _parser(arguments: Sequence[str]) -> Parser:
         prog="podwright",
         description="Deploy a SageMaker HyperPod Slurm cluster and train on it, from one YAML file.",
     )
-    parser.add_argument("--version", action=_Version)
+    add_version(parser, _version)
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in all_commands():
         subparser = subparsers.add_parser(
@@ -124,17 +124,10 @@ def _parser(arguments: Sequence[str]) -> Parser:
     return parser
 
 
-class _Version(argparse.Action):
-    """Print the version, which is looked up when it is asked for."""
+def _version() -> str:
+    from importlib.metadata import version
 
-    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, help="show the version and exit")
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
-
-        print(f"{parser.prog} {version('podwright')}")
-        parser.exit()
+    return version("podwright")
 
 
 def _require_command(name: str, parser: argparse.ArgumentParser) -> None:

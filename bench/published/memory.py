@@ -117,7 +117,7 @@ class PublishedActivations(Activations):
     @property
     def sequence_shards(self) -> int:
         """Ranks that split the parts outside attention and MLP among them."""
-        return self.layout.tensor if self.software.sequence_parallel else 1
+        return self.software.sequence_shards(self.layout.tensor)
 
     def kept_bytes(self) -> float:
         """Return the bytes that the blocks of the first stage keep for the backward pass."""

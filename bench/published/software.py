@@ -31,6 +31,10 @@ class PublishedSoftware(Software):
     graphs: Graphs = "none"
     overlaps_experts: bool = False
 
+    def sequence_shards(self, tensor_parallel: int) -> int:
+        """Return 1 without sequence parallelism: every tensor-parallel rank repeats norms and residuals."""
+        return tensor_parallel if self.sequence_parallel else 1
+
 
 def software_of(description: str) -> PublishedSoftware | None:
     """Return the software whose name or version is in the text, or None."""

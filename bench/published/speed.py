@@ -129,8 +129,7 @@ class PublishedBlocks(Blocks):
         self._repeat(block, "layernorm", self.kernels.stream(norm))
 
     def _sequence_shards(self) -> int:
-        """Return 1 without sequence parallelism: every tensor-parallel rank repeats norms and residuals."""
-        return self.layout.tensor if self.software.sequence_parallel else 1
+        return self.software.sequence_shards(self.layout.tensor)
 
     def _repeat(self, block: Block, module: str, forward: float) -> None:
         """Add the time of a module's forward pass if the layout repeats it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Iterable, Iterator, NoReturn, Sequence
+from typing import Any, Callable, Iterable, Iterator, NoReturn, Sequence
 
 from podwright_common.similar_names import did_you_mean
 
@@ -66,11 +66,26 @@ class Help(argparse.HelpFormatter):
         return "\n".join(_wrapped(f"{indent}{line}", width) for line in text.splitlines())
 
 
+class _VersionAction(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, version: Callable[[], str]) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="show the version and exit")
+        self.version = version
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"{parser.prog} {self.version()}")
+        parser.exit()
+
+
 def positive_count(text: str) -> int:
     """Return the number that an argument is, at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}, need a whole number from 1")
     return int(text)
+
+
+def add_version(parser: argparse.ArgumentParser, version: Callable[[], str]) -> None:
+    """Add ``--version``, which looks the version up only when it is asked for."""
+    parser.add_argument("--version", action=_VersionAction, version=version)
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:

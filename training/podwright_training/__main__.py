@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from io import TextIOWrapper
 
-from podwright_common.command_line import Parser, add_examples, unknown_command
+from podwright_common.command_line import Parser, add_examples, add_version, unknown_command
 from podwright_common.exit_status import DIVERGED, FAILED, INTERRUPTED, WRONG_INPUT
 from podwright_common.terminal import fit_terminals, whole_lines
 from podwright_training.code_caches import private_caches_in_use
@@ -147,7 +147,7 @@ def _is_whole(args: argparse.Namespace, name: str) -> bool:
 def _parser(named: Sequence[str]) -> Parser:
     """Build the parser; only a command that is named adds its arguments."""
     parser = Parser(prog="podwright-train", description="Pre-train a language model and use it.")
-    parser.add_argument("--version", action=_Version)
+    add_version(parser, _version)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (_, summary) in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=summary)
@@ -164,17 +164,10 @@ def _add(subparser: argparse.ArgumentParser, name: str) -> None:
     add_examples(subparser, *(f"podwright-train {example}" for example in EXAMPLES[name]))
 
 
-class _Version(argparse.Action):
-    """Print the version, which is looked up only for this flag."""
+def _version() -> str:
+    from podwright_training.code_version import package_version
 
-    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, help="show the version and exit")
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from podwright_training.code_version import package_version
-
-        print(f"{parser.prog} {package_version()}")
-        parser.exit()
+    return package_version()
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def load_model(
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from podwright_training.data.tokenizer import load_tokenizer
+    from podwright_training.data.tokenizer import load_tokenizer, special_token_ids
 
     disable_progress_bar()
     kind = getattr(torch, dtype)
@@ -92,11 +92,6 @@ def load_model(
         model.generation_config.update(**special_token_ids(encoder))
     is_own = tokenizer is not None or (folder / ORIGIN).exists()
     return LoadedModel(_on(device or default_device(), model.eval()), encoder, is_own)
-
-
-def special_token_ids(tokenizer: Any) -> dict[str, int | None]:
-    """Return the ids of the tokens that begin, end and pad a text."""
-    return {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
 def _on(device: str, model: Any) -> Any:

@@ -47,7 +47,7 @@ from podwright_rehearsal.run import left_out
 from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 from podwright_rehearsal.run.progress import StepFailed
-from podwright_rehearsal.run.supplies import CACHE, Supplies
+from podwright_rehearsal.run.supplies import CACHE, Supplies, emptied
 
 # An instance's role and region, which its metadata would give.
 HOST_VARIABLES = (
@@ -368,10 +368,3 @@ class FlatHosts(Hosts):
 
 
 KINDS: Mapping[str, type[Hosts]] = {hosts.kind: hosts for hosts in (Debian13Hosts, Debian12Hosts, FlatHosts)}
-
-
-def emptied(folder: Path) -> Path:
-    """Return a folder that is new and empty."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder

@@ -27,10 +27,10 @@ from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run import cluster_status, operator, story
 from podwright_rehearsal.run.deployment import Deployment
-from podwright_rehearsal.run.hosting import Debian13Hosts, Hosts, emptied
+from podwright_rehearsal.run.hosting import Debian13Hosts, Hosts
 from podwright_rehearsal.run.progress import Progress, StepFailed
 from podwright_rehearsal.run.summary import Summary
-from podwright_rehearsal.run.supplies import SHARDS, Supplies
+from podwright_rehearsal.run.supplies import SHARDS, Supplies, emptied
 from podwright_training.events import EndEvent, StartEvent, TrainEvent, ValidationEvent
 from podwright_training.run_folder import RunFolder
 

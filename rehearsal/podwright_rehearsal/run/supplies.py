@@ -140,7 +140,7 @@ def _wheelhouse(*python: str) -> Path:
     if (folder / "key").exists() and (folder / "key").read_text() == key:
         return folder
     _say(f"wheels of the training environment, for Python {version}")
-    temporary = _empty(folder.with_name(f"{folder.name}.part"))
+    temporary = emptied(folder.with_name(f"{folder.name}.part"))
     pins = temporary / "pins.txt"
     pins.write_text("".join(_pins(lock)))
     _run([
@@ -210,7 +210,8 @@ def dataset() -> Path:
     return _replace(folder, temporary)
 
 
-def _empty(folder: Path) -> Path:
+def emptied(folder: Path) -> Path:
+    """Return a folder that is new and empty."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

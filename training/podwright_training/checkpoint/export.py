@@ -33,7 +33,7 @@ from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer
+from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer, special_token_ids
 from podwright_training.errors import UserError
 from podwright_training.model import HuggingFacePart, from_hugging_face
 from podwright_training.model_folder import CONFIG, INDEX
@@ -310,11 +310,7 @@ def _tokenizer(path: Path, config: TrainConfig) -> PreTrainedTokenizerBase:
 
 def _write_tokenizer(target: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     save_tokenizer(tokenizer, target)
-    GenerationConfig(**_special_tokens(tokenizer)).save_pretrained(target)
-
-
-def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
-    return {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    GenerationConfig(**special_token_ids(tokenizer)).save_pretrained(target)
 
 
 def _write_description(
@@ -329,8 +325,9 @@ def _write_description(
         index = {"metadata": {"total_size": total_bytes(path, export_options)}, "weight_map": weight_map}
         write_atomically(target / INDEX, json.dumps(index, indent=2) + "\n")
     dtype = str(DTYPES[export_options.dtype]).removeprefix("torch.")
-    config = trainer_state.model_config(path).to_published(dtype=dtype, special_tokens=_special_tokens(tokenizer))
-    write_atomically(target / CONFIG, json.dumps(config, indent=2) + "\n")
+    config = trainer_state.model_config(path).to_published(dtype=dtype, special_tokens=special_token_ids(tokenizer))
+    write_atomically(target / CONFIG, json.dumps(config, indent=2) + "
+")
 
 
 def _sync(file: Path) -> None:

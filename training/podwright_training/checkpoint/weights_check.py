@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from podwright_training.local_tensor import local_tensor
+
 LIMIT = 100.0  # factor between the sizes of neighbouring checkpoints
 LARGEST_RMS = 1e4  # Initial weights are below 1, and those of a trained norm layer below 100.
 HISTORY = 8  # good checkpoints
@@ -41,7 +43,7 @@ def measure(tensors: Mapping[str, Mapping[str, Tensor]]) -> Measured:
     broken = []
     for part, content in tensors.items():
         for name, tensor in content.items():
-            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            local = local_tensor(tensor)
             if not local.is_floating_point() or local.numel() == 0:
                 continue
             local = local.float() if local.dtype.itemsize == 1 else local  # float8 has no norm

@@ -183,6 +183,11 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.int64] | None:
     return lengths
 
 
+def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
+    """Return the ids of the tokens that begin, end and pad a text."""
+    return {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+
+
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the rows that an embedding needs: ids may have gaps."""
     return max(tokenizer.get_vocab().values(), default=-1) + 1

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from podwright_training.local_tensor import local_tensor
 from podwright_training.replacement import replaced
 
 WEIGHTS = "weights"
@@ -67,7 +67,7 @@ class DeviceMemory:
     def mark(self, tensors: Iterable[Tensor], category: str) -> None:
         """Name the contents of these tensors' storages; for distributed tensors, of this rank's part."""
         for tensor in tensors:
-            self.see(tensor.to_local() if isinstance(tensor, DTensor) else tensor, category)
+            self.see(local_tensor(tensor), category)
 
     @contextmanager
     def following(self) -> Iterator[None]:

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -23,6 +22,7 @@ from podwright_training.dry_run import device_memory, gpu
 from podwright_training.dry_run.graph_capture import Compiler
 from podwright_training.dry_run.rank_step import CollectiveCalls, Compilation, RankStep
 from podwright_training.dry_run.recorder import Recorder
+from podwright_training.local_tensor import local_tensor
 from podwright_training.model import Head, LlamaForCausalLM, experts
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import Meshes, ParallelModel, divide, model
@@ -94,7 +94,7 @@ def _run(config: TrainConfig, ranks: Ranks, kind: str, device: torch.device) -> 
     return RankStep(
         rank=ranks.rank,
         kind=kind,
-        parameters=sum(_local(item).numel() for item in parameters.values()),
+        parameters=sum(local_tensor(item).numel() for item in parameters.values()),
         peak_bytes=sum(memory_bytes.values()),
         memory_bytes=memory_bytes,
         saved_bytes=sum(map(_bytes, (*parameters.values(), *optimizers.state_dict().values()))),
@@ -163,9 +163,5 @@ def _without_values(recorder: Recorder) -> Iterator[None]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    local = _local(tensor)
+    local = local_tensor(tensor)
     return local.numel() * local.element_size()
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.families import ARCHITECTURES
 from podwright_training.hardware import GPUS
+from podwright_training.local_tensor import local_tensor
 
 
 class MixtureOfExperts(nn.Module):
@@ -137,8 +137,8 @@ class Experts(nn.Module):
 
     def forward(self, x_PD: Tensor, counts_E: Tensor) -> Tensor:
         """``[P, D]`` → ``[P, D]``; the first ``counts_E[0]`` rows pass the first expert, and so on."""
-        gate_PF, up_PF = _multiply(x_PD, _own(self.gate_up_proj), counts_E).chunk(2, dim=-1)
-        return _multiply(F.silu(gate_PF) * up_PF, _own(self.down_proj), counts_E)
+        gate_PF, up_PF = _multiply(x_PD, local_tensor(self.gate_up_proj), counts_E).chunk(2, dim=-1)
+        return _multiply(F.silu(gate_PF) * up_PF, local_tensor(self.down_proj), counts_E)
 
 
 @dataclass(frozen=True)
@@ -188,11 +188,6 @@ def to_host(counts: Tensor, _total: int) -> list[int]:
     """Return counts that add up to ``_total`` as numbers; on a GPU this waits for them."""
     numbers: list[int] = counts.tolist()
     return numbers
-
-
-def _own(weight_EFD: Tensor) -> Tensor:
-    """Return this rank's experts, where expert parallelism divides them."""
-    return weight_EFD.to_local() if isinstance(weight_EFD, DTensor) else weight_EFD
 
 
 def _multiply(x_PD: Tensor, weight_EFD: Tensor, counts_E: Tensor) -> Tensor:

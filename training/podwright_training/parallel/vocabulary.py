@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from podwright_training.batch import IGNORED
+from podwright_training.local_tensor import local_tensor
 from podwright_training.model import Embedding, Head
 from podwright_training.model.device_compiler import fused
 from podwright_training.model.loss import chunk_tokens_of
@@ -55,7 +56,7 @@ class VocabularyParallelLookUp:
 
     def __call__(self, tokens_BT: Tensor, weight_VD: Tensor) -> Tensor:
         """Return this rank's own tokens, ``[B, T / ranks, D]``."""
-        own_VD = weight_VD.to_local() if isinstance(weight_VD, DTensor) else weight_VD
+        own_VD = local_tensor(weight_VD)
         words = len(own_VD)
         word_BT = tokens_BT - self._tensor.get_local_rank() * words
         is_own_BT = (word_BT >= 0) & (word_BT < words)
@@ -94,7 +95,7 @@ class VocabularyParallelLoss:
             z_loss: as of ``summed_loss``.
             compiled: as of ``summed_loss``.
         """
-        own_VD = head_VD.to_local() if isinstance(head_VD, DTensor) else head_VD
+        own_VD = local_tensor(head_VD)
         chunk = (chunk_tokens_of(chunk_tokens, hidden_SD.device) or len(hidden_SD)) * self._size
         how = _How(self._group, self._rank, self._size, chunk, z_loss, compiled, torch.is_grad_enabled())
         loss: Tensor = _Loss.apply(hidden_SD, own_VD, labels_S, how)  # type: ignore[no-untyped-call]
@@ -109,7 +110,7 @@ class VocabularyParallelChoice:
 
     def __call__(self, hidden_SD: Tensor, head_VD: Tensor, /) -> Tensor:
         """Return the tokens, ``[S]``, on all ranks that share the head; one passes each state, the others zeros."""
-        own_VD = head_VD.to_local() if isinstance(head_VD, DTensor) else head_VD
+        own_VD = local_tensor(head_VD)
         x_SD = all_reduce(hidden_SD, "sum", self._group)
         largest_S, word_S = torch.mm(x_SD, own_VD.t()).float().max(dim=-1)
         best_S = all_reduce(largest_S, "max", self._group)
