@@ -67,12 +67,11 @@ class Help(argparse.HelpFormatter):
 
 
 class _VersionAction(argparse.Action):
-    def __init__(self, option_strings: Sequence[str], dest: str, version: Callable[[], str]) -> None:
-        super().__init__(option_strings, dest, nargs=0, help="show the version and exit")
-        self.version = version
+    def __init__(self, option_strings: Sequence[str], dest: str, const: Callable[[], str]) -> None:
+        super().__init__(option_strings, dest, nargs=0, const=const, help="show the version and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"{parser.prog} {self.version()}")
+        print(f"{parser.prog} {self.const()}")
         parser.exit()
 
 
@@ -85,7 +84,7 @@ def positive_count(text: str) -> int:
 
 def add_version(parser: argparse.ArgumentParser, version: Callable[[], str]) -> None:
     """Add ``--version``, which looks the version up only when it is asked for."""
-    parser.add_argument("--version", action=_VersionAction, version=version)
+    parser.add_argument("--version", action=_VersionAction, const=version)
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
