@@ -73,6 +73,18 @@ class Document(YamlDocument):
             raise ArgumentError(f"{place}: {key} shares this value with others, by an alias", f"write {key} by itself")
         return self.position(path)
 
+    def text_with(self, path: KeyPath, scalar: str) -> str:
+        """Return the text with another scalar as the value at a path; every other character stays.
+
+        Raises:
+            ArgumentError: as ``editable_position``.
+        """
+        position = self.editable_position(path)
+        lines = self.text.splitlines(keepends=True)
+        line, start = lines[position.line - 1], position.column - 1
+        lines[position.line - 1] = f"{line[:start]}{scalar}{line[start + position.width :]}"
+        return "".join(lines)
+
     def secrets(self) -> Iterator[Finding]:
         """Report each secret of the file, in values, keys and comments."""
         hint = "delete it here and revoke it, because others may have read it"

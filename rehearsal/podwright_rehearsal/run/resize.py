@@ -17,6 +17,7 @@ def resized(config: Path, compute_nodes: int, *, folder: Path) -> tuple[Path, Se
 
     Raises:
         ConfigError: the file is wrong, as it is or with this number; the message has the place in the file that is.
+        ArgumentError: an alias gives the number to other keys too.
     """
     groups = load(config).cluster.instance_groups
     index = next(number for number, group in enumerate(groups) if group.role == "compute")

@@ -326,8 +326,7 @@ def _write_description(
         write_atomically(target / INDEX, json.dumps(index, indent=2) + "\n")
     dtype = str(DTYPES[export_options.dtype]).removeprefix("torch.")
     config = trainer_state.model_config(path).to_published(dtype=dtype, special_tokens=special_token_ids(tokenizer))
-    write_atomically(target / CONFIG, json.dumps(config, indent=2) + "
-")
+    write_atomically(target / CONFIG, json.dumps(config, indent=2) + "\n")
 
 
 def _sync(file: Path) -> None:
