@@ -18,7 +18,7 @@ from podwright.check import document, input_errors, rules, schema_errors
 from podwright.check.account import Account
 from podwright.check.document import Document
 from podwright.check.findings import Finding, has_errors
-from podwright.check.incomplete import incomplete, is_unknown
+from podwright.check.incomplete import incomplete
 from podwright.settings.root import Settings
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def check_document(source: Document, run: Run | None = None) -> Report:
         except ValidationError as error:
             findings += schema_errors.findings(error)
         if isinstance(data, dict) and not templates:  # a template could stand for anything
-            partial = settings or incomplete(Settings, data).in_folder(source.file.parent)
-            rule_findings = rules.apply(partial, run)
-            findings += [finding for finding in rule_findings if not is_unknown(partial, finding.path)]
+            findings += rules.apply(settings or incomplete(data).in_folder(source.file.parent), run)
     return Report(source, settings, _in_order(findings, source))
 
 

@@ -3,51 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
 from podwright.check.findings import KeyPath
-from podwright.settings.section import UNKNOWN, Section, sections, source_of
+from podwright.settings.root import Settings
+from podwright.settings.section import Section, sections, source_of
 
 S = TypeVar("S", bound=Section)
+REFERENCE = "${unknown}"  # Each check of a construct lets a Terraform reference pass.
+LARGE = 10**9  # No count, size or duration of the file is as large.
 
 
-def incomplete(section: type[S], data: Mapping[str, Any]) -> S:
-    """Return the section that ``data`` describes; a wrong or missing value is UNKNOWN."""
-    fields = section.model_fields.items()
-    values: dict[str, Any] = {name: UNKNOWN for name, field in fields if field.is_required()}
-    values |= {name: _value(field, data[name]) for name, field in fields if name in data}
-    return cast("S", section.model_construct(**values))
+def incomplete(data: Mapping[str, Any]) -> Settings:
+    """Return the settings that ``data`` describes, which name their wrong keys.
+
+    A wrong or missing key has its default or, if it is required, a value of its type. No rule may depend on it.
+    """
+    builder = _Builder()
+    return builder.section(Settings, data, ()).with_wrong_keys(builder.wrong_keys)
 
 
-def is_unknown(section: Section, path: KeyPath) -> bool:
-    """Return whether the value at a path, or a section above it, is wrong or missing in the file."""
-    value: Any = section
-    for key in path:
-        if isinstance(value, Section):
-            value = value.__dict__.get(str(key))
-        elif isinstance(value, tuple) and isinstance(key, int):
-            value = value[key]
-        else:
-            return False
-        if value is UNKNOWN:
-            return True
-    return False
+class _Builder:
+    """Builds sections from data, and remembers which values their wrong keys could have."""
+
+    def __init__(self) -> None:
+        self.wrong_keys: dict[KeyPath, tuple[object, ...]] = {}
+
+    def section(self, section: type[S], data: object, path: KeyPath) -> S:
+        if not isinstance(data, dict):
+            self.wrong_keys[path] = ()
+            data = {}
+        values: dict[str, Any] = {}
+        for name, field in section.model_fields.items():
+            if name in data or field.is_required():
+                default = () if field.is_required() else (field.get_default(call_default_factory=True),)
+                values[name] = self._value(field.annotation, data.get(name), (*path, name), default)
+        return cast("S", section.model_construct(**values))
+
+    def _value(self, annotation: Any, value: object, path: KeyPath, default: tuple[object, ...]) -> object:
+        origin, parts, options = get_origin(annotation), get_args(annotation), sections(annotation)
+        if origin is tuple and options and isinstance(value, list):
+            return tuple(self.section(options[0], item, (*path, index)) for index, item in enumerate(value))
+        if origin in _MAPPINGS and isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {key: self._value(parts[1], item, (*path, key), ()) for key, item in value.items()}
+        if len(options) > 1 and isinstance(value, dict):
+            options = tuple(option for option in options if source_of(option) == value.get("source"))
+        if options and isinstance(value, dict):
+            return self.section(options[0], value, path)
+        try:
+            return TypeAdapter[Any](annotation).validate_python(value)
+        except ValidationError:
+            self.wrong_keys[path] = (*default, *_possible_values(annotation))
+            return self.wrong_keys[path][0]
 
 
-def _value(field: FieldInfo, value: Any) -> Any:
-    options = sections(field.annotation)
-    if len(options) > 1 and isinstance(value, dict):
-        options = tuple(option for option in options if source_of(option) == value.get("source"))
-    listed = get_origin(field.annotation) is tuple
-    if options and not listed and isinstance(value, dict):
-        return incomplete(options[0], value)
-    if options and listed and isinstance(value, list):
-        return tuple(incomplete(options[0], item if isinstance(item, dict) else {}) for item in value)
-    annotation: Any = field.annotation
-    try:
-        return TypeAdapter[Any](annotation).validate_python(value)
-    except ValidationError:
-        return UNKNOWN
+def _possible_values(annotation: Any) -> tuple[object, ...]:
+    """Return values of a type: all that checks tell apart, where the type has few; of a section, one."""
+    if options := sections(annotation) if get_origin(annotation) is not tuple else ():
+        return (_Builder().section(options[0], {}, ()),)
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return parts
+    if origin in {Union, UnionType}:
+        return tuple(value for part in parts for value in _possible_values(part))
+    if origin is tuple:
+        return ((), *((value,) for value in _possible_values(parts[0])))
+    return _VALUES.get(origin or annotation, ())
+
+
+_MAPPINGS = (dict, Mapping)
+_VALUES: dict[Any, tuple[object, ...]] = {
+    NoneType: (None,),
+    bool: (False, True),
+    int: (1, LARGE),
+    str: (REFERENCE,),
+    **dict.fromkeys(_MAPPINGS, ({},)),
+}

@@ -40,6 +40,7 @@ from podwright.settings.storage import (
     ExistingOpenZfs,
     NoOpenZfs,
 )
+from podwright_constructs.problems import Path as KeyPath
 
 
 class Settings(Section):
@@ -98,6 +99,7 @@ class Settings(Section):
     training: Training = Field(Training(source="bundled"), description="Training program for jobs.")
 
     _folder: Path = PrivateAttr(default=Path())
+    _wrong_keys: Mapping[KeyPath, tuple[object, ...]] = PrivateAttr(default={})
 
     @property
     def has_own_scripts(self) -> bool:
@@ -107,12 +109,37 @@ class Settings(Section):
             return isinstance(slurm, LifecycleSlurm)
         publishes = self.notices is not None and self.notices.idle_hours is not None
         needed = self.training.source == "bundled" or publishes or self.nodes != NodesSection()
+        needed = needed or not self.are_valid("nodes")  # A wrong setting of nodes needs the scripts, too.
         return needed and slurm.init_script is None
 
     def in_folder(self, folder: Path) -> "Settings":
         """Name the folder of the settings file, where its paths begin; return the settings."""
         self._folder = folder
         return self
+
+    def with_wrong_keys(self, wrong_keys: Mapping[KeyPath, tuple[object, ...]]) -> "Settings":
+        """Name the keys whose values are wrong or missing in the file, with values that they may have."""
+        self._wrong_keys = wrong_keys
+        return self
+
+    @property
+    def wrong_keys(self) -> Mapping[KeyPath, tuple[object, ...]]:
+        """The keys whose values are wrong or missing in the file, with values that they may have."""
+        return self._wrong_keys
+
+    def is_wrong(self, path: KeyPath) -> bool:
+        """Return whether the file's value at a path, or a section above it, is wrong or missing."""
+        return any(path[: len(wrong_path)] == wrong_path for wrong_path in self._wrong_keys)
+
+    def are_valid(self, *keys: str) -> bool:
+        """Return whether the file has no wrong value at, above or below these keys, in any item of a list.
+
+        Args:
+            keys: such as ``cluster.instance_groups.count``, without the index of an item.
+        """
+        wrong_keys = [tuple(key for key in path if isinstance(key, str)) for path in self._wrong_keys]
+        paths = [tuple(key.split(".")) for key in keys]
+        return not any(path[: len(wrong)] == wrong[: len(path)] for path in paths for wrong in wrong_keys)
 
     def path(self, relative: str) -> Path:
         """Return a path of the settings file."""

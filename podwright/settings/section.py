@@ -1,26 +1,14 @@
 """The base class of every section of the settings file."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, is_dataclass
 from functools import cache
 from types import GenericAlias, new_class
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
 from podwright_constructs.arguments import documentation
-
-
-class UnknownValueError(Exception):
-    """A rule read a value that is wrong in the file; the rule has no result. Never shown to users."""
-
-
-class _Unknown:
-    """Marks a value that is wrong in the file, so that the rest of the file is still checked."""
-
-
-UNKNOWN = _Unknown()
 
 
 class Section(BaseModel):
@@ -46,19 +34,6 @@ class Section(BaseModel):
             field.annotation = _frozen(field.annotation)
             if inherited[name].default_factory is not MISSING:
                 field.default_factory = inherited[name].default_factory
-
-    def knows(self, name: str) -> bool:
-        """Return whether the file's value of a key is valid."""
-        return self.__dict__[name] is not UNKNOWN
-
-    if not TYPE_CHECKING:  # a type checker would take it as "any attribute exists"
-
-        def __getattribute__(self, name: str) -> Any:
-            """Return the value; raise ``UnknownValueError`` for one that is wrong in the file."""
-            value = super().__getattribute__(name)
-            if value is UNKNOWN:
-                raise UnknownValueError(name)
-            return value
 
 
 def _frozen(annotation: Any) -> Any:
@@ -86,13 +61,12 @@ def _derived(dataclass: type[Any]) -> type[Section]:
 
 
 def texts(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield every text of the settings with its path; skip wrong values."""
+    """Yield every text of the settings with its path."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Section):
         for name in type(value).model_fields:
-            with suppress(UnknownValueError):
-                yield from texts(getattr(value, name), (*path, name))
+            yield from texts(getattr(value, name), (*path, name))
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from texts(item, (*path, key))

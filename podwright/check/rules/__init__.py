@@ -31,7 +31,7 @@ from podwright.check.rules import (
     unused,
     users,
 )
-from podwright.check.rules.rule import Rule, until_unknown_value
+from podwright.check.rules.rule import Rule
 from podwright.check.rules.run import job_costs, job_fits, run_fits
 from podwright.errors import AwsError, OperationError
 from podwright.settings.root import Settings
@@ -150,14 +150,15 @@ def all_rules() -> tuple[Rule | RunRule | LiveRule, ...]:
 
 
 def apply(settings: Settings, run: Run | None = None) -> list[Finding]:
-    """Apply all rules to the settings; a rule stops at a value that the file gives wrongly."""
+    """Apply all rules to the settings; of a wrong key the file's own error is enough."""
     results: list[tuple[Rule | RunRule, Iterator[Finding]]] = [(rule, rule(settings)) for rule in RULES]
     if run:
         results += [(rule, rule(settings, run)) for rule in run_rules()]
     return [
         replace(finding, code=code(rule))
         for rule, rule_findings in results
-        for finding in until_unknown_value(rule_findings)
+        for finding in rule_findings
+        if not settings.is_wrong(finding.path)
     ]
 
 

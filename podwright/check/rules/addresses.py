@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Network
 
 from podwright.check.findings import Finding, error, warning
+from podwright.check.rules.rule import NETWORK_BLOCKS, reads
 from podwright.settings.arguments import arguments
 from podwright.settings.cluster import InstanceGroupSection
 from podwright.settings.network import CreatedNetwork, CreatedSubnet
@@ -16,6 +17,16 @@ from podwright_constructs import checks, facts
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 
 
+@reads(
+    *NETWORK_BLOCKS,
+    "network.endpoints",
+    "lustre.source",
+    "openzfs.source",
+    "cluster.instance_groups.instance_type",
+    "cluster.instance_groups.count",
+    "cluster.instance_groups.network_interface",
+    "cluster.instance_groups.subnet_ids",
+)
 def addresses(settings: Settings) -> Iterator[Finding]:
     """The private subnet has too few addresses for nodes (error) or for their EFA interfaces (warning).
 

@@ -6,20 +6,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from podwright.check.findings import Finding, error, finding_of, findings_of, warning
-from podwright.check.rules.rule import GROUPS
+from podwright.check.rules.rule import GROUPS, findings_of_section, reads, valid_items
 from podwright.settings import names
-from podwright.settings.arguments import group_arguments
+from podwright.settings.cluster import ClusterSection
 from podwright.settings.network import ExistingNetwork
 from podwright.settings.operations import CreatedAccounting
 from podwright.settings.root import Settings
 from podwright_constructs import checks, facts
+from podwright_constructs.problems import Problem
 
 
 def cluster_name(settings: Settings) -> Iterator[Finding]:
     """The cluster's name is not one that SageMaker accepts."""
     yield from findings_of((), checks.cluster_name_problems("name", settings.name))
     prefix = facts.SECURITY_GROUP_ID_PREFIX
-    if settings.name.lower().startswith(prefix) and not isinstance(settings.network, ExistingNetwork):
+    creates_group = settings.are_valid("network.source") and not isinstance(settings.network, ExistingNetwork)
+    if creates_group and settings.name.lower().startswith(prefix):
         hint = f"EC2 refuses a security group whose name begins with {prefix}, and the nodes' group has the cluster's"
         yield error(("name",), f"name: got {settings.name}, need a name that does not begin with {prefix}", hint)
 
@@ -39,19 +41,21 @@ def tag_limits(settings: Settings) -> Iterator[Finding]:
         if (key if key.lower().startswith(facts.RDS_TAG_PREFIX) else value).lower().startswith(facts.RDS_TAG_PREFIX):
             hint = "choose another key or value: the database gets the tags too"
             yield error(("tags", key), f"tags: RDS keeps {facts.RDS_TAG_PREFIX} for itself", hint)
-    for problem in checks.cluster_tags(names.cluster_tags(settings)):
+    for problem in checks.cluster_tags(names.cluster_tags(settings)) if settings.are_valid("cluster.own_tags") else ():
         if problem.path == ("tags",) or problem.path[-1] in settings.tags:  # the others have the cluster's name
             yield replace(finding_of(problem.path, problem), at_key=problem.value == problem.path[-1])
 
 
 def provisioning(settings: Settings) -> Iterator[Finding]:
     """A group's key or spot capacity needs continuous provisioning, or several controllers conflict with it."""
-    cluster = settings.cluster
-    groups = [group_arguments(group) for group in cluster.instance_groups]
-    problems = checks.cluster_provisioning(groups, cluster.node_provisioning)
-    yield from findings_of(("cluster",), problems)
+
+    def check(cluster: ClusterSection) -> list[Problem]:
+        return checks.cluster_provisioning(cluster.instance_groups, cluster.node_provisioning)
+
+    yield from findings_of_section(settings, ("cluster",), settings.cluster, check)
 
 
+@reads("cluster.node_provisioning")
 def updates_in_batches(settings: Settings) -> Iterator[Finding]:
     """A scheduled update has batches or alarms, which AWS's page keeps for clusters that EKS orchestrates.
 
@@ -59,11 +63,11 @@ def updates_in_batches(settings: Settings) -> Iterator[Finding]:
     """
     if settings.cluster.node_provisioning is not None:  # Whether AWS takes batches there is not public.
         return
-    for index, group in enumerate(settings.cluster.instance_groups):
+    for path, group in valid_items(settings, GROUPS, settings.cluster.instance_groups, "name"):
         update = group.scheduled_update
         if update and (update.max_percent or update.max_count or update.rollback_alarms):
             yield warning(
-                (*GROUPS, index, "scheduled_update"),
+                (*path, "scheduled_update"),
                 "scheduled_update: AWS's page keeps batches and alarms for clusters orchestrated by EKS; it may refuse "
                 f"the cluster, or update all nodes of {group.name} at once",
                 "delete the batches and alarms, or update by hand: `podwright nodes replace --after-jobs`",

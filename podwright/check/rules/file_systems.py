@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from podwright.check.findings import Finding, findings_of, warning
 from podwright.check.rules.region import zones
+from podwright.check.rules.rule import reads
 from podwright.settings.access import NoKey
 from podwright.settings.network import ExistingNetwork
 from podwright.settings.root import Settings
@@ -13,6 +14,7 @@ from podwright.settings.storage import CreatedLustre, CreatedOpenZfs
 from podwright_constructs import checks, facts
 
 
+@reads("network.subnet_ids", "network.availability_zone_id", "network.extra_private_subnets.availability_zone_id")
 def openzfs_zones(settings: Settings) -> Iterator[Finding]:
     """An OpenZFS file system of two zones needs private subnets in both, the first two of the network."""
     openzfs, network = settings.openzfs, settings.network
@@ -23,7 +25,9 @@ def openzfs_zones(settings: Settings) -> Iterator[Finding]:
     problems = checks.openzfs_subnets(deployment_type=openzfs.deployment_type, subnet_count=subnet_count)
     yield from findings_of(("openzfs",), problems)
     of_two_zones = openzfs.deployment_type in facts.OPENZFS_SUBNETS
-    if of_two_zones and not problems and isinstance(network, ExistingNetwork) and not network.route_table_ids:
+    if problems or not of_two_zones or not settings.are_valid("network.route_table_ids", "network.vpc_id"):
+        return
+    if isinstance(network, ExistingNetwork) and not network.route_table_ids:
         yield warning(
             ("openzfs", "deployment_type"),
             f"deployment_type: {openzfs.deployment_type} has its address in the main route table of {network.vpc_id}",

@@ -5,24 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from podwright.check.findings import Finding, KeyPath, error, finding_of, findings_of, warning
-from podwright.check.rules.rule import GROUPS, for_each_group, scripts_in_place_of_ours
-from podwright.settings.arguments import arguments, group_arguments
-from podwright.settings.cluster import ApiSlurm, ExistingScripts, InstanceGroupSection, LifecycleSlurm
+from podwright.check.rules.rule import (
+    GROUPS,
+    OWN_SCRIPTS,
+    findings_of_arguments,
+    findings_of_section,
+    for_each_group,
+    problems_of,
+    reads,
+    scripts_in_place_of_ours,
+    valid_items,
+)
+from podwright.settings.cluster import ApiSlurm, ClusterSection, ExistingScripts, InstanceGroupSection, LifecycleSlurm
 from podwright.settings.operations import DatabaseAccounting
 from podwright.settings.root import Settings
 from podwright_constructs import checks
+from podwright_constructs.problems import Problem
 
 
-@for_each_group
-def instance_group(group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
+def instance_group(settings: Settings) -> Iterator[Finding]:
     """SageMaker refuses an instance group's name, type, count, partition or volume."""
-    problems = checks.instance_group(group_arguments(group))
-    if not group.knows("count"):
-        problems = [problem for problem in problems if problem.path != ("min_count",)]  # compared with the count
-    yield from findings_of(path, problems)
+    for path, group in valid_items(settings, GROUPS, settings.cluster.instance_groups):
+        yield from findings_of_section(settings, path, group, checks.instance_group)
 
 
-@for_each_group
+@for_each_group("role", "name", "partition")
 def compute_partition(group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
     """A compute group has no Slurm partition; jobs are submitted to partitions."""
     if group.role == "compute" and group.partition is None:
@@ -31,52 +38,60 @@ def compute_partition(group: InstanceGroupSection, path: KeyPath) -> Iterator[Fi
 
 def group_composition(settings: Settings) -> Iterator[Finding]:
     """A cluster has one controller group, a compute group, and names that differ."""
-    groups = [group_arguments(group) for group in settings.cluster.instance_groups]
-    yield from findings_of(("cluster",), checks.instance_group_composition(groups))
+
+    def check(cluster: ClusterSection) -> list[Problem]:
+        return checks.instance_group_composition(cluster.instance_groups)
+
+    yield from findings_of_section(settings, ("cluster",), settings.cluster, check)
 
 
+@reads(*OWN_SCRIPTS)
 def types_with_bundle(settings: Settings) -> Iterator[Finding]:
     """A group has several instance types, but podwright's lifecycle scripts check the hardware of one."""
     if settings.has_own_scripts:
-        groups = [group_arguments(group) for group in settings.cluster.instance_groups]
-        yield from findings_of(("cluster",), checks.types_with_bundle(groups))
+        yield from findings_of(("cluster",), checks.types_with_bundle(settings.cluster.instance_groups))
 
 
+@reads("accounting.source", "cluster.slurm.source")
 def multi_head(settings: Settings) -> Iterator[Finding]:
     """Several controllers need an external accounting database: a local one is lost with its controller."""
     if isinstance(settings.accounting, DatabaseAccounting) or not isinstance(settings.cluster.slurm, LifecycleSlurm):
         return
-    for index, group in enumerate(settings.cluster.instance_groups):
+    for path, group in valid_items(settings, GROUPS, settings.cluster.instance_groups, "role"):
         if group.role == "controller" and group.count > 1:
             message = f"count: {group.count} controllers need an external database, got accounting.source: "
             hint = "write `accounting: {source: create, …}` or `{source: existing, …}`, or use 1 controller"
-            yield error((*GROUPS, index, "count"), message + settings.accounting.source, hint)
+            yield error((*path, "count"), message + settings.accounting.source, hint)
 
 
 def api_slurm(settings: Settings) -> Iterator[Finding]:
     """Slurm set up by the API conflicts with this strategy or provisioning."""
-    cluster, slurm = settings.cluster, settings.cluster.slurm
+    path: KeyPath = ("cluster", "slurm")
+    slurm = settings.cluster.slurm
     if not isinstance(slurm, ApiSlurm):
         return
-    path: KeyPath = ("cluster", "slurm")
-    for problem in checks.api_slurm(
-        strategy=slurm.strategy,
-        node_provisioning=cluster.node_provisioning,
-        with_accounting=isinstance(settings.accounting, DatabaseAccounting),
-        instance_groups=[group_arguments(group) for group in cluster.instance_groups],
-    ):
+
+    def check(cluster: ClusterSection) -> list[Problem]:
+        return checks.api_slurm(
+            strategy=cluster.slurm.strategy if isinstance(cluster.slurm, ApiSlurm) else None,
+            node_provisioning=cluster.node_provisioning,
+            with_accounting=isinstance(settings.accounting, DatabaseAccounting),
+            instance_groups=cluster.instance_groups,
+        )
+
+    for problem in problems_of(settings, ("cluster",), settings.cluster, check):
         elsewhere = {"accounting": ("accounting", "source"), "instance_groups": ("cluster", *problem.path)}
         yield finding_of(elsewhere.get(str(problem.path[0]), (*path, *problem.path)), problem)
     if slurm.init_script:
-        yield from findings_of((*path, "init_script"), checks.init_script(**arguments(slurm.init_script)))
+        yield from findings_of_arguments(settings, (*path, "init_script"), slurm.init_script, checks.init_script)
 
 
 def existing_scripts(settings: Settings) -> Iterator[Finding]:
     """The address of existing lifecycle scripts is not one that SageMaker reads."""
     slurm = settings.cluster.slurm
     if isinstance(slurm, ExistingScripts):
-        problems = checks.existing_lifecycle_scripts(**arguments(slurm))
-        yield from findings_of(("cluster", "slurm"), problems)
+        check = checks.existing_lifecycle_scripts
+        yield from findings_of_arguments(settings, ("cluster", "slurm"), slurm, check)
 
 
 def training_without_scripts(settings: Settings) -> Iterator[Finding]:
@@ -89,7 +104,7 @@ def training_without_scripts(settings: Settings) -> Iterator[Finding]:
         yield error(("training", "source"), message, f"write `training: {{source: none}}`, or {instead}")
 
 
-@for_each_group
+@for_each_group("role", "name", "capacity")
 def spot_head(group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
     """AWS can reclaim a controller or login node on spot capacity, and with it the queue or users' work."""
     if group.role != "compute" and group.capacity == "spot":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from podwright.check.findings import Finding, error, findings_of, warning
-from podwright.check.rules.rule import GROUPS, compute_types
+from podwright.check.rules.rule import GROUPS, compute_types, reads_compute_groups
 from podwright.settings.cluster import InstanceGroupSection
 from podwright.settings.root import Settings
 from podwright_constructs import checks, facts
@@ -28,6 +28,7 @@ def scratch_path(settings: Settings) -> Iterator[Finding]:
         yield from findings_of(("nodes", "scratch"), problems)
 
 
+@reads_compute_groups("instance_type")
 def scratch_disks(settings: Settings) -> Iterator[Finding]:
     """No compute node has NVMe disks of its own, so there is no scratch folder."""
     if settings.nodes.scratch and not any(kind.nvme_disks for _, kind in compute_types(settings)):
@@ -46,6 +47,7 @@ def node_limits(settings: Settings) -> Iterator[Finding]:
             yield error(("nodes", "limits", word), message, "delete the line for the default")
 
 
+@reads_compute_groups("instance_type", "count")
 def lustre_efa_connections(settings: Settings) -> Iterator[Finding]:
     """The nodes would have more EFA connections to the file system than it takes."""
     if not settings.lustre.efa:
@@ -68,10 +70,11 @@ def trainium_nodes(settings: Settings) -> Iterator[Finding]:
         if kind is None:
             continue
         type_path = (*GROUPS, index, "instance_type")
-        if settings.nodes.neuron is None:
+        if settings.nodes.neuron is None and settings.are_valid("nodes.neuron"):
             message = f"{group.instance_type}: driver and tools of Neuron are not checked, port 41000 is not reserved"
             yield warning(type_path, message, "add `nodes: {neuron: {}}`")
-        if kind.accelerator_name != "Trainium" and settings.nodes.containers is None:
+        needs_containers = settings.nodes.containers is None and settings.are_valid("nodes.containers")
+        if kind.accelerator_name != "Trainium" and needs_containers:
             message = (
                 f"{group.instance_type}: TorchNeuron has wheels for Ubuntu 26.04, HyperPod's image is Ubuntu 22.04"
             )
@@ -93,9 +96,7 @@ def neuron_nodes(settings: Settings) -> Iterator[Finding]:
     neuron = settings.nodes.neuron
     if neuron is None:
         return
-    if not any(kind.accelerator == "neuron" for _, kind in compute_types(settings)):
-        message = "neuron: no compute group has Trainium or Inferentia"
-        yield warning(("nodes", "neuron"), message, "delete the section")
+    yield from _unused_neuron(settings)
     if neuron.tools_version is not None and not DEBIAN_VERSION.fullmatch(neuron.tools_version):
         message = f"tools_version: got {neuron.tools_version!r}, need a version like 2.28.23.0"
         yield error(("nodes", "neuron", "tools_version"), message, "`apt list -a aws-neuronx-tools` lists versions")
@@ -103,3 +104,10 @@ def neuron_nodes(settings: Settings) -> Iterator[Finding]:
     if neuron.huge_pages is not None and not minimum <= neuron.huge_pages <= maximum:
         message = f"huge_pages: got {neuron.huge_pages}, need {minimum} to {maximum}"
         yield error(("nodes", "neuron", "huge_pages"), message, "delete the line for the image's number")
+
+
+@reads_compute_groups("instance_type")
+def _unused_neuron(settings: Settings) -> Iterator[Finding]:
+    if not any(kind.accelerator == "neuron" for _, kind in compute_types(settings)):
+        message = "neuron: no compute group has Trainium or Inferentia"
+        yield warning(("nodes", "neuron"), message, "delete the section")

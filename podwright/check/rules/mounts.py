@@ -16,8 +16,8 @@ def mount_paths(settings: Settings) -> Iterator[Finding]:
     path_by_mount: dict[str, PurePosixPath] = {}
     for whose, key_path, text in _wanted(settings):
         path = PurePosixPath(text)
-        if checks.mount_path_problems(text):
-            continue  # the rule of what is mounted says so
+        if settings.is_wrong(key_path) or checks.mount_path_problems(text):
+            continue  # Another finding says so.
         over = next((f"{name} {other}" for name, other in path_by_mount.items() if _overlap(path, other)), "")
         if over:
             hint = "use a separate path, like /home, /fsx, /scratch or /mnt/data"

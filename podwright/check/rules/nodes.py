@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from podwright.check.findings import Finding, KeyPath, error, findings_of, warning
-from podwright.check.rules.rule import scripts_in_place_of_ours
+from podwright.check.rules.rule import OWN_BUCKET, findings_of_section, reads, scripts_in_place_of_ours
 from podwright.check.secrets import find
 from podwright.settings import names
 from podwright.settings.cluster import ApiSlurm
-from podwright.settings.nodes import NodesSection
+from podwright.settings.nodes import NodesSection, S3Mount
 from podwright.settings.root import Settings
 from podwright_bootstrap.features import MAX_ACTS_PER_HOUR, MAX_CHECK_MINUTES, MAX_HOOK_MINUTES, MAX_OUT_PERCENT
 from podwright_common.similar_names import did_you_mean
 from podwright_constructs import checks
 from podwright_constructs.hooks import hook_problems
+from podwright_constructs.problems import Problem
 
 S3_MOUNTS: KeyPath = ("nodes", "s3_mounts")
 HOOKS: KeyPath = ("nodes", "hooks")
@@ -59,7 +60,7 @@ def hooks(settings: Settings) -> Iterator[Finding]:
         yield from findings_of(path, problems)
         if not problems:
             yield from _secrets_of(settings.path(hook.script), (*path, "script"))
-        for position, group in enumerate(hook.groups):
+        for position, group in enumerate(hook.groups if settings.are_valid("cluster.instance_groups.name") else ()):
             if group not in groups:
                 yield error(
                     (*path, "groups", position),
@@ -80,6 +81,7 @@ def _secrets_of(script: Path, path: KeyPath) -> Iterator[Finding]:
         yield error(path, f"script: line {line} of {script.name} holds {secret.kind}", hint)
 
 
+@reads("cluster.slurm.strategy")
 def managed_partitions(settings: Settings) -> Iterator[Finding]:
     """HyperPod refuses updates of partitions that were edited on the controller, as nodes.slurm edits their limits."""
     slurm, policy = settings.cluster.slurm, settings.nodes.slurm
@@ -106,10 +108,14 @@ def remediation(settings: Settings) -> Iterator[Finding]:
 
 def s3_mounts(settings: Settings) -> Iterator[Finding]:
     """A mount's arguments are invalid, or it would let nodes write scripts that all nodes run as root."""
-    own_prefixes = names.readable_prefixes(settings.name)
-    for index, mount in enumerate(settings.nodes.s3_mounts):
+    own_prefixes = names.readable_prefixes(settings.name) if settings.are_valid(*OWN_BUCKET) else ()
+
+    def check(mount: S3Mount) -> list[Problem]:
         own_bucket = mount.bucket if names.is_own_bucket(settings, mount.bucket) else ""
-        yield from findings_of(
-            (*S3_MOUNTS, index), checks.s3_access_problems(mount, own_bucket=own_bucket, own_prefixes=own_prefixes)
-        )
-        yield from findings_of((*S3_MOUNTS, index), checks.mount_path_problems(mount.path, "path"))
+        return [
+            *checks.s3_access_problems(mount, own_bucket=own_bucket, own_prefixes=own_prefixes),
+            *checks.mount_path_problems(mount.path, "path"),
+        ]
+
+    for index, mount in enumerate(settings.nodes.s3_mounts):
+        yield from findings_of_section(settings, (*S3_MOUNTS, index), mount, check)

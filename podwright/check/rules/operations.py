@@ -9,7 +9,13 @@ from operator import attrgetter
 
 from podwright.check.findings import Finding, error, findings_of, warning
 from podwright.check.rights import rights
-from podwright.check.rules.rule import scripts_in_place_of_ours
+from podwright.check.rules.rule import (
+    NETWORK_BLOCKS,
+    OWN_BUCKET,
+    findings_of_arguments,
+    reads,
+    scripts_in_place_of_ours,
+)
 from podwright.settings import names
 from podwright.settings.arguments import arguments
 from podwright.settings.cluster import ApiSlurm
@@ -30,10 +36,11 @@ def created_accounting(settings: Settings) -> Iterator[Finding]:
     """RDS has no such class or size, or the database's subnets are not in two zones."""
     accounting = settings.accounting
     if isinstance(accounting, CreatedAccounting):
-        problems = checks.accounting_maria_db(name="any", region=None, key_arn=None, **arguments(accounting))
-        yield from findings_of(("accounting",), problems)
+        constants = {"name": "any", "region": None, "key_arn": None}
+        yield from findings_of_arguments(settings, ("accounting",), accounting, checks.accounting_maria_db, **constants)
 
 
+@reads(*NETWORK_BLOCKS, "accounting.subnet_cidrs")
 def accounting_in_network(settings: Settings) -> Iterator[Finding]:
     """The database's blocks are outside the created network, or overlap its subnets or each other."""
     accounting, network = settings.accounting, settings.network
@@ -67,18 +74,21 @@ def unused_accounting(settings: Settings) -> Iterator[Finding]:
 def existing_accounting(settings: Settings) -> Iterator[Finding]:
     """The endpoint is not a host name, or the secret's ARN is malformed."""
     if isinstance(settings.accounting, ExistingAccounting):
-        problems = checks.existing_accounting_database(**arguments(settings.accounting))
-        yield from findings_of(("accounting",), problems)
+        check = checks.existing_accounting_database
+        yield from findings_of_arguments(settings, ("accounting",), settings.accounting, check)
 
 
 def existing_prometheus(settings: Settings) -> Iterator[Finding]:
     """The workspace's ARN or address is malformed."""
     if isinstance(settings.prometheus, ExistingPrometheus):
-        yield from findings_of(("prometheus",), checks.existing_prometheus(**arguments(settings.prometheus)))
+        yield from findings_of_arguments(settings, ("prometheus",), settings.prometheus, checks.existing_prometheus)
 
 
+@reads("role.controller_arn", "bucket.source")
 def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
     """An existing role needs further permissions; podwright does not change it. `check --live` finds those it lacks."""
+    if settings.session and not settings.are_valid("name"):  # The words have it.
+        return
     for key, needed in groupby(sorted(rights(settings), key=attrgetter("key")), key=attrgetter("key")):
         listed = list(needed)
         words = "; ".join(dict.fromkeys(right.words for right in listed))
@@ -92,13 +102,13 @@ def log_retention(settings: Settings) -> Iterator[Finding]:
     """CloudWatch does not accept this retention."""
     if settings.logs:
         name = names.log_retention_name("any", "us-west-2")
-        yield from findings_of(("logs",), checks.cluster_log_group(name=name, **arguments(settings.logs)))
+        yield from findings_of_arguments(settings, ("logs",), settings.logs, checks.cluster_log_group, name=name)
 
 
 def notices_address(settings: Settings) -> Iterator[Finding]:
     """The address of the notices is malformed."""
     if settings.notices:
-        yield from findings_of(("notices",), checks.cluster_notices(name="any", **arguments(settings.notices)))
+        yield from findings_of_arguments(settings, ("notices",), settings.notices, checks.cluster_notices, name="any")
 
 
 def idle_without_jobs(settings: Settings) -> Iterator[Finding]:
@@ -117,13 +127,13 @@ def idle_without_jobs(settings: Settings) -> Iterator[Finding]:
 def budget_limits(settings: Settings) -> Iterator[Finding]:
     """The budget's amount or address is invalid."""
     if settings.budget:
-        yield from findings_of(("budget",), checks.cluster_budget(name="any", **arguments(settings.budget)))
+        yield from findings_of_arguments(settings, ("budget",), settings.budget, checks.cluster_budget, name="any")
 
 
 def session_length(settings: Settings) -> Iterator[Finding]:
     """Session Manager ends silent sessions after 1 to 60 minutes, and CloudWatch knows certain numbers of days."""
     if settings.session:
-        yield from findings_of(("session",), checks.session_document(name="any", **arguments(settings.session)))
+        yield from findings_of_arguments(settings, ("session",), settings.session, checks.session_document, name="any")
 
 
 def s3_state(settings: Settings) -> Iterator[Finding]:
@@ -135,11 +145,11 @@ def s3_state(settings: Settings) -> Iterator[Finding]:
     if state.region is not None and not looks_like_region(state.region):
         message = f"region: got {state.region!r}, need a name like us-west-2"
         yield error(("state", "region"), message, "it is the region of the bucket")
-    elif state.region is not None and partition_of(state.region) != partition_of(settings.region):
+    elif state.region and settings.are_valid("region") and partition_of(state.region) != partition_of(settings.region):
         message = f"region: {state.region} is in another AWS partition than {settings.region}"
         yield error(("state", "region"), message, "credentials work in one partition: use a bucket in the cluster's")
     hint = "use a bucket that only those who deploy can read"
-    if names.is_own_bucket(settings, state.bucket):
+    if settings.are_valid(*OWN_BUCKET) and names.is_own_bucket(settings, state.bucket):
         yield error(("state", "bucket"), f"bucket: {state.bucket} is the cluster's own bucket", hint)
     for index, mount in enumerate(settings.nodes.s3_mounts):
         if mount.bucket == state.bucket:

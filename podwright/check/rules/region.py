@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 
 from podwright.check.findings import Finding, KeyPath, error, warning
+from podwright.check.rules.rule import reads
 from podwright.settings.network import CreatedNetwork, CreatedSubnet
 from podwright.settings.operations import CreatedAccounting, S3State
 from podwright.settings.regions import (
@@ -19,7 +19,7 @@ from podwright.settings.regions import (
     zone_ids,
 )
 from podwright.settings.root import Settings
-from podwright.settings.section import Section, UnknownValueError, texts
+from podwright.settings.section import Section, texts
 from podwright.settings.storage import ExistingLustre, ExistingOpenZfs
 from podwright_common.similar_names import did_you_mean
 from podwright_constructs import facts
@@ -41,6 +41,7 @@ def known_region(settings: Settings) -> Iterator[Finding]:
         yield error(("region",), message, f"regions that have them: {', '.join(HYPERPOD_REGIONS)}")
 
 
+@reads("region")
 def zone_in_region(settings: Settings) -> Iterator[Finding]:
     """The Availability Zone is in another region (error), or podwright does not know it (warning)."""
     prefix = zone_id_prefix(settings.region)
@@ -67,22 +68,20 @@ def _word(path: KeyPath) -> str:
 
 
 def _zones_of_database(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    with suppress(UnknownValueError):
-        if isinstance(settings.accounting, CreatedAccounting):
-            for zone in settings.accounting.subnet_cidrs:
-                yield ("accounting", "subnet_cidrs", zone), zone
+    if isinstance(settings.accounting, CreatedAccounting):
+        for zone in settings.accounting.subnet_cidrs:
+            yield ("accounting", "subnet_cidrs", zone), zone
 
 
 def zones(network: Section) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the zone ids of the file with their paths; skip wrong values."""
+    """Yield the zone ids of the file with their paths."""
     if isinstance(network, CreatedNetwork | CreatedSubnet):
-        with suppress(UnknownValueError):
-            yield ("network", "availability_zone_id"), network.availability_zone_id
+        yield ("network", "availability_zone_id"), network.availability_zone_id
     for index, subnet in enumerate(network.extra_private_subnets if isinstance(network, CreatedNetwork) else ()):
-        with suppress(UnknownValueError):
-            yield ("network", "extra_private_subnets", index, "availability_zone_id"), subnet.availability_zone_id
+        yield ("network", "extra_private_subnets", index, "availability_zone_id"), subnet.availability_zone_id
 
 
+@reads("region")
 def existing_file_system_in_region(settings: Settings) -> Iterator[Finding]:
     """The existing file system is in another region than the cluster."""
     for word, file_system in (("lustre", settings.lustre), ("openzfs", settings.openzfs)):
@@ -97,6 +96,7 @@ def existing_file_system_in_region(settings: Settings) -> Iterator[Finding]:
             )
 
 
+@reads("region")
 def arns_in_region(settings: Settings) -> Iterator[Finding]:
     """An ARN is in another partition or another region: services use resources in their own region."""
     if not looks_like_region(settings.region):
@@ -111,8 +111,8 @@ def arns_in_region(settings: Settings) -> Iterator[Finding]:
                 f"{path[-1]}: got an ARN of the partition {match['partition']}, {settings.region} is in {partition}"
             )
             yield error(path, message, f"use a resource of this partition, arn:{partition}:…")
-        elif path[:2] == ("role", "statements"):
-            continue  # nodes may use what is in other regions, such as a registry of images
+        elif path[:2] == ("role", "statements") or (path[0] == "state" and not settings.are_valid("state.region")):
+            continue  # Statements may name what is in other regions, such as a registry of images.
         elif match["region"] and match["region"] != (region := _region_of(path, settings)):
             message = f"{path[-1]}: the {_THINGS.get(match['service'], 'resource')} is in {match['region']}"
             hint = "use a key of {}, or a replica of it there" if match["service"] == "kms" else "use one of {}"

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from ipaddress import IPv4Network
 
 from podwright.check.findings import Finding, KeyPath, error, findings_of, warning
+from podwright.check.rules.rule import OWN_BUCKET, findings_of_arguments, findings_of_section, reads
 from podwright.settings import names
 from podwright.settings.access import CreatedRole, ExistingKey, ExistingRole
-from podwright.settings.arguments import arguments
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
 from podwright.settings.root import Settings
 from podwright.settings.section import Section
@@ -23,8 +23,6 @@ from podwright.settings.storage import (
     ExistingOpenZfs,
 )
 from podwright_constructs import checks, facts
-from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
-from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
 from podwright_constructs.checks.words import block_problems
 
 
@@ -32,7 +30,7 @@ def created_network(settings: Settings) -> Iterator[Finding]:
     """A zone's id, a block, the nesting of blocks or an endpoint of the created network is invalid."""
     network = settings.network
     if isinstance(network, CreatedNetwork):
-        yield from findings_of(("network",), checks.training_network(**arguments(network, "flow_logs")))
+        yield from findings_of_arguments(settings, ("network",), network, checks.training_network, "flow_logs")
 
 
 def blocks_of_network(settings: Settings) -> Iterator[Finding]:
@@ -61,45 +59,46 @@ def created_subnet(settings: Settings) -> Iterator[Finding]:
     """An id or the block of the new subnet is invalid, or it has neither a NAT gateway nor a route table."""
     network = settings.network
     if isinstance(network, CreatedSubnet):
-        yield from findings_of(("network",), checks.private_network(**arguments(network)))
+        yield from findings_of_arguments(settings, ("network",), network, checks.private_network)
 
 
 def existing_network(settings: Settings) -> Iterator[Finding]:
     """An id of the existing network is malformed."""
     network = settings.network
     if isinstance(network, ExistingNetwork):
-        yield from findings_of(("network",), checks.existing_network(**arguments(network)))
+        yield from findings_of_arguments(settings, ("network",), network, checks.existing_network)
 
 
 def existing_key(settings: Settings) -> Iterator[Finding]:
     """The ARN of the existing key is malformed."""
     key = settings.key
     if isinstance(key, ExistingKey):
-        yield from findings_of(("key",), checks.existing_key(**arguments(key)))
+        yield from findings_of_arguments(settings, ("key",), key, checks.existing_key)
 
 
 def created_bucket(settings: Settings) -> Iterator[Finding]:
     """The expiry of old versions or the access logs of the created bucket are invalid."""
     bucket = settings.bucket
     if isinstance(bucket, CreatedBucket):
-        yield from findings_of(("bucket",), checks.bucket_options(**arguments(bucket)))
+        yield from findings_of_arguments(settings, ("bucket",), bucket, checks.bucket_options)
 
 
 def existing_bucket(settings: Settings) -> Iterator[Finding]:
     """S3 or HyperPod refuses the name of the existing bucket, or its key's ARN is malformed."""
     bucket = settings.bucket
     if isinstance(bucket, ExistingBucket):
-        yield from findings_of(("bucket",), checks.existing_bucket(**arguments(bucket)))
+        yield from findings_of_arguments(settings, ("bucket",), bucket, checks.existing_bucket)
 
 
 def created_lustre(settings: Settings) -> Iterator[Finding]:
     """FSx has no Lustre file system of this type, capacity, throughput or version, or a path is not absolute."""
     lustre = settings.lustre
     if isinstance(lustre, CreatedLustre):
-        yield from findings_of(("lustre",), checks.lustre_file_system(LustreArguments(**arguments(lustre))))
+        yield from findings_of_section(settings, ("lustre",), lustre, checks.lustre_file_system)
         yield from _links_with_own_bucket(settings, lustre)
 
 
+@reads(*OWN_BUCKET)
 def _links_with_own_bucket(settings: Settings, lustre: CreatedLustre) -> Iterator[Finding]:
     """Report links through which any user could replace scripts that every node runs as root."""
     for index, link in enumerate(lustre.data_repositories):
@@ -121,21 +120,21 @@ def existing_lustre(settings: Settings) -> Iterator[Finding]:
     """The DNS name or mount name of the existing Lustre file system is malformed."""
     lustre = settings.lustre
     if isinstance(lustre, ExistingLustre):
-        yield from findings_of(("lustre",), checks.existing_lustre(ExistingLustreArguments(**arguments(lustre))))
+        yield from findings_of(("lustre",), checks.existing_lustre(lustre))
 
 
 def created_openzfs(settings: Settings) -> Iterator[Finding]:
     """FSx has no OpenZFS file system of this type, capacity or throughput, or the mount path is not absolute."""
     openzfs = settings.openzfs
     if isinstance(openzfs, CreatedOpenZfs):
-        yield from findings_of(("openzfs",), checks.openzfs_file_system(OpenZfsArguments(**arguments(openzfs))))
+        yield from findings_of_section(settings, ("openzfs",), openzfs, checks.openzfs_file_system)
 
 
 def existing_openzfs(settings: Settings) -> Iterator[Finding]:
     """The DNS name of the existing OpenZFS file system is malformed."""
     openzfs = settings.openzfs
     if isinstance(openzfs, ExistingOpenZfs):
-        yield from findings_of(("openzfs",), checks.existing_openzfs(ExistingOpenZfsArguments(**arguments(openzfs))))
+        yield from findings_of(("openzfs",), checks.existing_openzfs(openzfs))
         if isinstance(settings.lustre, ExistingLustre) and openzfs.dns_name == settings.lustre.dns_name:
             message = f"dns_name: {openzfs.dns_name} is the Lustre file system"
             yield error(("openzfs", "dns_name"), message, "give the name of an OpenZFS file system, or delete openzfs")
@@ -145,13 +144,13 @@ def created_role(settings: Settings) -> Iterator[Finding]:
     """The ARN of the permissions boundary or of a policy, or a statement, is malformed, or a policy is too long."""
     role = settings.role
     if isinstance(role, CreatedRole):
-        yield from findings_of(("role",), checks.execution_role(name="any", **arguments(role, "statements")))
+        yield from findings_of_arguments(settings, ("role",), role, checks.execution_role, "statements", name="any")
         for index, statement in enumerate(role.statements):
             problems = checks.statement_problems(actions=statement.actions, resources=statement.resources)
             yield from findings_of(("role", "statements", index), problems)
             for position, condition in enumerate(statement.conditions):
-                problems = checks.condition_problems(**arguments(condition))
-                yield from findings_of(("role", "statements", index, "conditions", position), problems)
+                path = ("role", "statements", index, "conditions", position)
+                yield from findings_of_arguments(settings, path, condition, checks.condition_problems)
         yield from _policies_of_administrators(role)
         if len(role.policy_arns) > (default_max := facts.DEFAULT_ROLE_POLICIES):
             message = (
@@ -159,23 +158,31 @@ def created_role(settings: Settings) -> Iterator[Finding]:
             )
             hint = "merge some of them, or ask AWS to raise the quota `Managed policies attached to an IAM role`"
             yield warning(("role", "policy_arns"), message, hint)
-        for kind in ("controller", "login", "compute"):
-            groups = [group for group in settings.cluster.instance_groups if group.role == kind]
-            problems = checks.execution_role(
-                name="any",
-                s3_access=settings.nodes.s3_mounts,
-                statements_length=sum(map(_length, role.statements)),
-                volume_key_arns=sorted({group.key_arn for group in groups if group.key_arn}),
-                override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
-                override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
-            )
-            too_long = [problem for problem in problems if problem.path == ("policy",)]
-            yield from findings_of(("role",), too_long)
+        yield from _length_of_policies(settings, role)
+
+
+@reads(
+    *("role.statements", "nodes.s3_mounts", "cluster.instance_groups.role", "cluster.instance_groups.key_arn"),
+    *("cluster.instance_groups.subnet_ids", "cluster.instance_groups.security_group_ids"),
+)
+def _length_of_policies(settings: Settings, role: CreatedRole) -> Iterator[Finding]:
+    for kind in ("controller", "login", "compute"):
+        groups = [group for group in settings.cluster.instance_groups if group.role == kind]
+        problems = checks.execution_role(
+            name="any",
+            s3_access=settings.nodes.s3_mounts,
+            statements_length=sum(map(_length, role.statements)),
+            volume_key_arns=sorted({group.key_arn for group in groups if group.key_arn}),
+            override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
+            override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
+        )
+        too_long = [problem for problem in problems if problem.path == ("policy",)]
+        yield from findings_of(("role",), too_long)
 
 
 def _length(statement: Section) -> int:
-    """Return the length of a statement as JSON; wrong values count with some text."""
-    return len(json.dumps(statement.model_dump(warnings=False), default=str, separators=(",", ":")))
+    """Return the length of a statement as JSON."""
+    return len(json.dumps(statement.model_dump(), separators=(",", ":")))
 
 
 def _policies_of_administrators(role: CreatedRole) -> Iterator[Finding]:
@@ -187,6 +194,7 @@ def _policies_of_administrators(role: CreatedRole) -> Iterator[Finding]:
             )
 
 
+@reads("account_id")
 def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
     """The roles, or a role's policies, are in two accounts; IAM and SageMaker use only the cluster's account."""
     role = settings.role

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from podwright.check.findings import Finding, KeyPath, error, remark, warning
-from podwright.check.rules.rule import GROUPS
+from podwright.check.rules.rule import GROUPS, reads, reads_compute_groups, valid_items
 from podwright.settings.cluster import InstanceGroupSection
 from podwright.settings.root import Settings
 from podwright_constructs.catalog import InstanceType, cluster_instance_types
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     Run: TypeAlias = TrainConfig | JobSpec  # The file that --run names is one of these.
 
+_PARTITIONS = ("name", "instance_type", "count", "partition")
 
+
+@reads("region")
 def run_fits(settings: Settings, run: Run) -> Iterator[Finding]:
     """The run of --run does not run on the compute group's accelerators, or needs more memory than they have.
 
@@ -36,10 +39,11 @@ def run_fits(settings: Settings, run: Run) -> Iterator[Finding]:
 
     if not isinstance(run, TrainConfig):
         return
-    for index, group in enumerate(settings.cluster.instance_groups):
+    groups = settings.cluster.instance_groups
+    for path, group in valid_items(settings, GROUPS, groups, "name", "role", "instance_type", "count"):
         if group.role != "compute" or group.instance_type not in accelerated_types() or group.count < 1:
             continue
-        device, path = neuron.device_of(group.instance_type), (*GROUPS, index)
+        device = neuron.device_of(group.instance_type)
         if not neuron.native_problem(device):
             yield from _natively(run, settings.region, group, path)
         elif group.instance_type in NXDT:
@@ -83,12 +87,15 @@ def _with_nxdt(run: TrainConfig, group: InstanceGroupSection, path: KeyPath) -> 
         yield remark(path, f"{group.instance_type} trains with AWS's NxD Training, which takes this run", how)
 
 
+@reads_compute_groups(*_PARTITIONS)
 def job_fits(settings: Settings, run: Run, partition: str | None = None) -> Iterator[Finding]:
     """The job.yaml of --run asks for more nodes or ranks than any partition has, or names other accelerators."""
     findings_by_partition = [findings for findings, _, _ in _partitions(settings, run, partition)]
     yield from min(findings_by_partition, key=len, default=[])
 
 
+@reads("region")
+@reads_compute_groups(*_PARTITIONS)
 def job_costs(settings: Settings, run: Run) -> Iterator[Finding]:
     """The job.yaml of --run takes a time for a step and a price for its tokens, at the MFU that published runs reach.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from podwright.check.findings import Finding, KeyPath, error, warning
-from podwright.check.rules.rule import until_unknown_value
+from podwright.check.rules.rule import reads
 from podwright.settings.operations import NoAccounting
 from podwright.settings.root import Settings
 from podwright_bootstrap.features import PartitionLimits
@@ -35,30 +36,31 @@ def slurm_policy(settings: Settings) -> Iterator[Finding]:
         yield error(PATH, "accounts and qos need a database", "write `accounting: {source: local}`, or delete them")
     yield from _names("accounts", [account.name for account in policy.accounts], RESERVED_ACCOUNTS)
     yield from _names("qos", [qos.name for qos in policy.qos], frozenset())
-    qualities = {NORMAL, *(qos.name for qos in policy.qos)}
+    known_qos = partial(_known, settings, "nodes.slurm.qos.name", [NORMAL, *(qos.name for qos in policy.qos)])
     for index, qos in enumerate(policy.qos):
-        yield from _known((*PATH, "qos", index, "preempts"), qos.preempts, qualities)
+        yield from known_qos((*PATH, "qos", index, "preempts"), qos.preempts)
         if qos.name in qos.preempts:
             yield error(
                 (*PATH, "qos", index, "preempts"), f"{qos.name} cannot preempt itself", "delete it from the list"
             )
-    users = _users(settings)
-    accounts = {"default", *(account.name for account in policy.accounts)}
+    known_users = partial(_known, settings, "nodes.users.name", _users(settings))
     for index, account in enumerate(policy.accounts):
-        if settings.nodes.ldap is None:  # A directory may have further users.
-            yield from _known((*PATH, "accounts", index, "users"), account.users, users)
-        yield from _known((*PATH, "accounts", index, "qos"), account.qos, qualities)
+        if settings.nodes.ldap is None and settings.are_valid("nodes.ldap"):  # A directory may have further users.
+            yield from known_users((*PATH, "accounts", index, "users"), account.users)
+        yield from known_qos((*PATH, "accounts", index, "qos"), account.qos)
+    known_partitions = partial(_known, settings, "cluster.instance_groups.partition", _partitions(settings))
+    accounts = ["default", *(account.name for account in policy.accounts)]
+    known_accounts = partial(_known, settings, "nodes.slurm.accounts.name", accounts)
     for index, partition in enumerate(policy.partitions):
         path = (*PATH, "partitions", index)
-        yield from _known((*path, "name"), [partition.name], _partitions(settings))
-        yield from _known((*path, "accounts"), partition.accounts, accounts)
-        yield from _known((*path, "qos"), partition.qos, qualities)
+        yield from known_partitions((*path, "name"), [partition.name])
+        yield from known_accounts((*path, "accounts"), partition.accounts)
+        yield from known_qos((*path, "qos"), partition.qos)
         if partition.name in [other.name for other in policy.partitions[:index]]:
             yield error((*path, "name"), f"name: {partition.name} is used twice", "write its limits into one item")
+        yield from _time_limits(partition, path)
     yield from _numbers(settings)
     yield from _settings(policy.settings)
-    for index, partition in enumerate(policy.partitions):
-        yield from until_unknown_value(_time_limits(partition, (*PATH, "partitions", index)))
 
 
 def _time_limits(partition: PartitionLimits, path: KeyPath) -> Iterator[Finding]:
@@ -68,6 +70,7 @@ def _time_limits(partition: PartitionLimits, path: KeyPath) -> Iterator[Finding]
         yield error((*path, "default_minutes"), message, "Slurm ignores a default that is longer than the limit")
 
 
+@reads("nodes.slurm.accounts.users")
 def accounts_of_directory(settings: Settings) -> Iterator[Finding]:
     """Slurm refuses the jobs of all users of the directory: they are in no account, and a policy requires one."""
     policy = settings.nodes.slurm
@@ -101,10 +104,13 @@ def _names(section: str, names: Sequence[str], reserved: frozenset[str]) -> Iter
             yield error(path, f"name: {name} is used twice", "delete one")
 
 
-def _known(path: KeyPath, names: Iterable[str], defined: Iterable[str]) -> Iterator[Finding]:
-    allowed = sorted(defined)
+def _known(
+    settings: Settings, defining_key: str, defined: Iterable[str], path: KeyPath, names: Iterable[str]
+) -> Iterator[Finding]:
+    """Report names that are not defined at a key, unless the file's values there are wrong."""
+    allowed = sorted({*defined})
     for name in names:
-        if name not in allowed:
+        if name not in allowed and settings.are_valid(defining_key):
             yield error(path, f"{path[-1]}: got {name}, need {one_of(allowed)}", "")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from podwright.check.findings import Finding, error, warning
-from podwright.check.rules.rule import GROUPS
+from podwright.check.rules.rule import GROUPS, OWN_SCRIPTS, reads
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
@@ -32,6 +32,7 @@ def unused_image_cache(settings: Settings) -> Iterator[Finding]:
         yield error(path, "shared_cache has no effect without enroot", "delete the line, or set enroot: true")
 
 
+@reads("nodes.containers.enroot")
 def unpinned_downloads(settings: Settings) -> Iterator[Finding]:
     """Nodes may need a program of which podwright has no checksum for their processors."""
     containers = settings.nodes.containers
@@ -58,6 +59,7 @@ def metrics_interval(settings: Settings) -> Iterator[Finding]:
         yield error(path, f"interval_s: got {observability.interval_s}, need {MIN_INTERVAL_S} to {MAX_INTERVAL_S}", "")
 
 
+@reads(*OWN_SCRIPTS, "nodes.observability")
 def unsent_metrics(settings: Settings) -> Iterator[Finding]:
     """A workspace is configured, but no node sends metrics to it."""
     if (
@@ -80,6 +82,7 @@ def workspace_endpoint(settings: Settings) -> Iterator[Finding]:
         yield error(("network", "endpoints"), message, f"add {WORKSPACE_ENDPOINT}")
 
 
+@reads("training.source", "nodes.downloads.source")
 def downloads_without_internet(settings: Settings) -> Iterator[Finding]:
     """Nodes without internet need programs or packages from the internet."""
     network, nodes = settings.network, settings.nodes

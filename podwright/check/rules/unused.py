@@ -18,6 +18,8 @@ def unused_settings(settings: Settings) -> Iterator[Finding]:
     if isinstance(network, CreatedNetwork) and network.internet == "none" and word in network.model_fields_set:
         yield error(("network", word), f"{word} has no effect with internet: none", "delete the line")
     of_two_zones = isinstance(openzfs, CreatedOpenZfs) and openzfs.deployment_type in facts.OPENZFS_SUBNETS
-    if isinstance(network, ExistingNetwork) and network.route_table_ids and not of_two_zones:
+    if of_two_zones or not settings.are_valid("openzfs.deployment_type"):
+        return
+    if isinstance(network, ExistingNetwork) and network.route_table_ids:
         hint = "delete the lines; only a created OpenZFS file system of two zones adds routes there"
         yield error(("network", "route_table_ids"), "route_table_ids has no effect without OpenZFS of two zones", hint)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import accumulate
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 from podwright.check.findings import Finding, KeyPath, error, warning
+from podwright.check.rules.rule import reads, valid_items
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.root import Settings
-from podwright.settings.section import UnknownValueError
 from podwright.settings.storage import NoOpenZfs
 from podwright_bootstrap.features import MAX_ID, MIN_ID, Ldap
 from podwright_constructs import facts
@@ -91,7 +90,7 @@ def groups_of_people(settings: Settings) -> Iterator[Finding]:
             if group in IMAGE_NAMES:
                 message = f"groups: {group} is a group of the image, need one of nodes.groups"
                 yield error((*USERS, index, "groups", position), message, "groups of the image may equal root")
-            elif group not in listed:
+            elif group not in listed and settings.are_valid("nodes.groups.name"):
                 hint = f"add it to nodes.groups, with a gid; nodes.groups has {', '.join(listed) or 'no group'}"
                 yield error((*USERS, index, "groups", position), f"groups: {group!r} is not in nodes.groups", hint)
 
@@ -99,15 +98,14 @@ def groups_of_people(settings: Settings) -> Iterator[Finding]:
 def ssh_keys_of_people(settings: Settings) -> Iterator[Finding]:
     """A key is not one line of an OpenSSH public key, or it is a private key."""
     for index, user in enumerate(settings.nodes.users):
-        with suppress(UnknownValueError):
-            for position, key in enumerate(user.ssh_keys):
-                if why := _why_no_key(key):
-                    path = (*USERS, index, "ssh_keys", position)
-                    yield error(
-                        path, f"ssh_keys: {why}", "copy the one line of an id_….pub, such as `ssh-ed25519 AAAA… you`"
-                    )
+        for position, key in enumerate(user.ssh_keys):
+            if why := _why_no_key(key):
+                path = (*USERS, index, "ssh_keys", position)
+                hint = "copy the one line of an id_….pub, such as `ssh-ed25519 AAAA… you`"
+                yield error(path, f"ssh_keys: {why}", hint)
 
 
+@reads("lustre.mount_path", "openzfs.mount_path")
 def homes_of_people(settings: Settings) -> Iterator[Finding]:
     """A home is on no shared file system, in a folder of podwright, or the home of another user."""
     if not settings.nodes.users:
@@ -118,14 +116,16 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
     openzfs = None if isinstance(settings.openzfs, NoOpenZfs) else PurePosixPath(settings.openzfs.mount_path)
     usual = openzfs or lustre / contract.HOMES_DIRECTORY
     owners: dict[PurePosixPath, str] = {}
-    for index, user in enumerate(settings.nodes.users):
-        path, home = (*USERS, index, "home"), PurePosixPath(user.home or usual / user.name)
+    for user_path, user in valid_items(settings, USERS, settings.nodes.users, "home"):
+        path, home = (*user_path, "home"), PurePosixPath(user.home or usual / user.name)
         folders = (contract.SHARED_DIRECTORY, contract.RUNS_DIRECTORY, contract.DATA_DIRECTORY)
         reserved_folders = [lustre / folder for folder in folders]
         below = [root for root in (openzfs, lustre) if root and root in home.parents]
         if user.home and not (below and HOME.fullmatch(user.home)):
             allowed_roots = f"{openzfs} or {lustre}" if openzfs else lustre
             yield error(path, f"home: got {user.home!r}, need a path below {allowed_roots}", "all nodes mount it")
+        elif settings.is_wrong((*user_path, "name")):
+            continue
         elif home == usual or any(home.is_relative_to(folder) for folder in reserved_folders):
             yield error(path, f"home: {home} is reserved", f"use a separate folder, such as {usual / user.name}")
         elif owners.get(home, user.name) != user.name:
@@ -138,12 +138,13 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
 def named_users(settings: Settings) -> Iterator[Finding]:
     """A user who may log in to compute nodes or controllers, or use the node's role, is on no node."""
     login_names = {"root", "ubuntu", *IMAGE_NAMES, *(user.name for user in settings.nodes.users)}
+    all_are_in_file = settings.nodes.ldap is None and settings.are_valid("nodes.users.name", "nodes.ldap")
     for section, key in (("pam_slurm_adopt", "admins"), ("metadata_access", "users"), ("controller_logins", "admins")):
         for index, name in enumerate(getattr(getattr(settings.nodes, section), key, ())):
             path = ("nodes", section, key, index)
             if not re.fullmatch(r"[\w.@][\w.@-]*", name):
                 yield error(path, f"{key}: got {name!r}, need a login name", "")
-            elif name not in login_names and settings.nodes.ldap is None:  # A directory may have the user.
+            elif name not in login_names and all_are_in_file:
                 yield error(path, f"{key}: no user is called {name}", "add the user to nodes.users, or delete the name")
 
 
@@ -168,6 +169,7 @@ def role_of_login_nodes(settings: Settings) -> Iterator[Finding]:
     yield warning(("nodes", "metadata_access", "everybody"), message, hint)
 
 
+@reads("cluster.instance_groups.role")
 def controller_logins(settings: Settings) -> Iterator[Finding]:
     """Users cannot log in: controllers are for administrators alone, and there are no login nodes."""
     nodes = settings.nodes
@@ -201,7 +203,7 @@ def ldap(settings: Settings) -> Iterator[Finding]:
                 yield error(path, f"{key}: got {group!r}, need a group's name, without commas", "")
     yield from _access_problems(directory)
     yield from _probe_problems(settings, directory)
-    yield from _bind_problems(directory)
+    yield from _bind_problems(settings, directory)
     certificate = directory.certificate
     if certificate is not None and not (are_certificates(certificate) or re.fullmatch(r"/[\w./-]+", certificate)):
         hint = (
@@ -210,6 +212,7 @@ def ldap(settings: Settings) -> Iterator[Finding]:
         yield error((*LDAP, "certificate"), "certificate: need PEM text or a path", hint)
 
 
+@reads("network.endpoints")
 def ldap_without_internet(settings: Settings) -> Iterator[Finding]:
     """Nodes without internet cannot read the LDAP password: the network has no endpoint for it."""
     directory, network = settings.nodes.ldap, settings.network
@@ -250,17 +253,18 @@ def _is_balanced(text: str) -> bool:
     return depths[-1] == 0 and all(depth > 0 for depth in depths[:-1])
 
 
-def _bind_problems(directory: Ldap) -> Iterator[Finding]:
+def _bind_problems(settings: Settings, directory: Ldap) -> Iterator[Finding]:
     arn = directory.bind_secret_arn
     if arn is not None and not facts.SECRET_ARN_PATTERN.fullmatch(arn):
         path = (*LDAP, "bind_secret_arn")
         yield error(path, f"bind_secret_arn: got {arn!r}, need an ARN like arn:aws:secretsmanager:…:secret:…", "")
-    if (arn is None) != (directory.bind_dn is None):
+    is_half = (arn is None) != (directory.bind_dn is None)
+    if is_half and settings.are_valid("nodes.ldap.bind_dn", "nodes.ldap.bind_secret_arn"):
         key, missing_key = ("bind_dn", "bind_secret_arn") if arn is None else ("bind_secret_arn", "bind_dn")
         yield error(
             (*LDAP, key), f"{key} has no effect without {missing_key}", f"add {missing_key}, or delete the line"
         )
-    if directory.probe_user is None:
+    if directory.probe_user is None and settings.are_valid("nodes.ldap.probe_user"):
         hint = "name a user that every node must find before it takes jobs"
         yield warning(LDAP, "ldap: without probe_user the boot does not test the directory", hint)
 
@@ -300,10 +304,9 @@ def _why_no_key(key: str) -> str:
 
 
 def _each(settings: Settings, *keys: str) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield values of every user and group with their paths; skip wrong values."""
+    """Yield values of every user and group with their paths."""
     for section, people in ((USERS, settings.nodes.users), (GROUPS, settings.nodes.groups)):
         for index, item in enumerate(people):
             for key in keys:
-                with suppress(UnknownValueError):
-                    if hasattr(item, key):
-                        yield (*section, index, key), getattr(item, key)
+                if hasattr(item, key):
+                    yield (*section, index, key), getattr(item, key)

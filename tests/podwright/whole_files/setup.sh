@@ -1,0 +1,3 @@
+#!/bin/sh
+# The script of nodes.hooks in created.yaml.
+true
