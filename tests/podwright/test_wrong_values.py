@@ -5,6 +5,7 @@ Each file of ``whole_files/`` is valid but for one violation; together they have
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from podwright.check.document import Document
 from podwright.check.findings import KeyPath
 from podwright.check.incomplete import incomplete
 from podwright.check.key_descriptions import keys
+from podwright.check.rules.rule import NETWORK_BLOCKS, OWN_BUCKET, OWN_SCRIPTS
 from podwright_constructs.problems import dotted
 
 FOLDER = Path(__file__).parent / "whole_files"
@@ -70,6 +72,21 @@ def _described(data: Any, name: str = "") -> Iterator[tuple[str, str]]:
             yield source, path
             yield "", path
             yield from _described(value, path)
+
+
+def test_rules_read_keys_that_exist():
+    """A misspelt key would never be wrong, so its rule would judge values that the file does not give."""
+    existing_keys = {key.name.replace("[]", "") for key in keys()} | {"nodes"}
+    named_keys = {
+        argument.value
+        for file in Path(rules.__file__).parent.glob("*.py")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and {"reads", "are_valid"} & set(ast.unparse(call.func).split("."))
+        for argument in call.args
+        if isinstance(argument, ast.Constant)
+    }
+    assert len(named_keys) > 40
+    assert named_keys | {*NETWORK_BLOCKS, *OWN_BUCKET, *OWN_SCRIPTS} <= existing_keys
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -126,16 +126,18 @@ def findings_of_arguments(
     """Report the problems that a check of keyword arguments finds in a section, whose keys have their names.
 
     Args:
-        settings: with the section.
-        path: of the section.
-        section: its keys are the arguments.
-        check: of a construct.
-        without: keys that are no arguments of the check.
-        constants: further arguments.
+        settings: The settings of the section.
+        path: The section's path.
+        section: The section; its values are the arguments.
+        check: A construct's check.
+        without: Keys that are no arguments of the check.
+        constants: Further arguments.
     """
-    yield from findings_of_section(
-        settings, path, section, lambda section: check(**constants, **arguments(section, *without))
-    )
+
+    def check_section(section: Section) -> Iterable[Problem]:
+        return check(**constants, **arguments(section, *without))
+
+    yield from findings_of_section(settings, path, section, check_section)
 
 
 def _replaced(parent: Any, path: KeyPath, value: object) -> Any:
