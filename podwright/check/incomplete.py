@@ -20,7 +20,7 @@ LARGE = 10**9  # No count, size or duration of the file is as large.
 def incomplete(data: Mapping[str, Any]) -> Settings:
     """Return the settings that ``data`` describes, which name their wrong keys.
 
-    A wrong or missing key has its default or, if it is required, a value of its type. No rule may depend on it.
+    A wrong or missing key has its default or, if it is required, a value of its type, on which no rule may depend.
     """
     builder = _Builder()
     return builder.section(Settings, data, ()).with_wrong_keys(builder.wrong_keys)
@@ -61,7 +61,7 @@ class _Builder:
 
 
 def _possible_values(annotation: Any) -> tuple[object, ...]:
-    """Return values of a type: all that checks tell apart, where the type has few; of a section, one."""
+    """Return values of a type: every value of a choice, and examples of other types."""
     if options := sections(annotation) if get_origin(annotation) is not tuple else ():
         return (_Builder().section(options[0], {}, ()),)
     origin, parts = get_origin(annotation), get_args(annotation)
