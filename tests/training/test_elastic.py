@@ -68,7 +68,7 @@ class ElasticRun:
         raise AssertionError(f"generation {generation} did not come: {self.output()}")
 
     def output(self):
-        """What the agents and ranks have printed last."""
+        """Return what the agents and ranks have printed last."""
         return "\n".join(f"{path.name}: {path.read_text()[-4000:]}" for path in self.folder.root.glob("host-*.log"))
 
     def end(self):
