@@ -51,7 +51,7 @@ class _Builder:
             return {key: self._value(parts[1], item, (*path, key), ()) for key, item in value.items()}
         if len(options) > 1 and isinstance(value, dict):
             options = tuple(option for option in options if source_of(option) == value.get("source"))
-        if options and isinstance(value, dict):
+        if options and origin is not tuple and isinstance(value, dict):
             return self.section(options[0], value, path)
         try:
             return TypeAdapter[Any](annotation).validate_python(value)
