@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.mixture import Mixture, Source
-from podwright_training.data.stream import PackedStream, merge_states
+from podwright_training.data.resume import merge_states
+from podwright_training.data.stream import PackedStream
 from podwright_training.data.workers import IGNORED_SIGNALS, PIPE_BYTES
 
 CONTEXT = 7
@@ -381,7 +382,9 @@ def test_foreign_state(make_ranks, corpus, mixture):
     ranks = make_ranks(2, corpus)
     with pytest.raises(DataError, match=r"(?s)data_streams is 24 in .*, 6 in this.*\nseed is 0 in .*, 1 in this"):
         make_ranks(1, corpus, streams=6, seed=1)[0].load_state_dict(state_of(ranks))
-    with pytest.raises(DataError, match=r"data source .* has other shards than in the checkpoint"):
+    with pytest.raises(DataError, match=r"data source c4 has other shards than in the checkpoint: .* name other data"):
+        make_ranks(1, [replace(mixture[0], name="c4"), mixture[1]])[0].load_state_dict(state_of(ranks))
+    with pytest.raises(DataError, match=r"no source of the checkpoint: the run has few, many, the checkpoint has c4"):
         make_ranks(1, mixture)[0].load_state_dict(state_of(ranks))
     with pytest.raises(DataError, match="lacks stream 1"):
         make_ranks(1, corpus)[0].load_state_dict(ranks[0].state_dict())

@@ -527,7 +527,7 @@ def test_mixture_temperature():
         ("a: {dataset: x, max_epochs: 0}", ["a: max_epochs: got 0, need a whole number of at least 1"]),
         (
             "a: {dataset: x, weight: -1}\nb: {weight: 1}",
-            ["a: weight: got -1.0, need a number above 0", "b: no dataset"],
+            ["a: weight: got -1.0, need a number of at least 0", "b: no dataset"],
         ),
     ],
 )

@@ -22,8 +22,9 @@ from podwright_training.data.bad_data import BadRecordError, BadShardError, Data
 from podwright_training.data.formats import read_blocks, shard_errors
 from podwright_training.data.mixture import Source
 from podwright_training.data.order import ReadingOrder
+from podwright_training.data.resume import merge_states
 from podwright_training.data.spans import open_spans
-from podwright_training.data.stream import PackedStream, merge_states
+from podwright_training.data.stream import PackedStream
 from podwright_training.data.token_shards import write_token_shard
 from podwright_training.data.tokenizer import Encoder
 

@@ -122,8 +122,8 @@ class DataEvent(StepEvent):
     bytes: int | None = optional("bytes of all files")
     streams: int | None = optional("streams into which the source is divided")
     epoch_tokens: int | None = optional("tokens of one reading, about")
-    epoch_sequences: int | None = optional("sequences of the run until the source was read once, about")
-    epoch_steps: int | None = optional("steps of the run until then, about")
+    epoch_sequences: int | None = optional("sequences of the run until the source was read once, about, or null")
+    epoch_steps: int | None = optional("steps of the run until then, about, or null")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +196,30 @@ class TrainEvent(StepEvent):
     memory_step: int | None = optional("with `memory_checkpoint_freq`: step of the newest copy in memory, or null")
     memory_peak_bytes: int | None = optional("peak of the first rank's device memory, or null on a CPU")
     memory_reserved_bytes: int | None = optional("device memory that its allocator reserved, or null on a CPU")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureEvent(StepEvent):
+    """Weights of a mixture's sources that begin to apply; written after each start and in the first step of a phase."""
+
+    kind: ClassVar[str] = "mixture"
+    from_sequence: int = required("sequences that all ranks had read before")
+    weights: Mapping[str, float] = required("weight of each source that is read, at `mixture_temperature`")
+    added: Sequence[str] | None = optional("after a start: sources that the checkpoint does not have")
+    removed: Sequence[str] | None = optional(
+        "after a start: sources that only the checkpoint has; they keep their position"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadEvent(StepEvent):
+    """How much of each source of a mixture was read; written with each checkpoint and at the end."""
+
+    kind: ClassVar[str] = "read"
+    source_sequences: Mapping[str, int] = required("sequences of each source that all ranks have read")
+    source_documents: Mapping[str, int] = required("documents of each source whose last token was read")
+    source_tokens: Mapping[str, int] = required("as of `train`")
+    source_epochs: Mapping[str, float] = required("as of `train`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,8 +319,8 @@ class EndEvent(StepEvent):
 
 
 EVENTS: tuple[type[MetricsEvent], ...] = (
-    StartEvent, FilesEvent, DataEvent, MembershipEvent, TrainEvent, OffenderEvent, StragglerEvent, GuardEvent,
-    OverflowEvent, ValidationEvent, SampleEvent, CheckpointEvent, EndEvent,
+    StartEvent, FilesEvent, DataEvent, MixtureEvent, MembershipEvent, TrainEvent, ReadEvent, OffenderEvent,
+    StragglerEvent, GuardEvent, OverflowEvent, ValidationEvent, SampleEvent, CheckpointEvent, EndEvent,
 )  # fmt: skip
 _EVENT_BY_KIND = {event.kind: event for event in EVENTS}
 

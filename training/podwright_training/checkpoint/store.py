@@ -28,7 +28,7 @@ from podwright_training.checkpoint.memory_tier import MemoryTier
 from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.checkpoint.trainer_state import TrainerState
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.stream import merge_states
+from podwright_training.data.resume import merge_states
 from podwright_training.errors import DivergedError
 from podwright_training.optim import Optimizers
 from podwright_training.ranks import Hosts

@@ -17,6 +17,7 @@ from podwright_training.config.conversion import in_words
 from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
+from podwright_training.data.phases import PHASES, Phase, Problem, number, phases_of_entries, problems_of_phases
 
 Entries = Iterator[tuple[str, dict[str, Any]]]
 NUMBERS: dict[str, Callable[[str], Any]] = {
@@ -38,7 +39,7 @@ class Source:
         dataset: Identifier on the Hugging Face hub, a local folder, or ``s3://bucket/folder``.
         dataset_config_name: Subfolder of its files, or a configuration of its card; ``None``: all files.
         text_column: Column that holds the text.
-        weight: Share of the sequences, relative to the other sources.
+        weight: Share of the sequences, relative to the other sources; 0: not read before a phase that reads it.
         max_epochs: How often its documents are read before the run ends; ``None``: without end.
     """
 
@@ -53,15 +54,28 @@ class Source:
 KEYS = tuple(item.name for item in fields(Source) if item.name != "name")
 
 
-def sources_of(config: TrainConfig) -> list[Source]:
-    """Return the sources in ``data_mixture``, or the single source ``dataset``.
+@dataclass(frozen=True)
+class DataMixture:
+    """The sources of a run, and the phases in which other weights apply than the sources' own."""
+
+    sources: list[Source]
+    phases: list[Phase]
+
+
+def data_mixture_of(config: TrainConfig) -> DataMixture:
+    """Return the sources and phases of ``data_mixture``, or the single source ``dataset``.
 
     Raises:
         DataError: With every problem of the mixture, one per line.
     """
     if config.data_mixture is None:
-        return [_source(config, "dataset", {})]
-    return _sources(config, "data_mixture", _split_text, KEYS)
+        return DataMixture([_source(config, "dataset", {})], [])
+    return _read(config, "data_mixture", _split_text, KEYS)
+
+
+def sources_of(config: TrainConfig) -> list[Source]:
+    """Return the sources of ``data_mixture_of``; raise as it does."""
+    return data_mixture_of(config).sources
 
 
 def validation_sources_of(config: TrainConfig) -> list[Source]:
@@ -75,7 +89,8 @@ def validation_sources_of(config: TrainConfig) -> list[Source]:
         return []
     if option_value == EACH_SOURCE:
         return sources_of(config)
-    return _sources(config, "validation_datasets", _split_names, ("dataset", "dataset_config_name", "text_column"))
+    keys = ("dataset", "dataset_config_name", "text_column")
+    return _read(config, "validation_datasets", _split_names, keys).sources
 
 
 class Mixture:
@@ -113,22 +128,49 @@ class Mixture:
         return counted
 
 
-def _sources(
+def _read(
     config: TrainConfig, option: str, split: Callable[[str], Entries], allowed_keys: Sequence[str]
-) -> list[Source]:
-    """Return the sources that an option names, in a YAML file or in a text that ``split`` parses."""
+) -> DataMixture:
+    """Return what an option says, in a YAML file or in a text that ``split`` parses."""
     text: str = getattr(config, option)
-    file = Path(text) if text.endswith(YAML_SUFFIXES) else None
-    values_by_name = _read_yaml(file, option) if file else dict(split(text))
+    document = _read_yaml(Path(text), option) if text.endswith(YAML_SUFFIXES) else None
+    values_by_name = _with_numbers(document.data) if document else dict(split(text))
+    # A mapping of this name is a source, as it was before mixtures had phases.
+    has_phases = "weight" in allowed_keys and isinstance(values_by_name.get(PHASES), list)
+    entries = values_by_name.pop(PHASES) if has_phases else []
     problems = [problem for name, values in values_by_name.items() for problem in _problems(name, values, allowed_keys)]
-    if file and not problems:
+    if document and not problems:
         values_by_name = {
-            name: {**values, "dataset": _beside(file, values["dataset"])} for name, values in values_by_name.items()
+            name: {**values, "dataset": _beside(document.file, values["dataset"])}
+            for name, values in values_by_name.items()
         }
-        problems += [problem for name, values in values_by_name.items() for problem in _not_beside(file, name, values)]
+        problems += [
+            item for name, values in values_by_name.items() for item in _not_beside(document.file, name, values)
+        ]
+    if not problems and values_by_name and all(values.get("weight") == 0 for values in values_by_name.values()):
+        problems.append(Problem((next(iter(values_by_name)), "weight"), "the weight of each source is 0"))
+    problems += problems_of_phases(entries, list(values_by_name))
     if problems or not values_by_name:
-        raise DataError("\n".join(f"{option} {text}: {line}" for line in problems or ["no dataset given"]))
-    return [_source(config, str(name), values) for name, values in values_by_name.items()]
+        raise DataError("\n".join(_lines(problems, option if problems and document else f"{option} {text}", document)))
+    sources = [_source(config, str(name), values) for name, values in values_by_name.items()]
+    phases = [_scaled(phase, config) for phase in phases_of_entries(entries, list(values_by_name))]
+    return DataMixture(sources, phases)
+
+
+def _lines(problems: Sequence[Problem], option: str, document: YamlDocument | None) -> Iterator[str]:
+    """Yield each problem with its option and, in a file, its line and column."""
+    if not problems:
+        yield f"{option}: no dataset given"
+    for problem in problems:
+        yield f"{option} {_place(document, problem)}: {problem.message}" if document else f"{option}: {problem.message}"
+
+
+def _place(document: YamlDocument, problem: Problem) -> str:
+    """Return file, line and column of a value, or of its key if the value has lines of its own."""
+    if isinstance(problem.path[-1], int):  # An item of a list has no key.
+        return document.place(problem.path)
+    position = document.position(problem.path, key=problem.at_key)
+    return f"{document.file}:{position.line}:{position.column}"
 
 
 def _beside(file: Path, dataset: str) -> str:
@@ -137,14 +179,12 @@ def _beside(file: Path, dataset: str) -> str:
     return str(path) if "://" not in dataset and path.exists() else dataset
 
 
-def _not_beside(file: Path, name: object, values: Mapping[str, Any]) -> Iterator[str]:
+def _not_beside(file: Path, name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a problem for a dataset that is in the current folder, as the file's would be another from elsewhere."""
     path = Path(values["dataset"])
     if not path.is_absolute() and "://" not in values["dataset"] and path.exists():
-        yield (
-            f"{name}: dataset {path} is in the current folder, not beside {file.name}, to which paths are relative; "
-            f"write {path.absolute()}"
-        )
+        place = f"in the current folder, not beside {file.name}, to which paths are relative"
+        yield Problem((name, "dataset"), f"{name}: dataset {path} is {place}; write {path.absolute()}")
 
 
 def _source(config: TrainConfig, name: str, values: Mapping[str, Any]) -> Source:
@@ -155,10 +195,20 @@ def _source(config: TrainConfig, name: str, values: Mapping[str, Any]) -> Source
         "max_epochs": config.max_epochs,
     }
     source = Source(**{"name": name, **inherited, **values})
-    return replace(source, weight=source.weight ** (1 / config.mixture_temperature))
+    return replace(source, weight=_heated(source.weight, config))
 
 
-def _read_yaml(path: Path, option: str) -> dict[str, Any]:
+def _scaled(phase: Phase, config: TrainConfig) -> Phase:
+    return replace(phase, weights={name: _heated(weight, config) for name, weight in phase.weights.items()})
+
+
+def _heated(weight: float, config: TrainConfig) -> float:
+    """Return a weight at the run's ``mixture_temperature``."""
+    heated: float = weight ** (1 / config.mixture_temperature)
+    return heated
+
+
+def _read_yaml(path: Path, option: str) -> YamlDocument:
     try:
         document = YamlDocument.read(path)
     except YamlFileError as error:
@@ -167,9 +217,13 @@ def _read_yaml(path: Path, option: str) -> dict[str, Any]:
         raise DataError(f"{option}: {document.messages[0]}")
     if not isinstance(document.data, dict):
         raise DataError(f"{option} {path}: got {in_words(document.data)}, need `name: {{dataset: …, weight: …}}` lines")
+    return document
+
+
+def _with_numbers(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: {key: _number(key, value) for key, value in values.items()} if isinstance(values, dict) else values
-        for name, values in document.data.items()
+        for name, values in data.items()
     }
 
 
@@ -196,20 +250,20 @@ def _split_names(text: str) -> Entries:
         yield name, {"dataset": dataset}
 
 
-def _problems(name: object, values: object, allowed_keys: Sequence[str]) -> Iterator[str]:
+def _problems(name: str, values: object, allowed_keys: Sequence[str]) -> Iterator[Problem]:
     if not isinstance(values, dict):
-        yield f"{name}: got {values!r}, need a mapping with {', '.join(allowed_keys)}"
+        yield Problem((name,), f"{name}: got {values!r}, need a mapping with {', '.join(allowed_keys)}")
         return
     for key in values.keys() - set(allowed_keys):
-        yield f"{name}: unknown key {key}; keys: {', '.join(allowed_keys)}"
+        yield Problem((name, key), f"{name}: unknown key {key}; keys: {', '.join(allowed_keys)}", True)
     dataset = values.get("dataset")
     if not dataset:
-        yield f"{name or 'an entry'}: no dataset"
+        yield Problem((name,), f"{name or 'an entry'}: no dataset")
     elif not isinstance(dataset, str):
-        yield f"{name}: dataset: got {dataset!r}, need a folder or a name"
+        yield Problem((name, "dataset"), f"{name}: dataset: got {dataset!r}, need a folder or a name")
     weight = values.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-        yield f"{name}: weight: got {weight!r}, need a number above 0"
+    if isinstance(weight, bool) or number(str(weight)) is None:
+        yield Problem((name, "weight"), f"{name}: weight: got {weight!r}, need a number of at least 0")
     epochs = values.get("max_epochs")
     if epochs is not None and (type(epochs) is not int or epochs < 1):
-        yield f"{name}: max_epochs: got {epochs!r}, need a whole number of at least 1"
+        yield Problem((name, "max_epochs"), f"{name}: max_epochs: got {epochs!r}, need a whole number of at least 1")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from podwright_training.data.bad_data import Fault, Faults
 from podwright_training.data.corpus import Corpus, DataPosition
-from podwright_training.data.mixture import Mixture
+from podwright_training.data.phased_mixture import PhasedMixture
 from podwright_training.data.tokenizer import Encoder
 
 READING_THREADS = 8
@@ -28,6 +28,7 @@ class Packed(NamedTuple):
     length: int  # number of tokens; the sequence is padded behind them
     source: int
     position: DataPosition
+    documents: int  # documents that end in the sequence
     faults: tuple[Fault, ...]  # met since the one before
     empty_texts: int  # met since the one before
 
@@ -37,7 +38,7 @@ class Recipe:
     """Everything needed to make sequences; worker processes get a copy."""
 
     corpora: tuple[Corpus, ...]
-    mixture: Mixture
+    mixture: PhasedMixture
     encoder: Encoder
     streams: int
     width: int  # tokens of a sequence
@@ -80,7 +81,8 @@ class Recipe:
             packer = packers[number % self.streams][source]
             tokens = np.zeros(self.width, dtype=np.uint32)
             length = packer.fill(tokens)
-            yield Packed(tokens, length, source, packer.position, faults.take_new(), faults.take_new_empty_texts())
+            new_faults, empty_texts = faults.take_new(), faults.take_new_empty_texts()
+            yield Packed(tokens, length, source, packer.position, packer.take_ended(), new_faults, empty_texts)
 
 
 class _Packer:
@@ -94,6 +96,7 @@ class _Packer:
         self, documents: Iterator[tuple[DataPosition, NDArray[Any]]], start: DataPosition, *, end: DataPosition
     ) -> None:
         self.position = start
+        self._ended = 0  # documents since they were counted last
         self._end = end
         self._documents = documents
         self._ahead: deque[tuple[DataPosition, NDArray[Any]]] = (
@@ -120,13 +123,20 @@ class _Packer:
                 self._ahead[0] = position, tokens
             else:
                 self._ahead.popleft()
+                self._ended += 1
         self.position = self._next_position()
         return filled
+
+    def take_ended(self) -> int:
+        """Return how many documents ended since the call before."""
+        ended, self._ended = self._ended, 0
+        return ended
 
     def _next_position(self) -> DataPosition:
         """Return the position of the next token, or the end: a single last token is dropped, as it predicts none."""
         while sum(len(tokens) - position.token for position, tokens in self._ahead) < LEAST_TOKENS:
             if not self.read():
+                self._ended += len(self._ahead)
                 self._ahead.clear()
                 return self._end
         return self._ahead[0][0]

@@ -16,9 +16,8 @@ of the last one that a worker prepared.
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice, product
@@ -30,8 +29,10 @@ from numpy.typing import NDArray
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError, Faults
 from podwright_training.data.corpus import Corpus, DataPosition
-from podwright_training.data.mixture import Mixture, Source, sources_of
+from podwright_training.data.mixture import Source, sources_of
 from podwright_training.data.packing import READING_THREADS, Packed, Recipe
+from podwright_training.data.phased_mixture import MixtureChange, PhasedMixture
+from podwright_training.data.resume import ORDER, AbsentSources, differences, names_in_checkpoint
 from podwright_training.data.splits import find_split
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.data.workers import Worker
@@ -42,11 +43,6 @@ if TYPE_CHECKING:  # they take seconds to import; worker processes do without
     from podwright_training.batch import Batch
 
 VALIDATION_SEED = 0  # runs with other seeds validate on the same batches
-ORDER = 2  # version of the rule that orders the documents; 1: streams owned whole shards
-OTHER_ORDER = (
-    "the checkpoint is of an earlier podwright, which ordered the documents in another way: its position in the data "
-    "has no meaning here; finish the run with that version, or start a new one with --init-from and this checkpoint"
-)
 
 
 def open_stream(
@@ -64,12 +60,12 @@ def open_stream(
     """Open the stream of ``split`` that ``config`` describes, or that of one source; raise as ``PackedStream`` does.
 
     ``max_epochs`` ends training; a validation that is larger than its split repeats it, or ends after
-    ``validation_epochs``.
+    ``validation_epochs``. Validation has the weights with which a run begins, so that its losses stay comparable.
     """
     training = split == "train"
-    sources = [source] if source else sources_of(config)
+    sources = [replace(source, weight=1.0)] if source else sources_of(config)
     return PackedStream(
-        sources if training else [replace(source, max_epochs=validation_epochs) for source in sources],
+        sources if training else [replace(source, max_epochs=validation_epochs) for source in sources if source.weight],
         split=split,
         tokenizer=tokenizer,
         context_width=config.max_context_width,
@@ -142,7 +138,11 @@ class PackedStream:
             )
         self._recipe = Recipe(
             corpora=_corpora(sources, split, streams=streams, seed=seed),
-            mixture=Mixture([source.weight for source in sources], streams=streams),
+            mixture=PhasedMixture(
+                [MixtureChange(0, {source.name: source.weight for source in sources if source.weight})],
+                [source.name for source in sources],
+                streams=streams,
+            ),
             encoder=Encoder(load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer),
             streams=streams,
             width=context_width + 1,
@@ -161,9 +161,21 @@ class PackedStream:
         self._positions = {stream: [DataPosition()] * len(sources) for stream in range(rank, streams, world_size)}
         self._sequences = 0  # drawn by all ranks
         self._drawn = [0] * len(sources)  # sequences of each source
+        self._documents = {stream: [0] * len(sources) for stream in self._positions}
+        self._absent = AbsentSources()
         self._last = range(0)
         self._running: list[Worker] = []
         self._makers: list[Iterator[Packed]] = []
+
+    def change_mixture(self, changes: Iterable[MixtureChange]) -> None:
+        """Give sources other weights from some sequences on, in place of all changes that were given before.
+
+        Sources keep their positions: one that is not read for a while continues where it paused.
+        """
+        mixture = self._recipe.mixture.followed_by(changes)
+        if mixture.changes != self._recipe.mixture.changes:
+            self.close()  # Worker processes have read ahead by the former weights.
+            self._recipe = replace(self._recipe, mixture=mixture)
 
     def next_batch(self, sequences: int | None = None) -> Batch:
         """Return this rank's ``local_batch_size`` sequences of ``context_width`` tokens of the next global batch.
@@ -255,10 +267,17 @@ class PackedStream:
             for source, corpus in enumerate(self._recipe.corpora)
         ]
 
+    def documents_read(self) -> list[int]:
+        """Return how many documents of each source this rank's streams have read to their end."""
+        return [sum(counts) for counts in zip(*self._documents.values(), strict=True)]
+
     def spent_streams(self) -> list[int]:
-        """Return how many of this rank's streams have read each source ``max_epochs`` times."""
+        """Return how many of this rank's streams have read each source ``max_epochs`` times; 0 of one that pauses."""
+        active = self._active_sources(self._sequences)
         return [
             sum(_is_spent(corpus, positions[source].epoch) for positions in self._positions.values())
+            if source in active
+            else 0
             for source, corpus in enumerate(self._recipe.corpora)
         ]
 
@@ -270,15 +289,22 @@ class PackedStream:
     @property
     def is_wholly_spent(self) -> bool:
         """Return whether this rank's streams have read every source ``max_epochs`` times."""
-        return all(count == len(self._positions) for count in self.spent_streams())
+        spent_streams = self.spent_streams()
+        return all(spent_streams[source] == len(self._positions) for source in self._active_sources(self._sequences))
 
     def is_end(self, state: Mapping[str, Any]) -> bool:
         """Return whether all streams of a state of all ranks have read a source ``max_epochs`` times."""
-        positions = state["streams"].values()
+        names = names_in_checkpoint(self._identity(), state)
+        corpora = [self._recipe.corpora[source] for source in self._active_sources(state["sequences"])]
         return any(
-            all(_is_spent(corpus, position_by_source[corpus.name][0]) for position_by_source in positions)
-            for corpus in self._recipe.corpora
+            all(_is_spent(corpus, positions[names[corpus.name]][0]) for positions in state["streams"].values())
+            for corpus in corpora
+            if names[corpus.name] is not None
         )
+
+    def weights_in(self, sequences: range) -> list[MixtureChange]:
+        """Return the weights that the first of these global sequences has, and the changes within them."""
+        return self._recipe.mixture.weights_in(sequences)
 
     def choices(self) -> Iterator[dict[str, Any]]:
         """Yield for each source how many files of which dataset the split has, and which are left out."""
@@ -295,10 +321,11 @@ class PackedStream:
     def overview(self) -> Iterator[dict[str, Any]]:
         """Yield the size of each source: files, bytes, streams, and about how many tokens and sequences an epoch has.
 
-        The sequences are those of the run in which the source is read once, also those of other sources.
+        The sequences are those of the run in which the source is read once, also those of other sources; ``None`` if
+        the last weights do not read it.
         """
         recipe = self._recipe
-        for corpus, share in zip(recipe.corpora, recipe.mixture.shares, strict=True):
+        for source, corpus in enumerate(recipe.corpora):
             sizes = corpus.split.sizes
             tokens = corpus.tokens_per_epoch(recipe.encoder, Faults(recipe.max_bad_records, recipe.max_bad_shards))
             yield {
@@ -308,25 +335,34 @@ class PackedStream:
                 "bytes": sum(sizes),
                 "streams": corpus.streams,
                 "epoch_tokens": round(tokens),
-                "epoch_sequences": math.ceil(tokens / recipe.width / share),
+                "epoch_sequences": recipe.mixture.sequences_until(source, tokens / recipe.width),
             }
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's position as JSON values; a checkpoint keeps ``merge_states`` of all ranks."""
+        absent, names = self._absent, [corpus.name for corpus in self._recipe.corpora]
         positions = {
             str(stream): {
-                corpus.name: list(position)
-                for corpus, position in zip(self._recipe.corpora, stream_positions, strict=True)
+                **dict(zip(names, map(list, stream_positions), strict=True)),
+                **absent.stream_values("streams", stream),
             }
             for stream, stream_positions in self._positions.items()
         }
-        sequences_by_source = self.sequences_by_source
-        return {"sequences": self._sequences, "drawn": sequences_by_source, **self._identity(), "streams": positions}
+        documents = {
+            str(stream): {**dict(zip(names, counts, strict=True)), **absent.stream_values("documents", stream)}
+            for stream, counts in self._documents.items()
+        }
+        identity = self._identity()
+        identity |= {kind: identity[kind] | values for kind, values in absent.identities.items()}
+        sequences_by_source = {**self.sequences_by_source, **absent.sequences}
+        values = {"sequences": self._sequences, "drawn": sequences_by_source, **identity}
+        return {**values, "streams": positions, "documents": documents}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly after the last sequence of ``state``, which may come from another world size.
 
-        The weights of a mixture may differ from before: they apply from here on.
+        The sources and weights of a mixture may differ from before: they apply from here on. A source that the state
+        does not have begins, and one that this stream does not have keeps its position in ``state_dict``.
 
         Raises:
             DataError: The state lacks a stream of this rank, or belongs to other data, order or tokenizer.
@@ -335,31 +371,28 @@ class PackedStream:
             raise DataError("\n".join(problems))
         self.close()
         self._sequences, self._last = state["sequences"], range(0)
+        names = names_in_checkpoint(self._identity(), state)
+        former_names = [names[corpus.name] for corpus in self._recipe.corpora]
         sequences_by_source = state.get("drawn", {})  # older checkpoints did not count
-        self._drawn = [sequences_by_source.get(corpus.name, 0) for corpus in self._recipe.corpora]
+        self._drawn = [sequences_by_source.get(name, 0) for name in former_names]
         for stream in self._positions:
             position_by_source = state["streams"][str(stream)]
             self._positions[stream] = [
-                DataPosition(*position_by_source[corpus.name]) for corpus in self._recipe.corpora
+                DataPosition() if name is None else DataPosition(*position_by_source[name]) for name in former_names
             ]
+            documents_by_source = state.get("documents", {}).get(str(stream), {})
+            self._documents[stream] = [documents_by_source.get(name, 0) for name in former_names]
+        self._absent = AbsentSources.of(state, filter(None, former_names), self._positions)
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """Return why this stream cannot continue from ``state``, one line each."""
-        identity = self._identity()
-        if state.get("order") != identity["order"]:
-            return [OTHER_ORDER]
-        # A checkpoint has no contents of shards on the hub; the same data may be local now.
-        contents = state.get("contents", {})
-        state = {**state, "contents": {**identity["contents"], **contents}}
-        identity["contents"] = {**contents, **identity["contents"]}
-        wrong = {key: value for key, value in identity.items() if state[key] != value}
-        if "contents" in wrong or "shards" in wrong:
-            wrong.pop("sizes", None)  # it would be named twice
-        problems = [_difference(key, checkpoint_value=state[key], run_value=value) for key, value in wrong.items()]
-        lacking = [stream for stream in self._positions if str(stream) not in state["streams"]]
-        if lacking and not wrong:
-            problems.append(f"the checkpoint's data position lacks stream {lacking[0]}")
-        return problems
+        return list(differences(self._identity(), state, self._positions))
+
+    def changed_sources(self, state: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """Return the names of sources that ``state`` does not have, and of those that this stream does not have."""
+        names = names_in_checkpoint(self._identity(), state)
+        added_names = [name for name, former_name in names.items() if former_name is None]
+        return added_names, [name for name in state["shards"] if name not in names.values()]
 
     def close(self) -> None:
         """Stop the worker processes; the next batch restarts them."""
@@ -382,6 +415,11 @@ class PackedStream:
             },
         }
 
+    def _active_sources(self, sequence: int) -> set[int]:
+        """Return the sources that are read in the phase of a global sequence."""
+        (change,) = self._recipe.mixture.weights_in(range(sequence, sequence + 1))
+        return {source for source, corpus in enumerate(self._recipe.corpora) if corpus.name in change.weights}
+
     def _draw_until(self, end: int) -> Iterator[tuple[NDArray[np.uint32], int]]:
         """Yield this rank's sequences before the global sequence ``end``, each with its number of tokens.
 
@@ -393,6 +431,7 @@ class PackedStream:
             stream = number % self._recipe.streams
             packed = next(self._makers[stream // self._world_size % len(self._makers)])
             self._positions[stream][packed.source] = packed.position
+            self._documents[stream][packed.source] += packed.documents
             for fault in packed.faults:
                 self.faults.log(fault)
             self.faults.log_empty_texts(packed.empty_texts)
@@ -425,34 +464,6 @@ class PackedStream:
 
 def _is_spent(corpus: Corpus, epoch: int) -> bool:
     return corpus.max_epochs is not None and epoch >= corpus.max_epochs
-
-
-def _difference(key: str, *, checkpoint_value: Any, run_value: Any) -> str:
-    values = f"{checkpoint_value} in the checkpoint, {run_value} in this run"
-    if key == "stream_count":
-        return f"data_streams is {values}: a run keeps its data_streams"
-    if key == "seed":
-        return f"seed is {values}: a run keeps its seed, which orders the data"
-    if key == "tokenizer":
-        return f"the tokenizer is another one than the checkpoint's ({checkpoint_value} there, {run_value} here)"
-    names = ", ".join(
-        name for name in sorted({*checkpoint_value, *run_value}) if checkpoint_value.get(name) != run_value.get(name)
-    )
-    difference = "has other shards" if key == "shards" else "has shards of the same names, but of other content,"
-    return (
-        f"data source {names} {difference} than in the checkpoint: a run keeps its data; start a new one for other data"
-    )
-
-
-def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge all ranks' states into one for a checkpoint; raise ``ValueError`` if they are of different steps."""
-    merged = {**states[0], "streams": {}}
-    for rank, state in enumerate(states):
-        differing = [key for key in merged if key != "streams" and state[key] != merged[key]]
-        if differing:
-            raise ValueError(f"the data positions of ranks 0 and {rank} differ in {', '.join(differing)}")
-        merged["streams"] |= state["streams"]
-    return merged
 
 
 def document_positions(tokens_BT: NDArray[np.int64], end: int) -> NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -16,10 +16,11 @@ from podwright_training.checkpoint import checkpoint_reader, hub_model, step_fol
 from podwright_training.checkpoint.store import checkpoint_directories
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.stream import open_stream
+from podwright_training.data.phased_mixture import MixtureChange
+from podwright_training.data.stream import PackedStream, open_stream
 from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
-from podwright_training.events import GuardEvent, OverflowEvent, TrainEvent
+from podwright_training.events import GuardEvent, MixtureEvent, OverflowEvent, TrainEvent
 from podwright_training.loop import initial_weights
 from podwright_training.loop.metrics import batch_hash, digest_text
 from podwright_training.loop.replayed_batch import DocumentBeginning, ReplayedBatch, ReplayedSequence
@@ -62,7 +63,7 @@ def replay(folder: RunFolder, step: int, *, losses: bool) -> ReplayedBatch:
     config = load_run(folder)
     tokenizer = load_tokenizer(config.tokenizer)
     before = _checkpoint_before(config, place)
-    batches = _read(config, tokenizer, place, before)
+    batches = _read(config, tokenizer, place, before, _weights_in_training(folder))
     model, weights_step = _model(config, before) if losses else (None, None)
     sequences = [
         ReplayedSequence(
@@ -106,8 +107,22 @@ def _checkpoint_before(config: TrainConfig, place: BatchPlace) -> Path | None:
     )
 
 
+def _weights_in_training(folder: RunFolder) -> list[MixtureChange]:
+    """Return the weights of a mixture as the run has logged them; none of a run of one source."""
+    changes: list[MixtureChange] = []
+    for event in folder.events_of(MixtureEvent):
+        # A resume from an earlier checkpoint reads sequences again, by the weights of that time.
+        changes = [change for change in changes if change.first_sequence < event.from_sequence]
+        changes.append(MixtureChange(event.from_sequence, event.weights))
+    return changes
+
+
 def _read(
-    config: TrainConfig, tokenizer: PreTrainedTokenizerBase, place: BatchPlace, before: Path | None
+    config: TrainConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    place: BatchPlace,
+    before: Path | None,
+    changes: Sequence[MixtureChange],
 ) -> list[Batch]:
     """Yield the sequences of the batch; raise ``ReplayError`` if they are not those trained on."""
     stream = open_stream(
@@ -123,6 +138,7 @@ def _read(
         state = trainer_state.read_state(before)
         stream.load_state_dict(state.data)
         position = state.sequences
+    stream.change_mixture(_needed(changes, range(position, place.first_sequence + place.sequences), stream))
     for _ in range(place.first_sequence - position):
         stream.next_batch()
     batches = [stream.next_batch() for _ in range(place.sequences)]
@@ -133,6 +149,20 @@ def _read(
             f"{_data(config)} or tokenizer {config.tokenizer} has changed"
         )
     return batches
+
+
+def _needed(changes: Sequence[MixtureChange], sequences: range, stream: PackedStream) -> list[MixtureChange]:
+    """Return the changes that these sequences need; raise ``ReplayError`` if a source of them is missing."""
+    before = [change for change in changes if change.first_sequence <= sequences.start]
+    within = [change for change in changes if sequences.start < change.first_sequence < sequences.stop]
+    needed = [*before[-1:], *within]
+    missing = {name for change in needed for name in change.weights} - stream.sequences_by_source.keys()
+    if missing:
+        raise ReplayError(
+            f"data_mixture no longer has {', '.join(sorted(missing))}, which training read before this step: add the "
+            "source again, with weight 0"
+        )
+    return needed
 
 
 def _data(config: TrainConfig) -> str:

@@ -69,4 +69,4 @@ class DiskCheckpointing(_Checkpointing):
                 self._checkpoints.save(self._state())
 
     def _is_due(self) -> bool:
-        return self._run.stop_requests.are_agreed or self._run.progress.is_due(self._run.config.checkpoint_freq)
+        return self._run.is_save_due

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from podwright_training.beats import Activity
 from podwright_training.checkpoint.store import CheckpointStore
 from podwright_training.data.stream import PackedStream
 from podwright_training.loop.metrics import batch_hash, digest_text
+from podwright_training.loop.mixture_phases import MixturePhases
 from podwright_training.loop.rank_report import RankReport, RankSignals
 from podwright_training.loop.run_context import RunContext
 
@@ -37,11 +39,34 @@ class GlobalBatch:
     metrics: dict[str, Any]
 
 
-class GlobalBatchReader:
-    """Read global batches, and keep the run's progress in the data; all ranks call it."""
+@dataclass(frozen=True)
+class SourceTotals:
+    """How much of each source all ranks have read, by its name."""
 
-    def __init__(self, run: RunContext, stream: PackedStream, checkpoints: CheckpointStore, *, data_size: int) -> None:
+    sequences: Mapping[str, int]
+    documents: Mapping[str, int]
+    epochs: Mapping[str, float]
+
+
+class GlobalBatchReader:
+    """Read global batches, and keep the run's progress in the data; all ranks call it.
+
+    Attributes:
+        totals: How much was read up to the last batch; ``None`` before the first.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        stream: PackedStream,
+        checkpoints: CheckpointStore,
+        phases: MixturePhases,
+        *,
+        data_size: int,
+    ) -> None:
+        self.totals: SourceTotals | None = None
         self._run = run
+        self._phases = phases
         self._stream = stream
         self._checkpoints = checkpoints
         self._micro_batch_sequences = run.config.train_batch_size * data_size
@@ -52,6 +77,7 @@ class GlobalBatchReader:
             batch = self._read_any(sequences)
             if batch.tokens:
                 return batch
+            self._phases.plan()  # Its sequences belong to no step.
 
     def _read_any(self, sequences: int) -> GlobalBatch:
         """Return the next global batch of so many sequences.
@@ -74,11 +100,12 @@ class GlobalBatchReader:
         )
         run.progress.is_data_spent = run.config.data_streams in report.spent_streams.tolist()
         run.progress.sequences += sequences
+        self.totals = self._totals(report)
         metrics = {
             "sequences": run.progress.sequences,
             "batch_sequences": sequences,
             "batch_digest": digest_text(report.batch_hash),
-            **self._source_metrics([epochs * EPOCH_UNIT for epochs in report.epochs.tolist()]),
+            **self._source_metrics(self.totals),
         }
         return GlobalBatch(micro_batches, report.tokens, report.first_tokens, metrics)
 
@@ -97,6 +124,7 @@ class GlobalBatchReader:
         counts = int(run.is_first_reader)
         spent_streams = torch.tensor(stream.spent_streams(), dtype=torch.int64)
         epochs = torch.tensor([round(epochs / EPOCH_UNIT) for epochs in stream.epochs_read()], dtype=torch.int64)
+        documents = torch.tensor(stream.documents_read(), dtype=torch.int64)
         alone_us = torch.zeros(run.ranks.world_size, dtype=torch.int64)
         alone_us[run.ranks.rank] = run.timer.take_alone_us()
         return RankReport(
@@ -108,17 +136,28 @@ class GlobalBatchReader:
             ruined_weights=int(self._checkpoints.ruined is not None),
             spent_streams=counts * spent_streams,
             epochs=counts * epochs,
+            documents=counts * documents,
             alone_us=alone_us,
         )
 
-    def _source_metrics(self, epochs_of_streams: list[float]) -> dict[str, Any]:
+    def _totals(self, report: RankReport) -> SourceTotals:
+        """Return how much of each source all ranks have read."""
+        sequences_by_source, streams = self._stream.sequences_by_source, self._run.config.data_streams
+        epochs = [round(units * EPOCH_UNIT / streams, EPOCH_DIGITS) for units in report.epochs.tolist()]
+        return SourceTotals(
+            sequences_by_source,
+            dict(zip(sequences_by_source, report.documents.tolist(), strict=True)),
+            dict(zip(sequences_by_source, epochs, strict=True)),
+        )
+
+    def _source_metrics(self, totals: SourceTotals) -> dict[str, Any]:
         """Return how often the data was read; of several sources the most, and each source's tokens and epochs."""
-        config, sequences_by_source = self._run.config, self._stream.sequences_by_source
-        epochs = [round(epochs / config.data_streams, EPOCH_DIGITS) for epochs in epochs_of_streams]
-        if len(sequences_by_source) == 1:
-            return {"epoch": epochs[0]}
+        epoch = max(totals.epochs.values())
+        if len(totals.epochs) == 1:
+            return {"epoch": epoch}
+        width = self._run.config.max_context_width
         return {
-            "epoch": max(epochs),
-            "source_tokens": {name: count * config.max_context_width for name, count in sequences_by_source.items()},
-            "source_epochs": dict(zip(sequences_by_source, epochs, strict=True)),
+            "epoch": epoch,
+            "source_tokens": {name: count * width for name, count in totals.sequences.items()},
+            "source_epochs": dict(totals.epochs),
         }

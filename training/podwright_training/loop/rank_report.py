@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-VECTORS = ("spent_streams", "epochs", "alone_us")  # Fields with a number for each source or rank.
+VECTORS = ("spent_streams", "epochs", "documents", "alone_us")  # Fields with a number for each source or rank.
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class RankReport:
         ruined_weights: 1 if a save has seen that the weights are of no use.
         spent_streams: int64 ``[sources]``, its streams that have read a source ``max_epochs`` times.
         epochs: int64 ``[sources]``, how often its streams have read a source, in a fixed unit.
+        documents: int64 ``[sources]``, documents of a source that its streams have read.
         alone_us: int64 ``[world_size]``, microseconds that each rank spent alone.
     """
 
@@ -36,6 +37,7 @@ class RankReport:
     ruined_weights: int
     spent_streams: Tensor
     epochs: Tensor
+    documents: Tensor
     alone_us: Tensor
 
     def sum_over_ranks(self) -> RankReport:

@@ -47,6 +47,11 @@ class RunContext:
         """Return whether this rank writes the run's files and lines."""
         return self.ranks.rank == 0
 
+    @property
+    def is_save_due(self) -> bool:
+        """Return whether to save on disk after this step, the same on all ranks."""
+        return self.stop_requests.are_agreed or self.progress.is_due(self.config.checkpoint_freq)
+
     @classmethod
     def open(
         cls, config: TrainConfig, ranks: Ranks, device: torch.device, folder: RunFolder, *, data_rank: int

@@ -64,7 +64,8 @@ class RunLog:
             for choice in split.choices():
                 run.metrics.write(FilesEvent(step=run.progress.step, **choice))
         for source in stream.overview() if run.is_first_rank else ():
-            steps = math.ceil(source["epoch_sequences"] / run.config.batch_sequences(data_size))
+            sequences = source["epoch_sequences"]
+            steps = None if sequences is None else math.ceil(sequences / run.config.batch_sequences(data_size))
             run.metrics.write(DataEvent(step=run.progress.step, **source, epoch_steps=steps))
 
     def step(self, checked: CheckedStep, checkpoints: CheckpointStore) -> None:

@@ -62,6 +62,14 @@ def batch_sequences(step: int, config: TrainConfig, data_ranks: int) -> int:
     return min(full_size, rise * (1 + (step - 1) * math.ceil(full_size / rise) // ramp_steps))
 
 
+def sequences_of_steps(steps: range, config: TrainConfig, data_ranks: int) -> int:
+    """Return the sequences of several steps, as ``batch_sequences``."""
+    ramp_end = math.ceil(config.batch_ramp * config.max_steps) + 1
+    ramp = range(steps.start, max(steps.start, min(steps.stop, ramp_end)))
+    rising = sum(batch_sequences(step, config, data_ranks) for step in ramp)
+    return rising + max(0, steps.stop - ramp.stop) * config.batch_sequences(data_ranks)
+
+
 def _remaining(progress: float, schedule: str) -> float:
     """Return the remaining fraction of the decay from ``lr`` to ``min_lr``: 1 … 0 as ``progress`` goes 0 … 1."""
     if schedule not in DECAYS:

@@ -34,6 +34,7 @@ from podwright_training.loop.garbage import GarbageCollection, manual_collection
 from podwright_training.loop.global_batch import GlobalBatch, GlobalBatchReader
 from podwright_training.loop.guard import Guard
 from podwright_training.loop.loss_scale import LossScale
+from podwright_training.loop.mixture_phases import MixturePhases
 from podwright_training.loop.noise_scale import NoiseScale
 from podwright_training.loop.profile import Profile
 from podwright_training.loop.rank_watch import RankWatch
@@ -41,6 +42,7 @@ from podwright_training.loop.run_context import RunContext
 from podwright_training.loop.run_log import RunLog
 from podwright_training.loop.samples import Samples
 from podwright_training.loop.schedule import batch_sequences, learning_rate
+from podwright_training.loop.source_ledger import SourceLedger
 from podwright_training.loop.start_config import write_config
 from podwright_training.loop.validation import Validation
 from podwright_training.optim import Optimizers, clip_adaptively
@@ -91,7 +93,10 @@ class Trainer:
             on_saved=self._log_saved,
             silent=lambda: self._watch.silent,
         )
-        self._batches = GlobalBatchReader(self.run, self.data.training, self.checkpoints, data_size=data_size)
+        training = self.data.training
+        self._phases = MixturePhases(self.run, training, data_size=data_size)
+        self._batches = GlobalBatchReader(self.run, training, self.checkpoints, self._phases, data_size=data_size)
+        self._ledger = SourceLedger(self.run, training, self._batches)
         self._checker = StepChecker(self.model, self.guard, self.loss_scale)
         self._divergence = DivergenceHandler(
             self.run, self.checkpoints, self.guard, self.loss_scale, load_state=self._load_state
@@ -105,6 +110,7 @@ class Trainer:
                 GarbageCollection(self.progress),
                 Validation(self.run, self.model, self.data),
                 *([Samples(self.run, self.model, tokenizer)] if config.sample_prompts else []),
+                self._ledger,
                 MemoryCheckpointing(self.run, self.checkpoints, self._state),
                 DiskCheckpointing(self.run, self.checkpoints, self._state),
             ]
@@ -177,15 +183,20 @@ class Trainer:
         restored = self.checkpoints.restore()
         if restored:
             self._load_state(restored.state)
+            added, removed = self.data.training.changed_sources(restored.state.data)
             self.data.training.load_state_dict(restored.state.data)
-            self.progress.is_data_spent = self.data.training.is_end(restored.state.data)
             self.progress.sequences = restored.state.sequences
+            self._phases.plan()
+            self.progress.is_data_spent = self.data.training.is_end(restored.state.data)
         else:
+            added, removed = [], []
             self._initialize()
+            self._phases.plan()
         if self.run.is_first_rank:
             write_config(self.run.folder, self.config)
         self.log.start(resumed_from=restored.path if restored else None)
         self.log.data(self.data, data_size=self.model.data_size)
+        self._ledger.start(added=added, removed=removed)
         self.run.activity.mark_loaded()
         self.run.stop_requests.agree()
 
@@ -266,10 +277,11 @@ class Trainer:
         )
 
     def _load_state(self, state: TrainerState) -> None:
-        """Continue from a checkpoint's state; its data position is left to the caller."""
+        """Continue from a checkpoint's state; its data position is left to the caller, and data is read on."""
         self.progress.step = self.progress.loaded_step = state.step
         self.guard.load_state(state.losses)
         self.loss_scale.load_state(state.loss_scale)
+        self._phases.plan()
 
     def _log_saved(self, saved: Saved) -> None:
         self._divergence.rollbacks.forget(saved.path)  # Rollbacks to a checkpoint that it replaces do not count.

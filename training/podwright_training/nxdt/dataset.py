@@ -10,7 +10,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,11 +21,17 @@ from numpy.typing import NDArray
 
 from podwright_training.config import sources
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.data.bad_data import DataError
+from podwright_training.data.mixture import data_mixture_of
+from podwright_training.data.phased_mixture import MixtureChange
 from podwright_training.errors import UserError
 from podwright_training.run_folder import alone, commit_folder, place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from podwright_training.data.phases import Phase
+    from podwright_training.data.stream import PackedStream
 
 BLOCK_ROWS = 256  # written at once
 
@@ -77,18 +83,40 @@ def _tokens(config: TrainConfig, sequences: int) -> Iterator[NDArray[np.int32]]:
     from podwright_training.data.tokenizer import load_tokenizer
 
     once = config if config.data_mixture else replace(config, max_epochs=1)
+    mixture = data_mixture_of(config)
     stream = open_stream(
         once, tokenizer=load_tokenizer(config.tokenizer), rank=0, world_size=1, split="train", local_batch_size=1
     )
+    stream.change_mixture(_changes(mixture.phases, config.max_context_width))
+    read_names = {source.name for source in mixture.sources if source.weight}.union(
+        *(phase.weights for phase in mixture.phases)
+    )
     try:
         written = 0
-        while written < sequences and not stream.is_spent and min(stream.epochs_read()) < config.data_streams:
+        while written < sequences and not stream.is_spent and _least_epochs(stream, read_names) < config.data_streams:
             batch = stream.next_batch()
             if batch.counted_tokens == config.max_context_width:
                 yield batch.tokens_BT[0].numpy().astype(np.int32)
                 written += 1
     finally:
         stream.close()
+
+
+def _changes(phases: Sequence[Phase], context_width: int) -> list[MixtureChange]:
+    """Return where a mixture's phases begin; raise ``DataError`` for those that begin at a step."""
+    for phase in phases:
+        if phase.from_tokens is None:
+            raise DataError(
+                f"data_mixture: a phase begins from_step {phase.from_step}, but a dataset for NxD Training is written "
+                "before its steps: use from_tokens in all phases"
+            )
+    return [MixtureChange(-(-(phase.from_tokens or 0) // context_width), phase.weights) for phase in phases]
+
+
+def _least_epochs(stream: PackedStream, names: set[str]) -> float:
+    """Return how often the streams have read the source that they have read least, of those with these names."""
+    epochs_by_name = dict(zip(stream.sequences_by_source, stream.epochs_read(), strict=True))
+    return min(epochs_by_name[name] for name in names)
 
 
 def _table(tokens: NDArray[np.int32]) -> pa.Table:
