@@ -52,8 +52,13 @@ EVENTS: list[dict[str, Any]] = [
     {"event": "membership", "step": 60, "cause": "on a", "host": "a", "lost_steps": 3, "waiting_s": 2.0},
     {"event": "offender", "host": "a", "times": 3},
     {"event": "straggler", "step": 61, "rank": 0, "host": "a", "lag_s": 1.0, "step_s": 2.0},
+    {"event": "mixture", "step": 61, "from_sequence": 480, "weights": {"web": 2.0}, "added": ["web"], "removed": []},
+    {
+        "event": "read", "step": 61, "source_sequences": {"web": 488}, "source_documents": {"web": 90},
+        "source_tokens": {"web": 62464}, "source_epochs": {"web": 0.5},
+    },
     {"event": "end", "step": 61, "reason": "max_steps", "saving_s": 1.0},
-]
+]  # fmt: skip
 EVENTS = [{**event, "time": 1.7e9 + number} for number, event in enumerate(EVENTS)]
 NUMBERS = st.sampled_from([0, -1, 1, 2**63, 10**30, 10**400, 1e308, -1e308, 0.5, math.nan, math.inf, -math.inf])
 WORDS = st.sampled_from(["", "x", "1", "\ud800", "\0", "\x1b[2J", "\u2028", "é" * 9]) | st.text(max_size=5)

@@ -26,7 +26,9 @@ CONTEXT = 5
 STREAMS = 6
 SIZES = {"few": 7, "some": 40, "many": 90}  # documents
 FIRST = {"few": 1, "some": 101, "many": 201}  # the first document's word
-STRAYED = 12  # Sequences by which a source may stray from its share in one phase, as test_mixture_is_even has it.
+MOST_DEVIATION = (
+    12  # Sequences by which a source may differ from its share in one phase, as test_mixture_is_even has it.
+)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def source_of(sequence):
 
 
 def bound(begin, end):
-    """Return how far a source may stray from its share in the sequences of one phase.
+    """Return how far a source may differ from its share in the sequences of one phase.
 
     A row of sequences, one of each stream, has the points of a multiple of the golden ratio, shifted from row to row.
     Any arc has its share of n such points with an error of at most 3 + 3.52 ln n (Kuipers and Niederreiter, Uniform
@@ -130,8 +132,8 @@ def _check_shares(sequences, phases):
         counts = Counter(map(source_of, part))
         assert set(counts) <= set(chosen)
         for name, weight in chosen.items():
-            strayed = abs(counts[name] - len(part) * weight / sum(chosen.values()))
-            assert strayed <= min(STRAYED, bound(begin, end))
+            deviation = abs(counts[name] - len(part) * weight / sum(chosen.values()))
+            assert deviation <= min(MOST_DEVIATION, bound(begin, end))
     return Counter(map(source_of, sequences))
 
 

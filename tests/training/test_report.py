@@ -207,6 +207,29 @@ def test_the_sources_of_a_mixture_have_a_figure(folder):
 
 
 @pytest.mark.slow
+def test_the_page_says_how_much_of_each_source_was_read(folder):
+    """The last count that counts is a table, and changes of the weights are events."""
+    weights = {"event": "mixture", "step": 100, "from_sequence": 800, "weights": {"web": 3, "<b>": 0.5}, "added": []}
+    reads = [
+        {
+            "event": "read", "step": step, "source_sequences": {"web": 3 * step, "<b>": step},
+            "source_documents": {"web": 1200, "<b>": 7}, "source_tokens": {"web": 3840, "<b>": 1280},
+            "source_epochs": {"web": 0.5, "<b>": 1.25},
+        }
+        for step in (200, 300)
+    ]  # fmt: skip
+    with folder.metrics.open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in (weights, *reads))
+    assert list(summary.by_source(History.of(folder))) == [
+        ("web", "75.0%", "1,200", "3,840", "0.5"), ("<b>", "25.0%", "7", "1,280", "1.25")
+    ]  # fmt: skip
+    write([folder.root])
+    text = text_of(folder.report / "index.html")
+    assert "Data by source source sequences documents tokens epochs web 75.0% 1,200 3,840 0.5 <b> 25.0% 7" in text
+    assert "mixture step 100, from_sequence 800, weights web=3 <b>=0.5" in text
+
+
+@pytest.mark.slow
 def test_datasets_and_samples_of_a_validation(folder):
     """Each dataset has its points, the last ones a row, and every step's texts are listed."""
     losses = [{"web": 2.0, "code": 1.5}, {"web": 1.0, "code": math.nan}]

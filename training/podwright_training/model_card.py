@@ -8,7 +8,7 @@ from pathlib import Path
 from podwright_training.checkpoint import trainer_state
 from podwright_training.code_version import package_version
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.events import StartEvent, TrainEvent, ValidationEvent
+from podwright_training.events import ReadEvent, StartEvent, TrainEvent, ValidationEvent
 from podwright_training.run_folder import RunFolder
 
 
@@ -24,6 +24,9 @@ def model_card(folder: RunFolder, path: Path, config: TrainConfig, *, averaged_w
         "tokenizer": config.tokenizer,
         "context": f"{config.max_context_width:,} tokens",
     }
+    reads = [event for event in folder.events_of(ReadEvent) if event.step == state.step]
+    for name, tokens in (reads[-1].source_tokens if reads else {}).items():
+        rows[f"tokens of {name}"] = f"{tokens:,} in {reads[-1].source_epochs.get(name, 0.0):.4g} epochs"
     starts = [event for event in folder.events_of(StartEvent) if event.step <= state.step]
     if starts and starts[-1].code is not None:
         rows["code"] = starts[-1].code

@@ -137,7 +137,7 @@ def _read(
     values_by_name = _with_numbers(document.data) if document else dict(split(text))
     # A mapping of this name is a source, as it was before mixtures had phases.
     has_phases = "weight" in allowed_keys and isinstance(values_by_name.get(PHASES), list)
-    entries = values_by_name.pop(PHASES) if has_phases else []
+    entries: list[Any] = values_by_name.pop(PHASES) if has_phases else []
     problems = [problem for name, values in values_by_name.items() for problem in _problems(name, values, allowed_keys)]
     if document and not problems:
         values_by_name = {

@@ -71,9 +71,9 @@ class PhasedMixture:
 
     def weights_in(self, sequences: range) -> list[MixtureChange]:
         """Return the weights that the first of some global sequences has, and the changes within them."""
-        first = self.changes[bisect_right(self._begins, sequences.start) - 1]
+        present = self.changes[bisect_right(self._begins, sequences.start) - 1]
         inner = [change for change in self.changes if sequences.start < change.first_sequence < sequences.stop]
-        return [MixtureChange(sequences.start, first.weights), *inner]
+        return [MixtureChange(sequences.start, present.weights), *inner]
 
     def share(self, source: int, sequence: int) -> float:
         """Return the share of a source in the phase of a global sequence."""

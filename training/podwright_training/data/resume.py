@@ -139,15 +139,15 @@ def _same_files(
     return [other for other in candidates if _is_same(name, identity, other, state)]
 
 
-def _is_same(name: str, identity: Mapping[str, Any], other: str, state: Mapping[str, Any]) -> bool:
+def _is_same(name: str, identity: Mapping[str, Any], checkpoint_name: str, state: Mapping[str, Any]) -> bool:
     """Return whether a run's source has the files of a checkpoint's source.
 
     A checkpoint has no contents of shards on the hub; the same data may be local now.
     """
-    contents = identity["contents"].get(name), state.get("contents", {}).get(other)
+    contents = identity["contents"].get(name), state.get("contents", {}).get(checkpoint_name)
     return (
-        identity["shards"][name] == state["shards"][other]
-        and identity["sizes"][name] == state["sizes"][other]
+        identity["shards"][name] == state["shards"][checkpoint_name]
+        and identity["sizes"][name] == state["sizes"][checkpoint_name]
         and (None in contents or contents[0] == contents[1])
     )
 

@@ -11,7 +11,7 @@ from podwright_training.loop.schedule import sequences_of_steps
 
 
 class MixturePhases:
-    """Tell the stream at which sequence each phase begins.
+    """Plan at which sequence each phase begins.
 
     Tokens are sequences times the context width, whatever the ranks. Steps are counted from the present one, as a
     resume on other ranks may change a step's sequences, and a rollback repeats steps with new sequences.

@@ -24,8 +24,10 @@ from podwright_training.events import (
     GuardEvent,
     MembershipEvent,
     MetricsEvent,
+    MixtureEvent,
     OffenderEvent,
     OverflowEvent,
+    ReadEvent,
     SampleEvent,
     StartEvent,
     StepEvent,
@@ -39,7 +41,8 @@ from podwright_training.report.goodput import RunGoodput, account
 from podwright_training.run_folder import RunFolder
 
 NOTABLE = (
-    StartEvent, MembershipEvent, OffenderEvent, GuardEvent, OverflowEvent, StragglerEvent, CheckpointEvent, EndEvent
+    StartEvent, MixtureEvent, MembershipEvent, OffenderEvent, GuardEvent, OverflowEvent, StragglerEvent,
+    CheckpointEvent, EndEvent
 )  # fmt: skip
 COUNTED = ("max_context_width", "max_steps")  # options that figures are computed from
 CHECKPOINT = re.compile(r"step-(\d+)$")
@@ -74,6 +77,7 @@ class History:
     samples: list[SampleEvent]  # The model's continuations of sample_prompts.
     notable: list[MetricsEvent]  # all other events, in the order they happened
     end: EndEvent | None
+    reads: list[ReadEvent] = field(default_factory=list)  # What each source of a mixture has given, at each checkpoint.
     goodput: RunGoodput = field(default_factory=lambda: account([]))
 
     @classmethod
@@ -104,6 +108,7 @@ class History:
             not_finite=not_finite,
             validation=_that_count(events.sparse_events, ValidationEvent),
             samples=_that_count(events.sparse_events, SampleEvent),
+            reads=_that_count(events.sparse_events, ReadEvent),
             notable=[event for event in events.sparse_events if isinstance(event, NOTABLE)],
             end=_end(events.sparse_events),
             goodput=account(events),

@@ -93,6 +93,7 @@ def render(
                 "goodput": summary.goodput_table(history.goodput, usd_per_hour=usd_per_hour),
                 "goodput_share": list(summary.goodput(history.goodput)),
                 "causes": history.goodput.causes(),
+                "sources": list(summary.by_source(history)),
                 "validation": list(summary.by_dataset(history)),
                 "samples": history.samples,
                 "restarts": history.restarts,

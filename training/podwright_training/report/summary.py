@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 
-from podwright_training.events import CheckpointEvent, MetricsEvent
+from podwright_training.events import CheckpointEvent, MetricsEvent, MixtureEvent
 from podwright_training.perplexity import perplexity
 from podwright_training.report.curve import Verdict, judge, smooth_run
 from podwright_training.report.goodput import RunGoodput
@@ -84,6 +84,18 @@ def by_dataset(history: History) -> Iterator[tuple[str, str, str]]:
     losses = (history.validation[-1].losses or {}) if history.validation else {}
     for name, loss in losses.items():
         yield name, f"{loss:.4f}", brief(perplexity(loss))
+
+
+def by_source(history: History) -> Iterator[Row4]:
+    """Return name, share of the sequences, documents, tokens and epochs of each source up to the last checkpoint."""
+    if not history.reads:
+        return
+    read_event = history.reads[-1]
+    total = sum(read_event.source_sequences.values())
+    for name, sequences in read_event.source_sequences.items():
+        documents, tokens = read_event.source_documents.get(name, 0), read_event.source_tokens.get(name, 0)
+        epochs = read_event.source_epochs.get(name, 0.0)
+        yield name, f"{sequences / max(total, 1):.1%}", f"{documents:,}", f"{tokens:,}", f"{epochs:.4g}"
 
 
 def brief(number: float) -> str:
@@ -206,8 +218,8 @@ def _text(event: MetricsEvent) -> str:
         key: value
         for key, value in event.values().items()
         if key not in ("config", "batch_digest", "flops_convention")
-        and value is not None
-        and not isinstance(value, dict)
+        and value not in (None, [])
+        and (not isinstance(value, dict) or isinstance(event, MixtureEvent))
     }
     return ", ".join(f"{key} {_brief(value)}" for key, value in shown.items())
 
@@ -215,4 +227,6 @@ def _text(event: MetricsEvent) -> str:
 def _brief(value: object) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_brief(item)}" for name, item in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)

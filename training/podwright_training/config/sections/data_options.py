@@ -24,7 +24,8 @@ class DataOptions:
         None,
         "Several weighted datasets instead of dataset: dataset=weight,… or name=/folder=weight,… or a YAML file of "
         "name: {dataset: …, dataset_config_name: …, text_column: …, weight: …, max_epochs: …}, whose folders are "
-        "relative to the file.",
+        "relative to the file. A list phases: [{from_step: … or from_tokens: …, weights: {name: weight, …}}, …] in it "
+        "changes the weights during the run.",
     )
     mixture_temperature: float = option(
         1.0,
