@@ -5,8 +5,9 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -15,7 +16,14 @@ from podwright_training.__main__ import main
 from podwright_training.commands.tokenizer import count_tokens
 from podwright_training.data import byte_level_bpe
 from podwright_training.data.byte_level_bpe import train as train_tokenizer
-from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer, token_bytes, vocabulary_size
+from podwright_training.data.tokenizer import (
+    Encoder,
+    TextSize,
+    load_tokenizer,
+    save_tokenizer,
+    token_bytes,
+    vocabulary_size,
+)
 
 TEXTS = ["It's 12345 o'clock, and THEY'RE late.\n\n  Größe: 日本", "the node reads a file and then writes another file"]
 
@@ -90,6 +98,29 @@ def test_tokens_are_counted_in_bytes(trained):
     pieces = Tokenizer(models.BPE({"<0xE6>": 0, "\u2581\u6c17": 1, "a": 2, "b": 3}, [], byte_fallback=True))
     pieces.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     assert token_bytes(PreTrainedTokenizerFast(tokenizer_object=pieces)).tolist() == [1, 4, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["prepend", "metaspace", "prefix", "none"])
+def test_a_space_that_a_tokenizer_prepends_is_no_text(trained, kind):
+    """The bytes of packed documents are those of their texts, also where each begins behind another one."""
+    alphabet = sorted({f"<0x{byte:02X}>" for byte in range(256)} | {"\u2581", *"abc"})
+    vocabulary = {token: number for number, token in enumerate(["<end>", *alphabet])}
+    pieces = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+    pieces.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    if kind == "prepend":
+        pieces.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    elif kind == "metaspace":
+        pieces.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    elif kind == "prefix":
+        pieces = Tokenizer.from_str(trained.backend_tokenizer.to_str())
+        pieces.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    end = "<|end_of_text|>" if kind == "prefix" else "<end>"
+    pieces.add_special_tokens([end])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token=end)
+    size, texts = TextSize.of(tokenizer), ["ab c", "日a", "c"]
+    assert size.prefix_bytes == (kind != "none")
+    row = np.concatenate([[tokenizer.eos_token_id], *Encoder(tokenizer).encode(texts)]).astype(np.int64)
+    assert size.count(row[:-1], row[1:]) == sum(len(text.encode()) for text in texts)
 
 
 def test_a_text_that_quotes_a_special_token_is_text(trained):

@@ -213,7 +213,7 @@ class MixtureEvent(StepEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadEvent(StepEvent):
-    """How much of each source of a mixture was read; written with each checkpoint and at the end."""
+    """Amounts of each source of a mixture that were read; written with each checkpoint and at the end."""
 
     kind: ClassVar[str] = "read"
     source_sequences: Mapping[str, int] = required("sequences of each source that all ranks have read")

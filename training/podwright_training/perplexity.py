@@ -70,7 +70,7 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
 
     from podwright_training.batch import IGNORED
     from podwright_training.data.stream import open_stream
-    from podwright_training.data.tokenizer import token_bytes
+    from podwright_training.data.tokenizer import TextSize
 
     longest_context = getattr(loaded.model.config, "max_position_embeddings", None) or math.inf
     if config.max_context_width > longest_context:
@@ -100,7 +100,7 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
             sequences = sys.maxsize  # All of it: the streams end when they are spent.
     except ValueError as error:  # the number of ranks
         raise UserError(str(error)) from error
-    lengths = token_bytes(loaded.tokenizer)
+    text_size = TextSize.of(loaded.tokenizer)
     by_source: dict[str, Sums] = {}
     with torch.no_grad():
         by_parts = _ends_with_its_head(loaded.model)
@@ -109,15 +109,15 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
             # The last batch may have more sequences than requested.
             count = len(stream.own_sequences(before=sequences))
             nats = _cross_entropy(loaded.model, batch.to(device), by_parts=by_parts)[:count]
-            for name, row, labels_T in zip(stream.sources()[:count], nats, batch.labels_BT[:count], strict=True):
-                text_T = labels_T[labels_T != IGNORED]
-                if not len(text_T):
+            sequences_of_batch = zip(
+                stream.sources()[:count], nats, batch.tokens_BT[:count], batch.labels_BT[:count], strict=True
+            )
+            for name, row, tokens_T, labels_T in sequences_of_batch:
+                counted_T = labels_T != IGNORED
+                if not counted_T.any():
                     continue  # a stream that has read all of its part
-                if lengths is None:
-                    text_bytes = len(loaded.tokenizer.decode(text_T, skip_special_tokens=True).encode())
-                else:
-                    text_bytes = int(lengths[text_T.numpy()].sum())
-                by_source[name] = by_source.get(name, Sums()) + Sums(row, len(text_T), text_bytes)
+                text_bytes = text_size.count(tokens_T[counted_T].numpy(), labels_T[counted_T].numpy())
+                by_source[name] = by_source.get(name, Sums()) + Sums(row, int(counted_T.sum()), text_bytes)
             if stream.is_wholly_spent:
                 break
     return _of_all_ranks(by_source, ranks)

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ FirstRank = Callable[[str, Callable[[], Any]], Any]  # runs an action of a name 
 TOKENIZER_JSON, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 NOT_MEANING = ("version", "truncation", "padding")  # Keys of tokenizer.json: an encoder neither truncates nor pads.
+PROBE = "a"  # a text of one byte in any encoding
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -181,6 +183,38 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.int64] | None:
         else:
             lengths[number] = 1 if BYTE_TOKEN.fullmatch(token) else len(token.replace("\u2581", " ").encode())
     return lengths
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """Count the bytes of text that tokens are.
+
+    Attributes:
+        tokenizer: The tokenizer.
+        lengths: Its ``token_bytes``.
+        prefix_bytes: Bytes that it adds in front of each text, as SentencePiece's tokenizers do with a space.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    lengths: NDArray[np.int64] | None
+    prefix_bytes: int
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> TextSize:
+        """Return the rule of a tokenizer."""
+        lengths = token_bytes(tokenizer)
+        if lengths is None:
+            return cls(tokenizer, None, 0)
+        ids = tokenizer.backend_tokenizer.encode(PROBE, add_special_tokens=False).ids
+        return cls(tokenizer, lengths, max(0, int(lengths[ids].sum()) - len(PROBE)))
+
+    def count(self, tokens_T: NDArray[np.int64], labels_T: NDArray[np.int64]) -> int:
+        """Return the bytes of labels, each with the token before it: a document begins behind the end of another."""
+        if self.lengths is None:
+            return len(self.tokenizer.decode(labels_T, skip_special_tokens=True).encode())
+        end = self.tokenizer.eos_token_id
+        beginnings = int(((tokens_T == end) & (labels_T != end)).sum())
+        return int(self.lengths[labels_T].sum()) - self.prefix_bytes * beginnings
 
 
 def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:

@@ -41,7 +41,7 @@ class GlobalBatch:
 
 @dataclass(frozen=True)
 class SourceTotals:
-    """How much of each source all ranks have read, by its name."""
+    """Amounts of each source that all ranks have read, by its name."""
 
     sequences: Mapping[str, int]
     documents: Mapping[str, int]
