@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import replace
 from math import ceil, log
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -19,7 +20,10 @@ from podwright_training.data.mixture import Source, data_mixture_of
 from podwright_training.data.phased_mixture import MixtureChange, PhasedMixture
 from podwright_training.data.resume import merge_states
 from podwright_training.data.stream import PackedStream
+from podwright_training.loop.mixture_phases import MixturePhases
+from podwright_training.loop.progress import RunProgress
 from podwright_training.loop.schedule import batch_sequences, sequences_of_steps
+from podwright_training.loop.source_ledger import SourceLedger
 from podwright_training.run_folder import RunFolder
 
 CONTEXT = 5
@@ -222,6 +226,56 @@ def test_a_source_that_pauses_does_not_end_the_run(sources, word_tokenizer):
     assert (stream.is_end(state), stream.is_spent, stream.is_wholly_spent) == (False, False, False)
 
 
+@pytest.mark.slow
+def test_worker_processes_follow_each_change(sources, word_tokenizer):
+    """Workers read ahead by the weights that are planned, and begin anew when the plan changes."""
+    later_plan = [MixtureChange(45, {"many": 1}), MixtureChange(60, {"few": 1, "many": 2})]
+    plans = [[MixtureChange(20, {"some": 1})], later_plan]
+    seen = []
+    for workers in (0, 2):
+        stream = PackedStream(
+            sources, split="train", tokenizer=word_tokenizer, context_width=CONTEXT, rank=0, world_size=1,
+            local_batch_size=12, streams=STREAMS, workers=workers,
+        )  # fmt: skip
+        seen.append([])
+        for plan in plans:
+            stream.change_mixture(plan)
+            seen[-1] += [draw([stream]) for _ in range(3)]
+        stream.close()
+    assert seen[0] == seen[1]
+
+
+def test_phases_begin_at_their_steps_after_a_rollback(sources, word_tokenizer, tmp_path):
+    """Steps that are repeated have the weights of their phase, on sequences that no step has had; so has the ledger."""
+    names = [source.name for source in sources]
+    lines = [f"{source.name}: {{dataset: {source.dataset}}}\n" for source in sources]
+    phases = "phases:\n- {from_step: 4, weights: {few: 1}}\n- {from_step: 6, weights: {some: 1}}\n"
+    config = mixture_file(tmp_path, "".join(lines) + phases)
+    events = []
+    run = SimpleNamespace(
+        config=replace(config, global_batch_size=12), progress=RunProgress(9), is_save_due=False,
+        metrics=SimpleNamespace(write=events.append),
+    )  # fmt: skip
+    (stream,) = open_ranks(sources, 1, word_tokenizer)
+    plan, ledger = MixturePhases(run, stream, data_size=1), SourceLedger(run, stream, None)
+    plan.plan()
+    ledger.start(added=[], removed=[])
+    read = []
+    for step in (1, 2, 3, 4, 5, 3, 4, 5, 6):
+        if step < run.progress.step:
+            run.progress.step = step - 1
+            plan.plan()
+        read.append({source_of(sequence) for sequence in draw([stream])})
+        run.progress.sequences += 12
+        ledger.before_update(step)
+        run.progress.step = step
+    everything = set(names)
+    assert read == [everything] * 3 + [{"few"}] * 2 + [everything] + [{"few"}] * 2 + [{"some"}]
+    assert [(event.step, event.from_sequence, list(event.weights)) for event in events] == [
+        (0, 0, names), (4, 36, ["few"]), (3, 60, names), (4, 72, ["few"]), (6, 96, ["some"])
+    ]  # fmt: skip
+
+
 def test_when_a_source_was_read_once():
     """The estimate follows the phases, and is absent of a source that the last phase does not read."""
     changes = [MixtureChange(0, {"a": 1}), MixtureChange(10, {"a": 1, "b": 1}), MixtureChange(30, {"a": 1, "c": 3})]
@@ -302,7 +356,7 @@ def test_a_mixture_without_weights_is_refused(tmp_path):
         data_mixture_of(config)
 
 
-def test_a_run_through_a_change_and_a_resume(tiny_flags, text_dataset, tmp_path, capsys):
+def test_a_run_through_a_change_and_a_resume(tiny_flags, text_dataset, tmp_path, capsys, call_ranks):
     """A run whose mixture changes reads the same batches with a stop; the ledger says which, and replay finds them."""
     texts = [json.dumps({"text": f"the node reads file {number} and then writes"}) for number in range(200)]
     (tmp_path / "notes").mkdir()
@@ -331,8 +385,10 @@ def test_a_run_through_a_change_and_a_resume(tiny_flags, text_dataset, tmp_path,
     assert reads[2] == {"web": 16, "notes": 0}
     assert abs(reads[6]["web"] - 28) <= 2
     assert reads[8] == {"web": reads[6]["web"], "notes": 64 - reads[6]["web"]}
-    for step, ranks in ((4, 1), (8, 1)):
-        assert main(["train", *tiny_flags(halves, **options | {"ranks": ranks, "max_steps": step, "warmup": 0})]) == 0
+    assert main(["train", *tiny_flags(halves, **options | {"max_steps": 4, "warmup": 0})]) == 0
+    on_two_ranks = options | {"ranks": 2, "warmup": 0}
+    status, output = call_ranks(2, "train", *tiny_flags(halves, **on_two_ranks))
+    assert status == 0, output
     digests = [[event["batch_digest"] for event in logged(RunFolder(run), "train")] for run in (whole, halves)]
     assert digests[0] == digests[1]
     removed = {"notes": {**content["notes"], "weight": 1}}

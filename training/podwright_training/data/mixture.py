@@ -134,7 +134,7 @@ def _read(
     """Return what an option says, in a YAML file or in a text that ``split`` parses."""
     text: str = getattr(config, option)
     document = _read_yaml(Path(text), option) if text.endswith(YAML_SUFFIXES) else None
-    values_by_name = _with_numbers(document.data) if document else dict(split(text))
+    values_by_name: dict[str, Any] = _with_numbers(document.data) if document else dict(split(text))
     # A mapping of this name is a source, as it was before mixtures had phases.
     has_phases = "weight" in allowed_keys and isinstance(values_by_name.get(PHASES), list)
     entries: list[Any] = values_by_name.pop(PHASES) if has_phases else []
