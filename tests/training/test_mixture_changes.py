@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
+from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.mixture import Source, data_mixture_of
@@ -24,6 +25,7 @@ from podwright_training.loop.mixture_phases import MixturePhases
 from podwright_training.loop.progress import RunProgress
 from podwright_training.loop.schedule import batch_sequences, sequences_of_steps
 from podwright_training.loop.source_ledger import SourceLedger
+from podwright_training.model_card import model_card
 from podwright_training.run_folder import RunFolder
 
 CONTEXT = 5
@@ -385,6 +387,8 @@ def test_a_run_through_a_change_and_a_resume(tiny_flags, text_dataset, tmp_path,
     assert reads[2] == {"web": 16, "notes": 0}
     assert abs(reads[6]["web"] - 28) <= 2
     assert reads[8] == {"web": reads[6]["web"], "notes": 64 - reads[6]["web"]}
+    card = model_card(RunFolder(whole), whole / "checkpoints" / "step-00000008", load_run(RunFolder(whole)))
+    assert f"| tokens of web | {32 * reads[8]['web']:,} in 0." in card
     assert main(["train", *tiny_flags(halves, **options | {"max_steps": 4, "warmup": 0})]) == 0
     on_two_ranks = options | {"ranks": 2, "warmup": 0}
     status, output = call_ranks(2, "train", *tiny_flags(halves, **on_two_ranks))
