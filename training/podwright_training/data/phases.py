@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from podwright_common.similar_names import did_you_mean
 from podwright_common.yaml_document import KeyPath
-from podwright_training.config.conversion import did_you_mean, in_words
+from podwright_training.config.conversion import in_words
 
 PHASES = "phases"
 STARTS = ("from_step", "from_tokens")
@@ -98,7 +99,7 @@ def _problems_of_weights(entry: Mapping[str, Any], names: Sequence[str]) -> Iter
         return
     for name, text in weights.items():
         if name not in names:
-            hint = did_you_mean(name, names) or f"; sources: {', '.join(names)}"
+            hint = did_you_mean(name, names, prefix="; ") or f"; sources: {', '.join(names)}"
             yield Problem(("weights", name), f"weights: the mixture has no source {name}{hint}", True)
         if number(text) is None:
             yield Problem(("weights", name), f"weights: {name}: got {in_words(text)}, need a number of at least 0")
