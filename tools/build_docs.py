@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from importlib import import_module
 from pathlib import Path
 from textwrap import fill
@@ -190,7 +190,7 @@ def _options() -> Iterator[str]:
     for title, section in SECTIONS.items():
         yield f"\n## {title}\n\n{section.__doc__}\n\n| option | default | meaning |\n|---|---|---|"
         for item in fields(section):
-            default = "" if item.default is None else f"`{item.default}`"
+            default = "" if item.default in (None, MISSING) else f"`{item.default}`"
             choices = ", ".join(f"`{choice}`" for choice in properties[item.name].get("examples", ()))
             text = item.metadata["text"].replace("|", "\\|") + (f" One of {choices}." if choices else "")
             yield f"| `{item.name}` | {default} | {text} |"

@@ -107,7 +107,9 @@ def run_keys() -> Iterator[Key]:
         for item in fields(section):
             choices = item.metadata["choices"] or (preset_names() if item.name == "preset" else ())
             values = " | ".join(choices) or _run_values(hints[item.name], item.metadata)
-            default, description = _shortened(_plain_default(item.default), item.metadata["text"])
+            default, description = _shortened(
+                _plain_default(None if item.default is MISSING else item.default), item.metadata["text"]
+            )
             yield Key(item.name, "", values, default, f"{description} ({title})", RUN_FILE)
 
 
@@ -149,6 +151,8 @@ def _job_kind(field_type: FieldType) -> str:
 
 def _run_values(hint: Any, limits: Mapping[str, Any]) -> str:
     """Return an option's type, its limits and the words that it also accepts: ``number, above 0 | none``."""
+    if get_origin(hint) is Mapping:
+        return "mapping of texts"
     kinds = get_args(hint) or (hint,)
     within = [f"{word} {limits[key]:g}" for key, word in _LIMITS.items() if limits[key] is not None]
     number = ", ".join([_WORDS[kinds[0]], *within])

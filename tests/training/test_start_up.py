@@ -10,13 +10,14 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 
+from podwright_testing.hugging_face_hub import Hub
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import storage, token_shards
@@ -63,7 +64,7 @@ def test_the_hub_is_asked_by_one_rank_for_all(run_ranks, word_tokenizer, tmp_pat
     """Of ranks that share a cache only the first sends requests; a host with its own asks for the same revision."""
     word_tokenizer.save_pretrained(tmp_path / "hub")
     asked = Counter()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, tmp_path / "hub", asked))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, tmp_path / "hub", NAME, asked))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         run_ranks(__file__, tmp_path, "hub", str(server.server_port), cache, ranks=RANKS)
@@ -73,52 +74,6 @@ def test_the_hub_is_asked_by_one_rank_for_all(run_ranks, word_tokenizer, tmp_pat
     digests = {(tmp_path / f"digest-{rank}").read_text() for rank in range(RANKS)}
     assert len(digests) == 1
     assert {rank for rank, _ in asked} == ({"0"} if cache == "shared" else {"0", "1", "2"})
-
-
-class Hub(BaseHTTPRequestHandler):
-    """Serves one tokenizer under a prefix that names the rank, and counts who asks for what."""
-
-    revision = "0" * 40
-
-    def __init__(self, folder, asked, *args) -> None:
-        self.folder, self.asked = folder, asked
-        super().__init__(*args)
-
-    def do_GET(self):
-        """Answer with the model's facts, the list of its files, or a file."""
-        rank, _, path = self.path.split("?")[0].removeprefix("/rank-").partition("/")
-        self.asked[rank, path] += 1
-        api = f"api/models/{NAME}"
-        files = sorted(file.name for file in self.folder.iterdir())
-        name = path.rpartition("/")[2]
-        if path in {api, f"{api}/revision/main", f"{api}/revision/{self.revision}"}:
-            facts = {"id": NAME, "sha": self.revision, "tags": [], "siblings": [{"rfilename": file} for file in files]}
-            self._answer(json.dumps(facts).encode())
-        elif path.startswith(f"{api}/tree/") and path.count("/") == api.count("/") + 2:
-            of_files = [{"type": "file", "path": file, "size": 1, "oid": self.revision} for file in files]
-            self._answer(json.dumps(of_files).encode())
-        elif path.startswith(f"{NAME}/resolve/") and name in files:
-            self._answer((self.folder / name).read_bytes())
-        else:
-            self._answer(b"", status=404)
-
-    def do_HEAD(self):
-        """The same without the content."""
-        self.do_GET()
-
-    def _answer(self, content, status=200):
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("ETag", f'"{hash(content) & 0xFFFFFFFF:08x}"')
-        self.send_header("X-Repo-Commit", self.revision)
-        if status == 404:
-            self.send_header("X-Error-Code", "EntryNotFound")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *_):
-        """Stay silent."""
 
 
 def _files(folder, ranks):

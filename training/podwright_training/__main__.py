@@ -10,20 +10,23 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from io import TextIOWrapper
+from pathlib import Path
 
 from podwright_common.command_line import Parser, add_examples, add_version, unknown_command
 from podwright_common.exit_status import DIVERGED, FAILED, INTERRUPTED, WRONG_INPUT
 from podwright_common.terminal import fit_terminals, whole_lines
 from podwright_training.code_caches import private_caches_in_use
 from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
+from podwright_training.run_variables import read_variables, secrets_in, variables_in_use, variables_of_run
 from podwright_training.spelling import as_shown
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes millions of objects, but no garbage
 GROUPS = {"tokenizer"}  # commands that have commands of their own: alone, they show their help
 WHOLE = {"schema"}  # commands that print JSON
+HUB = {"evaluate", "generate", "consolidate", "replay", "tokenize", "tokenizer", "curate"}  # commands with --secrets
 COMPUTE = {"train", "join", "dry-run", "evaluate", "generate", "replay"}  # commands whose torch may compile
 STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  # the user solves them
 
@@ -117,11 +120,27 @@ def _run(arguments: list[str]) -> int:
     if is_whole and sys.stdout is None:
         raise UserError("cannot write: stdout is closed")
     caches = private_caches_in_use() if arguments[0] in COMPUTE else nullcontext()
-    with caches, whole_lines() if is_whole else nullcontext():
+    variables = variables_in_use(_variables(args)) if arguments[0] in HUB else nullcontext()
+    with caches, variables, whole_lines() if is_whole else nullcontext():
         status: int = args.command(args)
     if sys.stdout is not None:
         sys.stdout.flush()
     return status
+
+
+def _variables(args: argparse.Namespace) -> dict[str, str]:
+    """Return the variables of a command that may ask the hub: those of --secrets, and of the run that it reads."""
+    variables = read_variables({}, secrets_in(args.secrets))
+    run_dir = getattr(args, "run_dir", None)
+    if run_dir is None or args.secrets:
+        return variables
+    from podwright_training.config.sources import load_run
+    from podwright_training.run_folder import RunFolder
+
+    with suppress(UserError):  # The command reads it, too, and says what is wrong.
+        config = load_run(RunFolder(Path(run_dir)))
+        return variables_of_run(config.env, config.secrets)
+    return variables
 
 
 def _unwritten(error: OSError) -> int:

@@ -9,7 +9,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from podwright_training.data.bad_data import DataError, first_line
-from podwright_training.data.hub_client import HubConnectionError
+from podwright_training.data.hub_client import GATED_HINT, HubConnectionError
 from podwright_training.data.tokenizer import FirstRank
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -55,5 +55,5 @@ def _download(name: str) -> str:
         raise DataError(
             f"init_from {name!r}: no folder here, and the Hugging Face hub does not serve it to this machine "
             f"({first_line(error)}); where there is network, run `hf download {name} --local-dir FOLDER` and give that "
-            "folder; for a gated model, set HF_TOKEN"
+            f"folder; {GATED_HINT}"
         ) from error

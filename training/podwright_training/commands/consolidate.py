@@ -17,6 +17,7 @@ from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
 from podwright_training.run_claim import Claim, Owner, OwnerKind
 from podwright_training.run_folder import RunFolder, writable
+from podwright_training.run_variables import add_secrets_flag
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-shard-gb", type=float, default=SHARD_GB, help=f"largest weights file. Default: {SHARD_GB}"
     )
+    add_secrets_flag(parser)
     add_json(parser)
 
 

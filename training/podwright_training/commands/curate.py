@@ -24,6 +24,7 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_TASKS, CurationSettings
 from podwright_training.data.bad_data import DataError
 from podwright_training.errors import ConfigError
+from podwright_training.run_variables import add_secrets_flag, secrets_in
 from podwright_training.spelling import flag
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         limit = getattr(settings, name)
         text = f"{bad} that a task skips before it stops. Default: {limit}"
         parser.add_argument(flag(name), type=int, default=limit, help=text)
+    add_secrets_flag(parser)
     add_json(parser)
     slurm = parser.add_argument_group("Slurm")
     slurm.add_argument("--partition", help="partition to submit the tasks to, as jobs. Default: run them here")
@@ -117,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     from podwright_training.curation.stages import Curation
 
     try:
-        return _run(Curation.begin(settings, args.output), args)
+        return _run(Curation.begin(settings, args.output, secrets=secrets_in(args.secrets)), args)
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"cannot write {args.output}.partial: {reason}; start again to continue") from error

@@ -33,6 +33,7 @@ from podwright_training.model_folder import read_object
 from podwright_training.perplexity import Sums, sums_by_source
 from podwright_training.ranks import Ranks
 from podwright_training.run_folder import ORIGIN, RunFolder, require_own, write_atomically
+from podwright_training.run_variables import add_secrets_flag
 from podwright_training.spelling import flag
 from podwright_training.transformers_model import default_device, load_model
 
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=PROGRAM,
         help=f"program of lm-evaluation-harness, in its own environment. Default: {PROGRAM}",
     )
+    add_secrets_flag(parser)
     add_json(parser)
     text = parser.add_argument_group("text that --model is judged on: a validation split, as train reads it")
     text.add_argument("--config", metavar="run.yaml", help="YAML file of options, as config.yaml of a run")

@@ -16,6 +16,7 @@ from podwright_training.command_result import print_result
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder, require_own, write_atomically
+from podwright_training.run_variables import add_secrets_flag
 from podwright_training.transformers_model import LoadedModel, load_model
 
 PROMPTS = ("The", "In this chapter,", "If you want to", "It is not possible to")  # a token begins with its space
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="random seed. Default: 0")
     parser.add_argument("--device", help="torch device. Default: cuda where there is one, else cpu")
+    add_secrets_flag(parser)
     add_json(parser)
 
 

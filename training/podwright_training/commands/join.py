@@ -9,8 +9,10 @@ import os
 import socket
 
 from podwright_training.config import sources
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.elastic.policy import Policy
 from podwright_training.errors import ConfigError
+from podwright_training.run_variables import read_variables, variables_in_use
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,11 @@ def run(args: argparse.Namespace) -> int:
     if args.nproc_per_node < 1:
         raise ConfigError([f"--nproc-per-node: got {args.nproc_per_node}, need at least 1"])
     policy = Policy.of(config, ranks_per_node=args.nproc_per_node)
+    with variables_in_use(read_variables(config.env, config.secrets)):  # Ranks inherit them.
+        return _take_part(config, policy, args)
+
+
+def _take_part(config: TrainConfig, policy: Policy, args: argparse.Namespace) -> int:
     if args.nproc_per_node > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun sets it too.
     from podwright_training.elastic.agent import Agent

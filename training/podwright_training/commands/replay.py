@@ -7,6 +7,7 @@ from pathlib import Path
 
 from podwright_common.command_line import add_json
 from podwright_training.command_result import print_result
+from podwright_training.run_variables import add_secrets_flag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also print each sequence's loss under the weights of the last checkpoint before",
     )
+    add_secrets_flag(parser)
     add_json(parser)
 
 

@@ -24,6 +24,7 @@ from podwright_training.data.bad_data import DataError, Faults
 from podwright_training.errors import ConfigError
 from podwright_training.json_values import SPREAD
 from podwright_training.run_folder import commit_folder, place_of
+from podwright_training.run_variables import add_secrets_flag
 from podwright_training.spelling import command_line, flag
 from podwright_training.work_folder import begin, work_folder
 from podwright_training.worker_pool import run_all
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-bad-records", type=int, default=defaults.max_bad_records, help="broken records to skip per shard"
     )
+    add_secrets_flag(parser)
     add_json(parser)
 
 

@@ -19,6 +19,7 @@ from podwright_training.data.bad_data import BadRecordError, BadShardError, Data
 from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, special_token_problems, train
 from podwright_training.errors import UserError
 from podwright_training.run_folder import place_of
+from podwright_training.run_variables import add_secrets_flag
 from podwright_training.spelling import command_line, flag
 
 if TYPE_CHECKING:  # it takes seconds to import
@@ -73,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             default = getattr(defaults, name)
             text = f"same as train's. Default: {default}"
             action.add_argument(flag(name), metavar="NAME", default=default, help=text)
+        add_secrets_flag(action)
         add_json(action)
 
 

@@ -6,6 +6,7 @@ import argparse
 
 from podwright_training.config import sources
 from podwright_training.ranks import Ranks
+from podwright_training.run_variables import read_variables, variables_in_use
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, or resume training, until ``max_steps`` or a signal."""
     config, ranks = sources.load(args), Ranks.from_environment()
-    from podwright_training.loop.run import run  # This import takes seconds.
+    with variables_in_use(read_variables(config.env, config.secrets)):
+        from podwright_training.loop.run import run  # This import takes seconds, and reads variables.
 
-    run(config, ranks)
+        run(config, ranks)
     return 0

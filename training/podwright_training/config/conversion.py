@@ -205,7 +205,9 @@ def _words(setting: Setting) -> tuple[str, ...]:
 
 
 def _by_name(setting: Setting, item: Any) -> dict[str, Any]:
-    """Return texts by name, or contents of files by name."""
+    """Return texts by name, or contents of files by name; a flag has ``NAME=text`` words."""
+    if isinstance(setting.value, str) and not setting.document:
+        return _by_name_in_words(_words(setting))
     if not isinstance(setting.value, dict):
         raise setting.refusal("`NAME: value` lines")
     if item is not str and setting.document:
@@ -213,6 +215,14 @@ def _by_name(setting: Setting, item: Any) -> dict[str, Any]:
     if wrong := [name for name, text in setting.value.items() if isinstance(text, dict | list)]:
         raise ValueError(f"{shown(wrong[0])}: {setting._replace(value=setting.value[wrong[0]]).refusal('one value')}")
     return {name: text or "" for name, text in setting.value.items()}
+
+
+def _by_name_in_words(words: Iterable[str]) -> dict[str, str]:
+    """Return the texts of a flag's words; a message does not repeat them, as one may be a secret."""
+    pairs = [word.partition("=") for word in words]
+    if not all(equals for _, equals, _ in pairs):
+        raise ValueError("need NAME=value words (flag)")
+    return {name: text for name, _, text in pairs}
 
 
 def _content(document: YamlDocument, path: KeyPath) -> Any:

@@ -36,3 +36,8 @@ def option(
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     return field(default=default, metadata={"text": text, "alias": alias, "choices": choices, "words": words, **limits})
+
+
+def mapping_option(text: str) -> Any:
+    """Return a dataclass field for values by name, empty by default; ``text`` is one sentence of help."""
+    return field(default_factory=dict, metadata=option(None, text).metadata)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import Field, fields, replace
+from dataclasses import MISSING, Field, fields, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -178,13 +178,13 @@ def _add_flag(group: argparse._ArgumentGroup, item: Field[Any]) -> None:
         *(flag(name) for name in (item.name, alias) if name),
         dest=item.name,
         default=argparse.SUPPRESS,
-        help=item.metadata["text"] + _choices(allowed) + _default(item.default),
+        help=item.metadata["text"] + _choices(allowed) + _default(None if item.default is MISSING else item.default),
         **({"action": argparse.BooleanOptionalAction} if kind is bool else {"metavar": _metavar(kind, allowed)}),
     )
 
 
 def _metavar(kind: type, allowed: Sequence[str]) -> str:
-    return "NAME" if allowed else {int: "N", float: "X", str: "TEXT"}[kind]
+    return "NAME" if allowed else {int: "N", float: "X", str: "TEXT", dict: "'NAME=TEXT …'"}[kind]
 
 
 def _choices(allowed: Sequence[str]) -> str:

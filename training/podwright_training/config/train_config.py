@@ -21,6 +21,7 @@ from podwright_training.config.sections import (
     elastic_options,
     memory_options,
     model_options,
+    run_options,
     schedule_options,
 )
 from podwright_training.config.sections.checkpoint_options import CheckpointOptions
@@ -135,6 +136,7 @@ def option_names() -> tuple[str, ...]:
 def conflicts(config: TrainConfig) -> Conflicts:
     """Yield options that contradict each other: their names and a message."""
     for section in (
+        run_options,
         model_options,
         schedule_options,
         checkpoint_options,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from podwright_training.data.splits import Split
 from podwright_training.data.token_shards import SUFFIX, write_token_shard
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.run_folder import write_atomically
+from podwright_training.run_variables import read_variables
 
 SHARD_TOKENS = 2**26  # A task holds one file in memory, at most 256 MB.
 ENCODE_DOCUMENTS = 64  # one call of the tokenizer
@@ -58,15 +59,24 @@ class ReadDataset(PipelineStep):  # type: ignore[misc]
     name = "dataset"
 
     def __init__(
-        self, split: Split, folder: Path, *, text_column: str, max_bad_records: int, max_bad_shards: int
+        self,
+        split: Split,
+        folder: Path,
+        *,
+        text_column: str,
+        max_bad_records: int,
+        max_bad_shards: int,
+        secrets: Mapping[str, str],
     ) -> None:
         super().__init__()
         self.split, self.folder, self.text_column = split, folder, text_column
         self.limits = (max_bad_records, max_bad_shards)
+        self.secrets = secrets
 
     def run(self, data: object = None, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
         """Yield the documents; record broken ones in ``<folder>/<rank>.json``."""
         del data
+        os.environ |= read_variables({}, self.secrets)  # a task is one process
         faults = Faults(*self.limits)
         names = self.split.names[rank::world_size]
         for name, file in zip(names, self.split.files[rank::world_size], strict=True):
@@ -109,16 +119,18 @@ class WriteTokens(PipelineStep):  # type: ignore[misc]
         *,
         tokenizer: str,
         validation_fraction: float,
+        secrets: Mapping[str, str],
         shard_tokens: int = SHARD_TOKENS,
     ) -> None:
         super().__init__()
         self.output, self.folder, self.tokenizer, self.shard_tokens = output, folder, tokenizer, shard_tokens
-        self.validation_fraction = validation_fraction
+        self.validation_fraction, self.secrets = validation_fraction, secrets
 
     def run(self, data: Iterable[Any], rank: int = 0, world_size: int = 1) -> None:
         """Write ``<split>-<rank>-<part>.safetensors``, and describe them in ``<folder>/<rank>.json``."""
         del world_size
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a task is one process
+        os.environ |= read_variables({}, self.secrets)
         encoder = Encoder(load_tokenizer(self.tokenizer))
         waiting: dict[str, list[NDArray[Any]]] = {"train": [], "validation": []}
         tokens: Counter[str] = Counter()

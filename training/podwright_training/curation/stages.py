@@ -13,11 +13,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,18 +44,22 @@ from datatrove.utils.hashing import HashConfig
 
 from podwright_common.process import exit_with_parent
 from podwright_training.curation.dataset_manifest import WriteManifest, entries, steps_of
+from podwright_training.curation.decontamination import RemoveContaminated, read_evaluation_sets, write_index
 from podwright_training.curation.pipeline_steps import ReadDataset, Words, WriteTokens
 from podwright_training.curation.quality_filters import ChooseLanguages, JudgeQuality, MaskPersonal
 from podwright_training.curation.settings import HASHES_PER_BUCKET, NGRAM_WORDS, CurationSettings
+from podwright_training.curation.thresholds import thresholds_of
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.splits import Split, find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.run_folder import place_of, write_atomically
+from podwright_training.run_variables import variables_in_use
 from podwright_training.work_folder import begin, work_folder
 
 FAULTS_NAMED = 5  # An error names at most so many faults.
 PATTERN_CHARACTERS = frozenset("[]*?")  # a stage would find none of its files, and so no duplicate
+EVALUATION_INDEX = "evaluation-sets.npz"  # there: what documents may not share with evaluation sets
 SUBMITTED = "submitted.json"  # there: the numbers of the jobs on Slurm
 LAUNCHER = "datatrove.tools.launch_pickled_pipeline"
 HASH = HashConfig(hash_fc="sha1")  # datatrove's other one needs a version of xxhash below 4
@@ -88,9 +92,10 @@ class Curation:
     output: Path
     split: Split
     identity: dict[str, Any]  # Digests of the input.
+    secrets: Mapping[str, str] = field(default_factory=dict)  # Files by variable; each task reads them.
 
     @classmethod
-    def begin(cls, settings: CurationSettings, output: Path) -> Curation:
+    def begin(cls, settings: CurationSettings, output: Path, *, secrets: Mapping[str, str] | None = None) -> Curation:
         """Find the files and make the work folder, or continue in one with the same settings.
 
         Raises:
@@ -107,16 +112,21 @@ class Curation:
         if any(name.endswith(TOKENS) for name in split.names):
             raise DataError(f"dataset {settings.dataset} holds tokens, not text")
         tokenizer = load_tokenizer(settings.tokenizer)
+        evaluation_sets = read_evaluation_sets(
+            settings.decontaminate, columns=settings.evaluation_columns, words=settings.decontamination_words
+        )
         identity = {
             "tokenizer_digest": Encoder(tokenizer).digest,
             "vocabulary": len(tokenizer),
             "files": len(split.names),
             "names_digest": split.digest,
             "contents_digest": split.contents_digest,
+            "evaluation_sets": {name: item.described() for name, item in evaluation_sets.items()},
         }
-        curation = cls(settings, output, split, identity)
+        curation = cls(settings, output, split, identity, secrets or {})
         begin(curation.work, {**json.loads(json.dumps(asdict(settings))), **identity})
         (curation.work / "dataset").mkdir(exist_ok=True)
+        write_index(curation.work / EVALUATION_INDEX, evaluation_sets.values())
         return curation
 
     @property
@@ -140,6 +150,7 @@ class Curation:
                 text_column=settings.text_column,
                 max_bad_records=settings.max_bad_records,
                 max_bad_shards=settings.max_bad_shards,
+                secrets=self.secrets,
             ),
             *self._filters(),
             ParquetWriter(folder["documents"], compression="zstd", use_content_defined_chunking=False, adapter=_row),
@@ -164,16 +175,22 @@ class Curation:
             work / "shards",
             tokenizer=settings.tokenizer,
             validation_fraction=settings.validation_fraction,
+            secrets=self.secrets,
         )
         yield CurationStage("tokens", [*read, tokens], settings.tasks)
         manifest = WriteManifest(settings, identity=self.identity, work=work, output=self.output)
         yield CurationStage("manifest", [manifest], 1)
 
     def _filters(self) -> Iterator[Any]:
-        if self.settings.languages or self.settings.filters:
-            yield ChooseLanguages(self.settings.languages)
-        for name in self.settings.filters:
-            yield JudgeQuality(name)
+        settings = self.settings
+        threshold = settings.thresholds.get("language_threshold", 0)
+        if settings.languages or settings.filters or threshold:
+            yield ChooseLanguages(settings.languages, threshold=threshold)
+        for name in settings.filters:
+            yield JudgeQuality(name, thresholds_of(name, settings.thresholds))
+        if settings.decontaminate:
+            names = tuple(settings.decontaminate)
+            yield RemoveContaminated(self.work / EVALUATION_INDEX, names, words=settings.decontamination_words)
         if self.settings.mask_personal:
             yield MaskPersonal()
 
@@ -216,7 +233,7 @@ class Curation:
             )
         jobs = self._jobs(slurm)
         try:
-            with _silence():
+            with _silence(), variables_in_use(dict.fromkeys(self.secrets)):  # sbatch would copy them into the job
                 jobs[-1].run()  # and, before it, those that it waits for
         except subprocess.CalledProcessError as error:
             raise DataError(f"sbatch refused a job of {self.work}; those before it are cancelled") from error

@@ -16,7 +16,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from pyarrow import fs
 
 from podwright_training.data.bad_data import DataError, first_line
-from podwright_training.data.hub_client import HubConnectionError
+from podwright_training.data.hub_client import HubConnectionError, token_hint
 from podwright_training.data.schemes import HUB, S3
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def list_hub(dataset: str, folder: str) -> dict[str, str]:
     except NETWORK_ERRORS as error:
         raise DataError(
             f"dataset {dataset!r}: no local folder, and the Hugging Face hub does not serve it to this "
-            f"machine ({first_line(error)})"
+            f"machine ({first_line(error)}){token_hint(error)}"
         ) from error
     return {name.removeprefix(f"{root}/"): f"{HUB}{name}" for name in names}
 

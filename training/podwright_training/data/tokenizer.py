@@ -62,7 +62,7 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
             raise DataError(f"tokenizer {refusal(name)}") from error
         raise DataError(
             f"tokenizer {name!r}: neither a folder with tokenizer.json nor an identifier that the Hugging Face hub "
-            f"serves to this machine ({first_line(error)})"
+            f"serves to this machine ({first_line(error)}){hub_client.token_hint(error)}"
         ) from error
 
 

@@ -35,6 +35,7 @@ def start_script(spec: JobSpec, values: Mapping[str, object], *, environment: Pa
         run_dir=shlex.quote(str(run_dir)),
         path="" if spec.container else shlex.quote(f"{path}/bin"),
         env={name: shlex.quote(fill(text, values)) for name, text in spec.env.items()},
+        secrets={name: shlex.quote(str(Path(path).expanduser())) for name, path in spec.secrets.items()},
         ranks_per_node=values["ranks_per_node"],
         command=shlex.join(fill(word, values) for word in spec.command),
         find=_find(spec.resume, run_dir, values) if spec.resume else "",

@@ -15,12 +15,13 @@ from podwright_common.regular_file import read_text
 from podwright_common.similar_names import did_you_mean
 from podwright_common.yaml_document import KeyPath, YamlDocument, YamlFileError, shown
 from podwright_training.config.conversion import converted, in_words, unknown, values_in
-from podwright_training.config.option import option
+from podwright_training.config.option import mapping_option, option
 from podwright_training.errors import ConfigError
 from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
 from podwright_training.jobs.patterns import NEEDED, ORDERS, READY, VALUES, Patterns
 from podwright_training.json_values import loads, misfit
 from podwright_training.run_folder import RunFolder
+from podwright_training.run_variables import FILES_TEXT, problems_of_open_secrets, problems_of_secrets
 
 LIMIT_BYTES = 16 << 20  # The job that launch wrote may contain whole scripts.
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun")
@@ -44,11 +45,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=@-]{0,99}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _by_name(text: str) -> Any:
-    """Return a field for values by name, empty by default."""
-    return field(default_factory=dict, metadata={"text": text, "choices": (), "at_least": None, "at_most": None})
-
-
 @dataclass(frozen=True)
 class Resume:
     """The way in which the program resumes from its newest checkpoint, unless it looks for one itself."""
@@ -64,7 +60,7 @@ class Log:
     """The meaning of the output of the program."""
 
     parser: str = option("", "Trainer whose log lines podwright can parse.", choices=tuple(READY))
-    patterns: Mapping[str, str] = _by_name("Regular expressions by value, each with one group.")
+    patterns: Mapping[str, str] = mapping_option("Regular expressions by value, each with one group.")
     step_line: str = option("", "Line with the step, relative to the line with the loss.", choices=ORDERS)
 
     @property
@@ -108,8 +104,11 @@ class JobSpec:
     environment: str = option("", "Virtual environment of the program. Default: podwright-train's.")
     container: str = option("", "Image for enroot and pyxis: a .sqsh file, or registry#image:tag.")
     mounts: tuple[str, ...] = option((), "Folders that the container sees besides the run's, as SOURCE:TARGET.")
-    env: Mapping[str, str] = _by_name("Environment variables.")
-    files: Mapping[str, Any] = _by_name("Files written into the run's folder: a text, or a mapping that becomes JSON.")
+    env: Mapping[str, str] = mapping_option("Environment variables; never secrets.")
+    secrets: Mapping[str, str] = mapping_option(FILES_TEXT)
+    files: Mapping[str, Any] = mapping_option(
+        "Files written into the run's folder: a text, or a mapping that becomes JSON."
+    )
     stop_signal: str = option("TERM", "Signal before the time limit; then the job queues again.", choices=SIGNALS)
     resume: Resume | None = field(default=None, metadata={"text": "How to resume from a checkpoint."})
     log: Log = field(default_factory=Log, metadata={"text": "How to read the program's output."})
@@ -267,6 +266,8 @@ def _conflicts_of_names(spec: JobSpec) -> Conflicts:
         yield ("env",), f"env: {name} is Bash's own, which cannot be set"
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
         yield ("env",), f"env: {shown(name)} is not a variable name"
+    yield from ((("env",), problem) for problem in problems_of_open_secrets(spec.env))
+    yield from ((("secrets",), problem) for problem in problems_of_secrets(spec.secrets, spec.env))
     for name in spec.files:
         if problem := _problem_of_file(Path(name), spec.files):
             yield ("files",), f"files: {problem}"

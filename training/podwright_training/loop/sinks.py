@@ -37,8 +37,8 @@ def problems(config: TrainConfig, *, is_first_rank: bool) -> Iterator[str]:
         yield f"{name} = 1: package {name} is not installed; pip install {name}, or remove the option"
     if is_first_rank and config.wandb and "wandb" not in missing and not _is_logged_in():
         yield (
-            "wandb = 1: there is no login to Weights & Biases here; run `wandb login`, or set WANDB_API_KEY, or "
-            "WANDB_MODE=offline to keep the metrics in the run's folder"
+            "wandb = 1: there is no login to Weights & Biases here; run `wandb login`, or name a file with your key in "
+            "`secrets: {WANDB_API_KEY: /fsx/…}`, or set WANDB_MODE=offline to keep the metrics in the run's folder"
         )
 
 

@@ -83,7 +83,8 @@ def render(job: Job) -> str:
 
 
 def _of_container(job: Job, spec: JobSpec) -> dict[str, str]:
-    mounts = ",".join([f"{job.run.root}:{job.run.root}", *spec.mounts])
+    files = dict.fromkeys(str(Path(path).expanduser()) for path in spec.secrets.values())
+    mounts = ",".join([f"{job.run.root}:{job.run.root}", *(f"{file}:{file}:ro" for file in files), *spec.mounts])
     return {
         "log": shlex.quote(str(job.run.log)),
         "start": shlex.quote(str(job.run.start)),

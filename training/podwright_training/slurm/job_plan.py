@@ -14,8 +14,15 @@ from podwright_training.hardware import rank_peak_flops
 from podwright_training.jobs.spec import JobSpec
 from podwright_training.jobs.spec import load as load_job
 from podwright_training.run_folder import RunFolder
+from podwright_training.run_variables import problems_of_files
 from podwright_training.slurm.batch_script import Elastic, Job
-from podwright_training.slurm.launch_checks import NodeRange, check_policy, problems_of_launch, trainer_arguments
+from podwright_training.slurm.launch_checks import (
+    NodeRange,
+    check_policy,
+    problems_of_launch,
+    trainer_arguments,
+    trainer_config,
+)
 from podwright_training.slurm.node_facts import NodeFacts
 
 
@@ -31,6 +38,9 @@ def plan(args: argparse.Namespace, nodes: NodeFacts) -> Job:
     nproc_per_node = nodes.ranks_per_node if args.nproc_per_node is None else args.nproc_per_node
     run_dir = run_dir_of(args, nodes, spec.name if spec else "")
     if problems := list(problems_of_launch(args, nodes, nproc_per_node, run_dir)):
+        raise LaunchError("\n".join(problems))
+    secrets = spec.secrets if spec else trainer_config(args).secrets
+    if problems := list(problems_of_files(secrets)):
         raise LaunchError("\n".join(problems))
     elastic = None
     if args.nodes.min_nodes < args.nodes.max_nodes or args.spares:

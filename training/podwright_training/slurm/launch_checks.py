@@ -11,6 +11,7 @@ from typing import NamedTuple
 from podwright_common.command_line import Parser
 from podwright_training import neuron
 from podwright_training.config import sources
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.elastic.policy import Policy
 from podwright_training.errors import ConfigError, LaunchError
 from podwright_training.private_folder import may_be_exchanged, other_owner
@@ -120,11 +121,20 @@ def problems_of_trainer_words(args: argparse.Namespace) -> Iterator[str]:
     return sources.problems_of_words(trainer_values(args.trainer_arguments).unknown_words, config="-- --config")
 
 
+def trainer_config(args: argparse.Namespace) -> TrainConfig:
+    """Return the configuration of the trainer's flags; raise ``LaunchError`` if they or their file are wrong."""
+    span = [f"--min-nodes={args.nodes.min_nodes}", f"--max-nodes={args.nodes.max_nodes}"]
+    is_elastic = args.nodes.min_nodes < args.nodes.max_nodes or args.spares
+    try:
+        return sources.load(trainer_values([*(span if is_elastic else []), *trainer_arguments(args)]))
+    except ConfigError as error:
+        raise LaunchError(str(error)) from error
+
+
 def check_policy(args: argparse.Namespace, nproc_per_node: int) -> None:
     """Raise ``LaunchError`` if the elastic run could not train on its fewest or its most nodes."""
-    span = [f"--min-nodes={args.nodes.min_nodes}", f"--max-nodes={args.nodes.max_nodes}"]
+    config = trainer_config(args)
     try:
-        config = sources.load(trainer_values([*span, *trainer_arguments(args)]))
         Policy.of(config, ranks_per_node=nproc_per_node)
     except ConfigError as error:
         raise LaunchError(str(error)) from error

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from podwright_training.config.option import option
+from podwright_training.config.option import Conflicts, mapping_option, option
+from podwright_training.run_variables import FILES_TEXT, problems_of_env, problems_of_secrets
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Set the run's folder, preset, device and random seed."""
+    """Set the run's folder, preset, device, random seed and environment variables."""
 
     run_dir: str = option("runs/default", "Folder of the run: config, metrics, checkpoints, results.")
     preset: str | None = option(None, "Preset whose values replace the defaults.")
@@ -35,3 +37,11 @@ class RunOptions:
         "rank dumps its stacks.",
         at_least=1,
     )
+    env: Mapping[str, str] = mapping_option("Environment variables of each rank; never secrets.")
+    secrets: Mapping[str, str] = mapping_option(FILES_TEXT)
+
+
+def conflicts(config: RunOptions) -> Conflicts:
+    """Yield wrong names of variables, and secrets that are no files."""
+    yield from ((("env",), problem) for problem in problems_of_env(config.env))
+    yield from ((("secrets", "env"), problem) for problem in problems_of_secrets(config.secrets, config.env))
