@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from podwright_training.command_result import print_result
 from podwright_training.commands.tokenize import train_on_shards
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_TASKS, CurationSettings
+from podwright_training.curation.thresholds import thresholds_in
 from podwright_training.data.bad_data import DataError
 from podwright_training.errors import ConfigError
 from podwright_training.run_variables import add_secrets_flag, secrets_in
@@ -76,6 +77,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"quality filters, by language, from {' '.join(FILTERS)}. Default: {' '.join(DEFAULT_FILTERS)}",
     )  # fmt: skip
     parser.add_argument(
+        "--thresholds", nargs="+", default=[], metavar="NAME=NUMBER",
+        help="thresholds of the filters, as max_symbol_word_ratio=0.2, and language_threshold. Default: as published",
+    )  # fmt: skip
+    parser.add_argument(
+        "--decontaminate", nargs="+", default=[], metavar="NAME=DATASET",
+        help="remove documents that share words with these evaluation sets: file, folder, s3:// prefix or name on the "
+        "hub. Default: none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--evaluation-columns", nargs="+", default=list(settings.evaluation_columns), metavar="NAME",
+        help=f"columns of their texts. Default: {' '.join(settings.evaluation_columns)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--decontamination-words", type=int, default=settings.decontamination_words, metavar="N",
+        help=f"consecutive words that a document may not share with them. Default: {settings.decontamination_words}",
+    )  # fmt: skip
+    parser.add_argument(
         "--languages",
         nargs="+",
         default=[],
@@ -111,8 +129,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Curate, or submit the jobs that do; return the exit status."""
-    settings = _settings(args)
-    if problems := list(settings.problems()):
+    thresholds, problems = thresholds_in(args.thresholds)
+    settings = _settings(args, thresholds)
+    if problems := [*problems, *settings.problems()]:
         raise ConfigError(problems)
     if args.workers < 1:
         raise ConfigError([f"workers: got {args.workers}, need at least 1"])
@@ -160,7 +179,7 @@ def _lacking(documents: dict[str, int]) -> str:
     return f"training needs training documents: curate again with a --validation-fraction near {fraction:.2g}"
 
 
-def _settings(args: argparse.Namespace) -> CurationSettings:
+def _settings(args: argparse.Namespace, thresholds: Mapping[str, float]) -> CurationSettings:
     from podwright_training.data.splits import find_split
 
     folder = None if args.dataset_config_name.lower() == "none" else args.dataset_config_name
@@ -170,7 +189,11 @@ def _settings(args: argparse.Namespace) -> CurationSettings:
         text_column=args.text_column,
         tokenizer=args.tokenizer,
         filters=tuple(args.filters),
+        thresholds=thresholds,
         languages=tuple(args.languages),
+        decontaminate={name: dataset for name, _, dataset in (word.partition("=") for word in args.decontaminate)},
+        evaluation_columns=tuple(args.evaluation_columns),
+        decontamination_words=args.decontamination_words,
         mask_personal=args.mask_personal,
         exact=not args.keep_exact,
         near=not args.keep_near,

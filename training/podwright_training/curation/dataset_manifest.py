@@ -13,6 +13,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from podwright_training.curation.languages import MACROLANGUAGES
 from podwright_training.curation.settings import FILTERS, CurationSettings
+from podwright_training.curation.thresholds import thresholds_in_use
 from podwright_training.data.splits import SPLITS
 from podwright_training.data.token_shards import remove_unfinished
 from podwright_training.run_folder import commit_folder, write_atomically
@@ -27,6 +28,7 @@ NAMES = {  # part of datatrove's name of a step that may remove or change docume
     "READER: dataset": "read",
     "FILTER: languages": "languages",
     **{f"FILTER: {name}": name for name in FILTERS},
+    "FILTER: decontamination": "decontamination",
     "FORMAT: mask personal": "mask personal",
     "exact-deduplication stage 3": "exact duplicates",
     "MinHash stage 4": "near duplicates",
@@ -52,6 +54,7 @@ class WriteManifest(PipelineStep):  # type: ignore[misc]  # datatrove has no typ
         shards = list(entries(self.work / "shards"))
         content = {
             "settings": asdict(self.settings),
+            "thresholds": thresholds_in_use(self.settings.filters, self.settings.thresholds),
             **self.identity,
             "steps": list(steps_of(self.work)),
             "faults": list(entries(self.work / "faults"))[:FAULTS_SHOWN],
@@ -146,11 +149,19 @@ def lines(manifest: dict[str, Any]) -> Iterator[str]:
         yield f"{step['step']:{width}}  {-step['removed']:>12,} {share:6.1%}" + (
             f"  {details_text}" * bool(details_text)
         )
+    yield from _evaluation_lines(manifest["evaluation_sets"])
     yield from _warnings(manifest)
     for fault in manifest["faults"]:
         yield f"skipped {fault['kind']} {fault['place']}: {fault['reason']}"
     for split, total in manifest["splits"].items():
         yield f"{split}: {total['documents']:,} documents, {total['tokens']:,} tokens in {total['shards']:,} shards"
+
+
+def _evaluation_lines(evaluation_sets: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each evaluation set that documents were compared with."""
+    for name, counts in evaluation_sets.items():
+        compared = f"{counts['texts']:,} texts of {counts['files']:,} files"
+        yield f"evaluation set {name}: compared {compared}; {counts['short_texts']:,} are too short"
 
 
 def _named(counts: dict[str, int], separator: str = "") -> str:

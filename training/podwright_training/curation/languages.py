@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import regex
 
@@ -76,13 +77,24 @@ def _similar_codes(code: str) -> list[str]:
 
 def language_of(text: str) -> str:
     """Return the code of a document's language, recognized in its middle; ``code`` for source code."""
-    if is_code(text):
-        return CODE
-    import py3langid
+    return language_and_probability(text)[0]
 
+
+def language_and_probability(text: str) -> tuple[str, float]:
+    """Return the code of a document's language, and how probable it is; ``code`` and 1 for source code."""
+    if is_code(text):
+        return CODE, 1.0
     begin = max(0, (len(text) - LANGUAGE_CHARACTERS) // 2)
-    code: str = py3langid.classify(text[begin : begin + LANGUAGE_CHARACTERS])[0]
-    return code
+    code, probability = _identifier().classify(text[begin : begin + LANGUAGE_CHARACTERS])
+    return code, probability
+
+
+@cache
+def _identifier() -> Any:
+    """Return the recognition of languages with probabilities, which are comparable for texts of any length."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def is_code(text: str) -> bool:

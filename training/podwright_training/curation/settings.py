@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
+from podwright_training.curation.thresholds import problems_of_thresholds
 from podwright_training.data.held_out import HELD_OUT_SHARE
 
 FILTERS = ("gopher_quality", "gopher_repetition", "c4", "fineweb")
@@ -12,6 +13,9 @@ DEFAULT_FILTERS = FILTERS[:2]
 NGRAM_WORDS = 5  # A shingle has so many words.
 HASHES_PER_BUCKET = 8
 MOST_TASKS = 256
+# Common evaluation sets have their texts in columns of these names.
+EVALUATION_COLUMNS = ("text", "question", "query", "prompt", "ctx", "goal", "passage")
+DECONTAMINATION_WORDS = 13  # https://arxiv.org/abs/2005.14165, appendix C
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +28,11 @@ class CurationSettings:
         text_column: as the trainer's option.
         tokenizer: folder or name on the hub.
         filters: names of ``FILTERS``, in the order in which they run.
+        thresholds: of the filters and of the recognition of languages, by their names in ``THRESHOLDS``.
         languages: codes of ``language_codes`` to keep; empty: all.
+        decontaminate: evaluation sets by name: file, folder, ``s3://`` prefix or name on the hub.
+        evaluation_columns: columns of the evaluation sets that have texts.
+        decontamination_words: words that a document may not share with an evaluation set.
         mask_personal: replace email and public IP addresses.
         exact: remove documents whose text occurred before.
         near: remove documents that almost equal another.
@@ -40,7 +48,11 @@ class CurationSettings:
     text_column: str = "text"
     tokenizer: str
     filters: tuple[str, ...] = DEFAULT_FILTERS
+    thresholds: Mapping[str, float] = field(default_factory=dict)
     languages: tuple[str, ...] = ()
+    decontaminate: Mapping[str, str] = field(default_factory=dict)
+    evaluation_columns: tuple[str, ...] = EVALUATION_COLUMNS
+    decontamination_words: int = DECONTAMINATION_WORDS
     mask_personal: bool = False
     exact: bool = True
     near: bool = True
@@ -57,9 +69,19 @@ class CurationSettings:
         for name in self.filters:
             if name not in FILTERS:
                 yield f"filters: got {name}, need some of {', '.join(FILTERS)}"
+        yield from problems_of_thresholds(self.thresholds, self.filters)
         yield from language_problems(self.languages)
+        for name, dataset in self.decontaminate.items():
+            if not name or not dataset:
+                yield f"decontaminate: got {name}={dataset}, need NAME=DATASET"
         if not 0 <= self.validation_fraction < 1:
             yield f"validation_fraction: got {self.validation_fraction}, need a number from 0 to 1, below 1"
-        for name, minimum in (("buckets", 1), ("tasks", 1), ("max_bad_records", 0), ("max_bad_shards", 0)):
+        for name, minimum in (
+            ("buckets", 1),
+            ("decontamination_words", 1),
+            ("tasks", 1),
+            ("max_bad_records", 0),
+            ("max_bad_shards", 0),
+        ):
             if getattr(self, name) < minimum:
                 yield f"{name}: got {getattr(self, name)}, need at least {minimum}"

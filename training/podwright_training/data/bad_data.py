@@ -15,6 +15,10 @@ class DataError(UserError):
     """A dataset or tokenizer is unusable; the message names the file or identifier and the requirement."""
 
 
+class MissingColumnError(DataError):
+    """A shard has no column of this name."""
+
+
 class BadRecordError(ValueError):
     """A record is not a document; the message says why."""
 

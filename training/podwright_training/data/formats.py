@@ -20,7 +20,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, EmptyTextError, first_line
+from podwright_training.data.bad_data import (
+    BadRecordError,
+    BadShardError,
+    DataError,
+    EmptyTextError,
+    MissingColumnError,
+    first_line,
+)
 from podwright_training.data.storage import is_local, open_file
 from podwright_training.data.token_shards import TokenShard
 
@@ -298,7 +305,7 @@ def _token_blocks(path: str, _column: str, start: int) -> Iterator[DocumentBlock
 def check_column(path: str, schema: pa.Schema, column: str) -> None:
     """Raise ``DataError`` unless a shard has a column of text of this name."""
     if column not in schema.names:
-        raise DataError(f"{path} has no column {column!r} (text_column); columns: {', '.join(schema.names)}")
+        raise MissingColumnError(f"{path} has no column {column!r} (text_column); columns: {', '.join(schema.names)}")
     kind = schema.field(column).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise DataError(f"{path}: column {column!r} (text_column) has type {kind}, not text")

@@ -133,7 +133,7 @@ def find_split(dataset: str, dataset_config_name: str | None, split: str) -> Spl
         if reason := _reason_against(name):
             names_by_reason[reason].append(name)
         else:
-            by_split[_split_of(paths[name])].append(name)
+            by_split[named_split(paths[name])].append(name)
     if by_split["train"]:
         names_by_reason[UNNAMED] += by_split[""]
     names_by_reason[FOR_TEST] += by_split["test"]
@@ -167,7 +167,7 @@ def _as_text(names_by_reason: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(parts)
 
 
-def _split_of(path: PurePosixPath) -> str:
+def named_split(path: PurePosixPath) -> str:
     """Return the split named by the last matching part of ``path``; empty if no part matches."""
     for part in reversed(path.parts):
         words = set(re.split(r"[^a-z]+", part.lower()))

@@ -1,0 +1,182 @@
+"""Remove documents that share a sequence of words with an evaluation set, which would make its score too good.
+
+The length is GPT-3's, 13 words, without case and punctuation: https://arxiv.org/abs/2005.14165, appendix C. GPT-3 cut
+the shared words out of a document; this removes the document, as the data of later models did.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import regex
+from datatrove.pipeline.filters.base_filter import BaseFilter
+from numpy.typing import NDArray
+
+from podwright_training.curation.languages import UNSPACED
+from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, MissingColumnError
+from podwright_training.data.formats import format_of, read_blocks
+from podwright_training.data.splits import named_split
+from podwright_training.data.storage import list_files
+from podwright_training.data.token_shards import SUFFIX as TOKENS
+
+HASH_BYTES = 8
+WORD = regex.compile(rf"(?V1)[{UNSPACED}]\p{{M}}*|[\w--[{UNSPACED}]]+")
+
+
+@dataclass
+class EvaluationSet:
+    """What was compared of one evaluation set.
+
+    Attributes:
+        files: Its files.
+        texts: Texts with at least as many words as a sequence has.
+        short_texts: Texts with fewer words, which cannot be compared.
+        sequences: Different sequences of words.
+        digest: Of the sequences.
+    """
+
+    files: int = 0
+    texts: int = 0
+    short_texts: int = 0
+    sequences: int = 0
+    digest: str = ""
+    hashes: set[int] = field(default_factory=set, repr=False)
+
+    def sorted_hashes(self) -> NDArray[Any]:
+        """Return the hashes in order."""
+        return np.array(sorted(self.hashes), dtype=np.uint64)
+
+    def described(self) -> dict[str, Any]:
+        """Return everything but the hashes."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "hashes"}
+
+
+def read_evaluation_sets(
+    dataset_by_name: Mapping[str, str], *, columns: Sequence[str], words: int
+) -> dict[str, EvaluationSet]:
+    """Return evaluation sets by name, with the hashes of their sequences of words.
+
+    Args:
+        dataset_by_name: file, folder, ``s3://`` prefix or name on the hub, of each set.
+        columns: that have texts; a file may lack some of them.
+        words: in a sequence.
+
+    Raises:
+        DataError: A set does not exist or is damaged, or none of its texts is long enough.
+    """
+    return {name: _read(name, dataset, columns, words) for name, dataset in dataset_by_name.items()}
+
+
+def write_index(path: Path, evaluation_sets: Iterable[EvaluationSet]) -> None:
+    """Write the hashes of evaluation sets to a file, in their order."""
+    draft = path.with_name(f".{path.name}")
+    with draft.open("wb") as file:
+        np.savez(file, *(evaluation_set.sorted_hashes() for evaluation_set in evaluation_sets))
+    draft.replace(path)
+
+
+class RemoveContaminated(BaseFilter):  # type: ignore[misc]  # datatrove has no types
+    """Remove documents with a sequence of words of an evaluation set; the reason is the set's name.
+
+    Args:
+        index: file that ``write_index`` wrote.
+        names: of the evaluation sets, in its order.
+        words: in a sequence.
+    """
+
+    name = "decontamination"
+
+    def __init__(self, index: Path, names: Sequence[str], *, words: int) -> None:
+        super().__init__()
+        self.index, self.names, self.words = index, tuple(names), words
+
+    def filter(self, document: Any) -> bool | tuple[bool, str]:
+        """Return whether a document stays, or the evaluation set that it has words of."""
+        number_by_hash = _index(self.index)
+        for sequence_hash in _hashes(_words(document.text), self.words):
+            if (number := number_by_hash.get(sequence_hash)) is not None:
+                return False, self.names[number]
+        return True
+
+
+@cache
+def _index(path: Path) -> dict[int, int]:
+    """Return the number of the evaluation set by the hash of a sequence; of several sets, the first."""
+    number_by_hash: dict[int, int] = {}
+    with np.load(path) as arrays:
+        for number in range(len(arrays.files)):
+            for sequence_hash in arrays[f"arr_{number}"].tolist():
+                number_by_hash.setdefault(sequence_hash, number)
+    return number_by_hash
+
+
+def _read(name: str, dataset: str, columns: Sequence[str], words: int) -> EvaluationSet:
+    files = _files(name, dataset)
+    evaluation_set = EvaluationSet(files=len(files))
+    for file in files:
+        for text in _texts(name, file, columns):
+            sequence = _words(text)
+            if len(sequence) < words:
+                evaluation_set.short_texts += 1
+            else:
+                evaluation_set.texts += 1
+                evaluation_set.hashes.update(_hashes(sequence, words))
+    if not evaluation_set.texts:
+        raise DataError(
+            f"decontaminate: {name}: no text of {words} words in the columns {' '.join(columns)} of {dataset}; name "
+            f"others with --evaluation-columns{_short(evaluation_set.short_texts)}"
+        )
+    evaluation_set.sequences = len(evaluation_set.hashes)
+    evaluation_set.digest = hashlib.sha256(evaluation_set.sorted_hashes().tobytes()).hexdigest()[:16]
+    return evaluation_set
+
+
+def _short(texts: int) -> str:
+    return f", or fewer words with --decontamination-words: {texts:,} texts are shorter" if texts else ""
+
+
+def _files(name: str, dataset: str) -> list[str]:
+    """Return the files of an evaluation set: those for training are left out if there are others."""
+    listing = {Path(dataset).name: dataset} if Path(dataset).is_file() else list_files(dataset)
+    listing = {path: file for path, file in listing.items() if format_of(path) and not path.endswith(TOKENS)}
+    untrained = {path: file for path, file in listing.items() if named_split(PurePosixPath(path)) != "train"}
+    if not listing:
+        raise DataError(f"decontaminate: {name}: {dataset} has no file in a format of data, such as .jsonl or .parquet")
+    return [file for _, file in sorted((untrained or listing).items())]
+
+
+def _texts(name: str, file: str, columns: Iterable[str]) -> Iterator[str]:
+    for column in columns:
+        try:
+            for block in read_blocks(file, column=column):
+                yield from _texts_of(block.document, len(block))
+        except MissingColumnError:
+            continue
+        except BadShardError as error:
+            raise DataError(f"decontaminate: {name}: {file}: {error}") from error
+
+
+def _texts_of(document: Callable[[int], Any], count: int) -> Iterator[str]:
+    for index in range(count):
+        try:
+            yield str(document(index))
+        except BadRecordError:  # A record may lack a column that others have.
+            continue
+
+
+def _words(text: str) -> list[str]:
+    words: list[str] = WORD.findall(text.lower())
+    return words
+
+
+def _hashes(sequence: Sequence[str], words: int) -> Iterator[int]:
+    """Yield the hash of each sequence of so many words."""
+    for begin in range(len(sequence) - words + 1):
+        content = " ".join(sequence[begin : begin + words]).encode(errors="surrogatepass")
+        yield int.from_bytes(hashlib.blake2b(content, digest_size=HASH_BYTES).digest(), "big")
