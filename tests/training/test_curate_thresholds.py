@@ -172,7 +172,7 @@ def test_an_evaluation_set_without_text_is_named(evaluation, tmp_path):
 
 @pytest.mark.slow
 def test_the_manifest_has_thresholds_and_counts_of_each_filter(evaluation, text_dataset, tmp_path, capsys):
-    """What a filter removed is counted beside its thresholds, and what was compared beside the evaluation sets."""
+    """Removed documents are counted by filter beside its thresholds, and compared texts by evaluation set."""
     clean = [" ".join(["the", "of", *random_words(60, seed)]) for seed in range(10, 40)]
     leaked = [f"the of {' '.join(random_words(40, seed))} {QUESTION}" for seed in (3, 4)]
     (tmp_path / "raw").mkdir()

@@ -285,7 +285,7 @@ def test_a_container_sees_the_file_and_shellcheck_finds_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_jobs_of_a_curation_read_the_token_themselves(hub, text_dataset, tmp_path, monkeypatch):
-    """What sbatch gets has the file's path alone, and Slurm keeps no copy of the token."""
+    """The environment that sbatch copies lacks the token, and the jobs have the path of its file."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "sbatch").write_text(

@@ -31,7 +31,7 @@ WORD = regex.compile(rf"(?V1)[{UNSPACED}]\p{{M}}*|[\w--[{UNSPACED}]]+")
 
 @dataclass
 class EvaluationSet:
-    """What was compared of one evaluation set.
+    """Counts of the texts that are compared of one evaluation set.
 
     Attributes:
         files: Its files.
