@@ -89,3 +89,8 @@ class Training(Section):
     source: Literal["bundled", "none"] = Field(
         "bundled", description="bundled installs podwright_training on the shared file system; none installs nothing."
     )
+    requirements: str = Field(
+        "",
+        description="File of packages that are installed with it, such as wandb: NAME==VERSION lines with hashes, as "
+        "`uv pip compile --generate-hashes` writes them.",
+    )

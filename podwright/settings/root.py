@@ -117,6 +117,12 @@ class Settings(Section):
         self._folder = folder
         return self
 
+    @property
+    def added_requirements(self) -> Path | None:
+        """Return the lock file of the packages that are added to the training environment, if there is one."""
+        added = self.training.requirements
+        return self.path(added) if added else None
+
     def with_wrong_keys(self, wrong_keys: Mapping[KeyPath, tuple[object, ...]]) -> "Settings":
         """Name the keys whose values are wrong or missing in the file, with values that they may have."""
         self._wrong_keys = wrong_keys

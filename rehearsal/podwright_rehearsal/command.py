@@ -64,7 +64,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
     progress = progress_for(list(steps(hosts, trains=trains(settings))), as_json=as_json)
     try:
         with _locked(hosts.folder):
-            materials = supplies(hosts.release)
+            materials = supplies(hosts.release, added=settings.added_requirements)
             processes.adopt_orphans()
             for number in (
                 signal.SIGINT,

@@ -14,7 +14,9 @@ from podwright.settings.cluster import ApiSlurm as ApiSlurmSettings
 from podwright.settings.cluster import ExistingScripts
 from podwright.settings.operations import LocalAccounting
 from podwright.settings.root import Settings
+from podwright.training_lock import training_lock
 from podwright_bootstrap.contract import ClusterFacts, MultiHead
+from podwright_common.atomic_file import write_file
 from podwright_constructs import checks
 from podwright_constructs.accounting import AccountingDatabase, LocalAccountingDatabase
 from podwright_constructs.cluster import HyperPodCluster, InstanceGroup
@@ -173,6 +175,8 @@ def _watch(stack: ClusterStack, settings: Settings, foundation: FoundationStack,
 def _payload(stack: ClusterStack, settings: Settings, foundation: FoundationStack) -> TrainingPayload | None:
     if settings.training.source == "none":
         return None
+    requirements = Path(App.of(stack).outdir) / "wheels" / checkout.REQUIREMENTS_LOCK.name
+    write_file(requirements, training_lock(settings.added_requirements))
     return TrainingPayload(
         stack,
         "training",
@@ -183,5 +187,5 @@ def _payload(stack: ClusterStack, settings: Settings, foundation: FoundationStac
             cache=Path(App.of(stack).outdir) / "wheels",
             contained_package=checkout.COMMON / "podwright_common",
         ),
-        requirements=checkout.REQUIREMENTS_LOCK,
+        requirements=requirements,
     )

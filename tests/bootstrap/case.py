@@ -76,6 +76,8 @@ class Expect(_Keys):
     """The uid of everything below ubuntu/ on FSx for OpenZFS, which holds nothing else."""
     environment: Literal["complete", "incomplete"] | None = None
     """State of the training environment."""
+    packages: list[str] | None = None
+    """NAME==VERSION of the packages in it, in order."""
 
 
 class Case(_Keys):
@@ -101,6 +103,8 @@ class Case(_Keys):
     """Changes to provisioning_parameters.json; null removes a key."""
     lock: str | None = None
     """Text of the locked requirements. Default: those that the package index serves."""
+    added_package: str = ""
+    """Package that the cluster adds to the training environment, version 1.0."""
     shims: dict[str, str] = {}
     """Program → bash script that replaces it."""
     controller: Literal["listens", "silent"] = "listens"

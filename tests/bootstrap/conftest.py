@@ -30,6 +30,7 @@ from uv import find_uv_bin
 
 from podwright_bootstrap.boot import STEPS
 from podwright_bootstrap.contract import TrainingPayload
+from podwright_bootstrap.software.requirements import with_added
 from tests.bootstrap.case import FAULTS
 
 HERE = Path(__file__).resolve().parent
@@ -140,6 +141,11 @@ class Cloud:
         """Deploy with other locked requirements."""
         (self.bucket / "requirements.lock").write_text(text)
         self.contract["podwright"]["training"]["requirements_sha256"] = sha256(self.bucket / "requirements.lock")
+
+    def add_package(self, name: str) -> None:
+        """Deploy with a package that cluster.yaml adds."""
+        added = self.lock(make_wheel(self.index, name, version="1.0"))
+        self.replace_lock(with_added((self.bucket / "requirements.lock").read_text(), added))
 
     @staticmethod
     def lock(wheel: Path) -> str:

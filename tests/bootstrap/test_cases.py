@@ -40,6 +40,8 @@ def test_boot_ends_as_the_case_says(path, make_host, cloud, record_property):
     merge(cloud.contract, case.contract)
     if case.lock is not None:
         cloud.replace_lock(case.lock)
+    if case.added_package:
+        cloud.add_package(case.added_package)
     host = make_host(**case.host_options)
     for name, script in case.shims.items():
         host.write(f"opt/shims/{name}", f"#!/bin/bash\n{script}\n", mode=0o755)
@@ -176,6 +178,8 @@ def check_shared(expected, cloud):
         assert re.search(pattern, (cloud.shared / path).read_text())
     if expected.environment:
         assert (cloud.environment / ".complete").exists() == (expected.environment == "complete")
+    if expected.packages is not None:
+        assert json.loads((cloud.environment / ".complete").read_text())["packages"] == expected.packages
 
 
 def merge(target: dict[str, Any], changes: dict[str, Any]) -> None:

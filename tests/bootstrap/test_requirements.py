@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
-from podwright_bootstrap.software.requirements import Requirements
+from podwright_bootstrap.software.requirements import Requirements, problems_of_added, with_added
 
 LOCK = Path(__file__).resolve().parents[2] / "training" / "requirements.lock"
 
@@ -35,3 +36,56 @@ def test_resolved_packages_get_the_hashes_of_their_own_name():
     text, unknown = locked.with_hashes("# comment\ntyping-extensions==4.0\nother==1.0 ; python_version > '3'\n")
     assert text == f"typing-extensions==4.0 --hash=sha256:{'0' * 64}\nother==1.0\n"
     assert unknown == ["other==1.0"]
+
+
+HASHES = [f"--hash=sha256:{digit * 64}" for digit in "0123"]
+OURS = f"a==1 \\\n    {HASHES[0]}\n"
+
+
+def test_packages_that_a_cluster_adds_are_installed_with_their_hashes():
+    """The lock names them, also one that it has already, whose hashes stay those of the first."""
+    text = with_added(
+        OURS, f"# by uv\nB.c==2 ; os_name == 'posix' \\\n    {HASHES[1]} \\\n    {HASHES[2]}\nA==1 {HASHES[3]}\n"
+    )
+    locked = Requirements.parse(text)
+    assert locked.added == "B.c==2 ; os_name == 'posix'\nA==1\n"
+    assert locked.constraints == f"a==1\n{locked.added}"
+    assert locked.sha256 == {"a": frozenset({"0" * 64}), "b-c": frozenset({"1" * 64, "2" * 64})}
+    assert Requirements.parse(OURS).added == ""
+    assert f"\\\n    {HASHES[1]} \\\n    {HASHES[2]}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ("", "got no package, need lines NAME==VERSION with --hash=sha256:…"),
+        ("# none\n", "got no package"),
+        ("b==2\n", "got b==2, need NAME==VERSION with --hash=sha256:…"),
+        (f"b>=2 {HASHES[1]}", "got b>=2 --hash=sha256:"),
+        (f"b @ https://example.com/b.whl {HASHES[1]}", "got b @ https://example.com/b.whl"),
+        (f"--index-url https://example.com\nb==2 {HASHES[1]}", "got --index-url https://example.com, need"),
+        (f"A==2 {HASHES[1]}", "got A 2, but the training program is tested with 1"),
+    ],
+)
+def test_a_lock_of_added_packages_is_checked(added, message):
+    """Each package has one version and hashes, and no other version than the training program is tested with."""
+    (problem,) = problems_of_added(OURS, added)
+    assert problem.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        f"b==2.0.post1+cu12 {HASHES[1]}\n",
+        f"b[extra]==2 ; python_version < '3.13' and os_name == 'posix' \\\n    {HASHES[1]}\n    # via c\n",
+        f"a==1 {HASHES[0]}",
+    ],
+)
+def test_a_sound_lock_of_added_packages_has_no_problems(added):
+    """As uv and pip-compile write it."""
+    assert list(problems_of_added(OURS, added)) == []
+
+
+def test_the_training_lock_could_be_added_to_itself():
+    """A package may be locked in several versions, each for some versions of Python."""
+    assert list(problems_of_added(LOCK.read_text(), LOCK.read_text())) == []

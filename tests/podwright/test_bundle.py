@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from podwright import checkout
 from podwright.cli import main
 from podwright.operations.deployment import offline_bundle
 from podwright.settings.root import Settings
@@ -23,6 +24,7 @@ from podwright_rehearsal.aws import AwsStandIn
 EXAMPLE = Path(__file__).parents[2] / "examples" / "minimal" / "cluster.yaml"
 FEATURES = {"observability": {}, "containers": {}, "downloads": {"source": "bundle"}}
 BUCKET = "sagemaker-mine"
+ENTRIES = checkout.REQUIREMENTS_LOCK.read_text().replace("\\\n", "\\ ").splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +71,9 @@ def release(folder: Path, name: str, port: int) -> dict[str, Any]:
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of the training program's locked requirements the smallest that depend on Python, system and processors."""
     wanted = ("annotated-doc==", "colorama==", "markupsafe==")
-    entries = offline_bundle.LOCK.read_text().replace("\\\n", "\\ ").splitlines()
     path = tmp_path / "requirements.lock"
-    path.write_text("\n".join(entry for entry in entries if entry.startswith(wanted)).replace("\\ ", "\\\n") + "\n")
-    monkeypatch.setattr(offline_bundle, "LOCK", path)
+    path.write_text("\n".join(entry for entry in ENTRIES if entry.startswith(wanted)).replace("\\ ", "\\\n") + "\n")
+    monkeypatch.setattr(checkout, "REQUIREMENTS_LOCK", path)
     return path
 
 
@@ -81,6 +82,10 @@ def settings_file(tmp_path: Path) -> Path:
     """A cluster in a bucket that exists."""
     content = yaml.safe_load(EXAMPLE.read_text())
     content |= {"name": "demo", "bucket": {"source": "existing", "name": BUCKET}, "nodes": FEATURES}
+    (tmp_path / "packages.lock").write_text(
+        "".join(entry.replace("\\ ", "") + "\n" for entry in ENTRIES if entry.startswith("idna=="))
+    )
+    content["training"] = {"source": "bundled", "requirements": "packages.lock"}
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(content))
     return path
@@ -96,14 +101,15 @@ def test_a_bundle_is_made_checked_and_uploaded_once(aws, settings_file, tmp_path
     assert main(command) == 0, capsys.readouterr().err
     first = capsys.readouterr().out
     assert main(command) == 0
-    assert "uploaded 1 of 12 objects" in capsys.readouterr().out
-    assert "uploaded 12 of 12 objects to s3://sagemaker-mine/demo/bundle" in first
+    assert "uploaded 1 of 13 objects" in capsys.readouterr().out
+    assert "uploaded 13 of 13 objects to s3://sagemaker-mine/demo/bundle" in first
     client = aws.client("s3")
     stored = {item["Key"] for item in client.list_objects_v2(Bucket=BUCKET, Prefix="demo/bundle/")["Contents"]}
     names = {key.removeprefix("demo/bundle/") for key in stored}
     assert {"index.json", "files/node_exporter.tar.gz", "files/uv.tar.gz", "files/pyxis.tar.gz"} <= names
     assert "files/prometheus.tar.gz" not in names  # there is no workspace to send to
     assert "wheels/annotated_doc-0.0.6-py3-none-any.whl" in names  # of Python 3.10, not of this one
+    assert sum("wheels/idna-" in name for name in names) == 1  # which cluster.yaml adds
     assert not any("colorama" in name for name in names)
     assert sum("cp310" in name and "x86_64" in name for name in names) == 1
     index = json.loads(client.get_object(Bucket=BUCKET, Key="demo/bundle/index.json")["Body"].read())

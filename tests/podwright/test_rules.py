@@ -595,6 +595,13 @@ BROKEN = [
     ),
     ("remediation", {"nodes": {"remediation": {"max_percent": 60}}}, "nodes.remediation.max_percent"),
     ("hooks", {"nodes": {"hooks": [{"script": "missing.sh"}]}}, "nodes.hooks[0].script"),
+    *(
+        ("training-requirements", {"training": training}, "training.requirements")
+        for training in (
+            {"source": "bundled", "requirements": "missing.lock"},
+            {"source": "none", "requirements": "packages.lock"},
+        )
+    ),
     ("skipped-steps", {"nodes": {"skip": ["ssh", "lusture"]}}, "nodes.skip[1]"),
     ("skipped-steps", {"nodes": {"skip": ["slurm"]}}, "nodes.skip[0]"),
     ("slurm-policy", {"nodes": {"slurm": {"partitions": [{"name": "cpu"}]}}}, "nodes.slurm.partitions[0].name"),

@@ -57,6 +57,16 @@ def test_wheels_are_the_locked_ones(index):
     assert {path.name for path in folder.glob("*.whl")} == {path.name for path in index.glob("*.whl")}
 
 
+def test_packages_that_a_cluster_adds_have_a_wheelhouse_of_their_own(index, tmp_path):
+    """It has the wheels of the lock as well, and the one of other clusters stays."""
+    plain = supplies._wheelhouse(sys.executable)
+    added = make_wheel(index, "added_package", "")
+    (tmp_path / "packages.lock").write_text(f"added-package==1.0 --hash=sha256:{sha256(added)}\n")
+    folder = supplies._wheelhouse(sys.executable, added=tmp_path / "packages.lock")
+    assert {path.name for path in folder.glob("*.whl")} == {path.name for path in index.glob("*.whl")}
+    assert {path.name for path in plain.glob("*.whl")} == {path.name for path in index.glob("*.whl")} - {added.name}
+
+
 @pytest.mark.parametrize("name", ["needed_package", "uv"])
 def test_another_file_of_a_locked_version_is_refused(index, name):
     """A mirror that serves other bytes under a locked version gives no wheelhouse, and the message names the file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import json
@@ -23,6 +24,7 @@ from setuptools.config.pyprojecttoml import read_configuration
 from podwright.check.load import load
 from podwright.resource_types import BY_NAME, CLUSTER, RESOURCE_TYPES, resource_type
 from podwright.settings import names
+from podwright_bootstrap.software.requirements import with_added
 from podwright_constructs import facts
 from podwright_stacks.wheel import NOT_SOURCES, WheelError, build_wheel
 from podwright_testing.provider import running_provider
@@ -200,6 +202,19 @@ def test_two_checkouts_give_the_same_stacks(run_app: RunApp, tmp_path: Path) -> 
         shutil.rmtree(tmp_path / "cdktf.out")
     assert len(written[0]) >= 2
     assert written[0] == written[1]
+
+
+def test_nodes_get_one_lock_with_the_packages_that_the_cluster_adds(run_app: RunApp, tmp_path: Path) -> None:
+    """The hash of the lock, and so the environment's name, changes with the packages."""
+    added = f"wandb==0.1 --hash=sha256:{'0' * 64}\n"
+    (tmp_path / "packages.lock").write_text(added, encoding="utf-8")
+    answer = run_app(SETTINGS | {"training": {"source": "bundled", "requirements": "packages.lock"}})
+    assert answer.returncode == 0, answer.stderr
+    lock = with_added((REPOSITORY / "training" / "requirements.lock").read_text(encoding="utf-8"), added)
+    (written,) = tmp_path.rglob("wheels/requirements.lock")
+    assert written.read_text(encoding="utf-8") == lock
+    (stack,) = tmp_path.rglob(f"{SETTINGS['name']}-cluster/cdk.tf.json")
+    assert hashlib.sha256(lock.encode()).hexdigest() in stack.read_text(encoding="utf-8")
 
 
 def test_the_foundation_comes_first(demo: Path) -> None:

@@ -196,16 +196,32 @@ def _install(uv: Uv, wheel: Path, lock: Path, payload: TrainingPayload, python: 
     """
     locked = Requirements.parse(lock.read_text())
     name = wheel.name.split("-")[0].replace("_", "-")
-    wheel_requirement, constraints, exact = (lock.with_name(f"{item}.txt") for item in ("ours", "constraints", "exact"))
+    wheel_requirement, added, constraints, exact = (
+        lock.with_name(f"{item}.txt") for item in ("ours", "added", "constraints", "exact")
+    )
     resolved = uv.folder / "resolved.txt"
     files.write_file(wheel_requirement, f"{name} @ {wheel.as_uri()} --hash=sha256:{payload.wheel_sha256}\n")
+    files.write_file(added, locked.added)
     files.write_file(constraints, locked.constraints)
     options: tuple[str | Path, ...] = (*uv.index_options, "--python", python, "--only-binary", ":all:")
     quiet = ("--quiet", "--no-header", "--no-annotate", "--no-emit-package", name, "--output-file", resolved)
-    uv.run("pip", "compile", *options, *quiet, "--constraint", constraints, wheel_requirement, timeout_s=BUILD_LIMIT_S)
+    uv.run(
+        "pip",
+        "compile",
+        *options,
+        *quiet,
+        "--constraint",
+        constraints,
+        wheel_requirement,
+        added,
+        timeout_s=BUILD_LIMIT_S,
+    )
     text, unknown = locked.with_hashes(resolved.read_text())
     if unknown:
-        raise BootstrapError(f"not in the lock: {', '.join(unknown)}", hint="lock again (make lock), and deploy again")
+        raise BootstrapError(
+            f"not in the lock: {', '.join(unknown)}",
+            hint="lock again (make lock, or training.requirements of cluster.yaml), and deploy again",
+        )
     files.write_file(exact, text)
     requirements = ("--require-hashes", "--no-deps", "--requirement", wheel_requirement, "--requirement", exact)
     uv.run("pip", "install", *options, *requirements, timeout_s=BUILD_LIMIT_S)

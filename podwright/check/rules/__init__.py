@@ -112,6 +112,7 @@ RULES: tuple[Rule, ...] = (
     hardware.trainium_nodes,
     software.unused_docker_access,
     software.unused_image_cache,
+    software.training_requirements,
     software.unpinned_downloads,
     software.metrics_interval,
     software.unsent_metrics,

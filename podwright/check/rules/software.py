@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
+from podwright import checkout
 from podwright.check.findings import Finding, error, warning
 from podwright.check.rules.rule import GROUPS, OWN_SCRIPTS, reads
 from podwright.settings.network import CreatedNetwork
@@ -30,6 +31,33 @@ def unused_image_cache(settings: Settings) -> Iterator[Finding]:
     if containers and containers.shared_cache and not containers.enroot:
         path = ("nodes", "containers", "shared_cache")
         yield error(path, "shared_cache has no effect without enroot", "delete the line, or set enroot: true")
+
+
+@reads("training.requirements", "training.source")
+def training_requirements(settings: Settings) -> Iterator[Finding]:
+    """The file of training.requirements is missing, has packages without hashes, or other versions than the trainer."""
+    requirements, path = settings.training.requirements, ("training", "requirements")
+    if not requirements:
+        return
+    from podwright_bootstrap.software.requirements import problems_of_added  # noqa: PLC0415 — few files need it
+
+    if settings.training.source == "none":
+        yield error(
+            path, "requirements has no effect without a training environment", "delete it, or set source: bundled"
+        )
+        return
+    compile_it = (
+        "uv pip compile --universal --generate-hashes packages.in "
+        f"--constraint {checkout.REQUIREMENTS_LOCK} -o {requirements}"
+    )
+    try:
+        text = settings.path(requirements).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        reason = failure.strerror if isinstance(failure, OSError) else "not a text"
+        yield error(path, f"{requirements}: {reason}", f"write it: {compile_it}")
+        return
+    for problem in problems_of_added(checkout.REQUIREMENTS_LOCK.read_text(encoding="utf-8"), text):
+        yield error(path, f"{requirements}: {problem}", f"write it again: {compile_it}")
 
 
 @reads("nodes.containers.enroot")

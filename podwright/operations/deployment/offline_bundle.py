@@ -17,7 +17,6 @@ from typing import Any, Literal
 from boto3.exceptions import Boto3Error
 from packaging.markers import Marker
 
-from podwright import checkout
 from podwright.aws_session import Session
 from podwright.errors import AwsError, PodwrightError
 from podwright.json_document import JsonObject
@@ -26,15 +25,15 @@ from podwright.settings import names
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingBucket
+from podwright.training_lock import training_lock
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.software import downloads
 from podwright_bootstrap.software.downloads import Download
-from podwright_common.atomic_file import rename_durably
+from podwright_common.atomic_file import rename_durably, write_file
 from podwright_common.checksum import sha256_of
 from podwright_constructs.catalog import InstanceType
 
 DEFAULT_FOLDER = Path(".cache", "bundle")
-LOCK = checkout.REQUIREMENTS_LOCK
 INDEX = "index.json"
 ATTEMPTS = 4
 NEWEST_GLIBC_MINOR = 35  # HyperPod's Ubuntu 22.04 has glibc 2.35; https://peps.python.org/pep-0600/
@@ -92,8 +91,10 @@ def build(settings: Settings, folder: Path | None, *, python: str, upload: bool)
     machines = sorted({InstanceType.of(name).machine for name in types})
     paths = [fetch(file, folder / "files") for file in _files(settings, machines)]
     if settings.training.source == "bundled":
+        lock = folder / "requirements.lock"
+        write_file(lock, training_lock(settings.added_requirements))
         for machine in machines:
-            paths += wheels(LOCK, folder / "wheels", python=python, machine=machine)
+            paths += wheels(lock, folder / "wheels", python=python, machine=machine)
     index = write_index(folder, sorted(set(paths)))
     uploaded = None
     if bucket:

@@ -21,6 +21,7 @@ from setuptools.config.pyprojecttoml import read_configuration  # type: ignore[i
 
 from podwright import checkout
 from podwright.errors import PodwrightError
+from podwright.training_lock import training_lock
 from podwright_bootstrap.software import downloads
 from podwright_bootstrap.software.requirements import Requirements, normalise
 from podwright_common.checksum import sha256_of
@@ -54,21 +55,24 @@ class Supplies:
     dataset: Path  # in C4's layout, with a tokenizer beside it
 
 
-def supplies(release: DebianRelease | None) -> Supplies:
+def supplies(release: DebianRelease | None, *, added: Path | None = None) -> Supplies:
     """Download missing supplies.
 
     Args:
         release: the Debian that hosts boot; None: hosts are plain processes.
+        added: lock file of packages that the cluster adds to the training environment.
 
     Raises:
         SuppliesError: a download failed.
     """
     with locked(CACHE / "supplies.lock"):  # Rehearsals of both kinds may start at the same time.
         if release is None:
-            return Supplies(slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable), dataset=dataset())
+            return Supplies(
+                slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable, added=added), dataset=dataset()
+            )
         built = node_image(release)
         python = ["chroot", str(built / image.ROOT), NODE_PYTHON]
-        return Supplies(slurm=built, wheelhouse=_wheelhouse(*python), dataset=dataset())
+        return Supplies(slurm=built, wheelhouse=_wheelhouse(*python, added=added), dataset=dataset())
 
 
 def node_image(release: DebianRelease) -> Path:
@@ -129,13 +133,14 @@ def _slurm_packages() -> Path:
     return folder
 
 
-def _wheelhouse(*python: str) -> Path:
+def _wheelhouse(*python: str, added: Path | None = None) -> Path:
     """Download uv and the wheels of the training environment for the hosts' Python, as the lock pins them."""
     version = _run([*python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
-    folder = CACHE / f"wheelhouse-{version}"
+    folder = CACHE / (f"wheelhouse-{version}-added" if added else f"wheelhouse-{version}")
     uv = json.loads(downloads.MANIFEST.read_text())["uv"]
-    needed = [*_requirements(), f"uv=={uv['version']}"]
-    lock = checkout.REQUIREMENTS_LOCK.read_text()
+    lock = training_lock(added)
+    locked_requirements = Requirements.parse(lock)
+    needed = [*_requirements(), *locked_requirements.added.splitlines(), f"uv=={uv['version']}"]
     key = hashlib.sha256(lock.encode() + f"{version} {needed}".encode()).hexdigest()
     if (folder / "key").exists() and (folder / "key").read_text() == key:
         return folder
@@ -148,9 +153,7 @@ def _wheelhouse(*python: str) -> Path:
         *("--constraint", str(pins), "--dest", str(temporary)),
         *needed,
     ])  # fmt: skip
-    check_wheels(
-        temporary, {**Requirements.parse(lock).sha256, "uv": {wheel["sha256"] for wheel in uv["wheels"].values()}}
-    )
+    check_wheels(temporary, {**locked_requirements.sha256, "uv": {wheel["sha256"] for wheel in uv["wheels"].values()}})
     (temporary / "key").write_text(key)
     return _replace(folder, temporary)
 

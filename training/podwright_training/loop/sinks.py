@@ -34,7 +34,10 @@ def problems(config: TrainConfig, *, is_first_rank: bool) -> Iterator[str]:
     """Yield one line for each sink that cannot be opened; the first rank opens them, and needs a login."""
     missing = {name for name in PACKAGES if getattr(config, name) and importlib.util.find_spec(name) is None}
     for name in sorted(missing):
-        yield f"{name} = 1: package {name} is not installed; pip install {name}, or remove the option"
+        yield (
+            f"{name} = 1: package {name} is not installed; pip install {name}, add it to training.requirements of a "
+            "cluster, or remove the option"
+        )
     if is_first_rank and config.wandb and "wandb" not in missing and not _is_logged_in():
         yield (
             "wandb = 1: there is no login to Weights & Biases here; run `wandb login`, or name a file with your key in "
