@@ -76,7 +76,7 @@ def with_added(lock: str, added: str) -> str:
 
 def problems_of_added(lock: str, added: str) -> Iterator[str]:
     """Yield what is wrong with the lock file of the packages that a cluster adds, one line each."""
-    versions: "dict[str, List[str]]" = {}  # of each package, in some by the version of Python
+    versions: "dict[str, List[str]]" = {}
     for match in filter(None, map(_PIN.match, _lines(lock))):
         versions.setdefault(normalise(match[1]), []).append(match[2])
     lines = [line.partition(" #")[0].rstrip() for line in _lines(added) if line and not line.startswith("#")]
