@@ -1,7 +1,10 @@
 """A stand-in for the Hugging Face hub on loopback."""
 
 import json
+from collections import Counter
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
 
 CODES = {401: "GatedRepo", 404: "EntryNotFound"}
 
@@ -14,11 +17,11 @@ class Hub(BaseHTTPRequestHandler):
 
     revision = "0" * 40
 
-    def __init__(self, folder, name, asked, *args, token="") -> None:
+    def __init__(self, folder: Path, name: str, asked: Counter[tuple[str, str]], *args: Any, token: str = "") -> None:
         self.folder, self.name, self.asked, self.token = folder, name, asked, token
         super().__init__(*args)
 
-    def do_GET(self):
+    def do_GET(self) -> None:
         """Answer with the model's facts, the list of its files, or a file."""
         rank, _, path = self.path.split("?")[0].removeprefix("/rank-").partition("/")
         self.asked[rank, path] += 1
@@ -43,11 +46,11 @@ class Hub(BaseHTTPRequestHandler):
         else:
             self._answer(b"", status=404)
 
-    def do_HEAD(self):
+    def do_HEAD(self) -> None:
         """The same without the content."""
         self.do_GET()
 
-    def _answer(self, content, status=200):
+    def _answer(self, content: bytes, status: int = 200) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("ETag", f'"{hash(content) & 0xFFFFFFFF:08x}"')
@@ -58,5 +61,5 @@ class Hub(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(content)
 
-    def log_message(self, *_):
+    def log_message(self, *_: object) -> None:
         """Stay silent."""
