@@ -275,7 +275,7 @@ WRONG = {  # a value of a sound job, and what the message has
     "model: {steps: -5}": "steps: got -5, need 0 to 1e+12",
     "model: {accelerator: RTX}": "accelerator: got RTX, need one of B",
     "model: 5": "model: need `key: value` lines",
-    "<<: {nodes: 2}": "unknown key <<",
+    "<<: 2": "<< adds the keys of a mapping",
     "Nodes: 2": "unknown key Nodes; did you mean nodes?",
 }
 

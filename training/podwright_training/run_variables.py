@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from podwright_common.link_target import user_name
 from podwright_common.regular_file import open_regular
 from podwright_training.errors import UserError, report
-from podwright_training.private_folder import OTHERS, user_name
+from podwright_training.private_folder import OTHERS
 
 LONGEST_BYTES = 64 << 10  # Linux passes no longer variable than 128 KiB to a program.
 SECRETS_TEXT = "Files that contain the values of secret environment variables, by variable; only you may read them."

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from podwright_training.config.conversion import did_you_mean
+from podwright_common.similar_names import did_you_mean
 
 LANGUAGES = "languages"  # the step that recognizes languages, which every other filter needs
 TOP_GRAMS = (2, 3, 4)  # words, as in Gopher
@@ -78,7 +78,7 @@ def problems_of_thresholds(thresholds: Mapping[str, float], filters: Iterable[st
     """Yield one line for each threshold that no filter, or none of the chosen ones, has."""
     for name in thresholds:
         if name not in THRESHOLDS:
-            question = did_you_mean(name, THRESHOLDS) or f"; need one of {', '.join(THRESHOLDS)}"
+            question = did_you_mean(name, THRESHOLDS, prefix="; ") or f"; need one of {', '.join(THRESHOLDS)}"
             yield f"thresholds: unknown name {name}{question}"
         elif THRESHOLDS[name].filter not in (LANGUAGES, *filters):
             yield f"thresholds: {name} is one of {THRESHOLDS[name].filter}, which is not among the filters"
