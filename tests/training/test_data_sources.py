@@ -396,7 +396,7 @@ def test_missing_dataset(dataset, config, message, monkeypatch):
 def test_unknown_format(tmp_path):
     """An unknown format is reported with the known ones."""
     (tmp_path / "a.csv").touch()
-    with pytest.raises(DataError, match=r"known format \(\.jsonl .*\.safetensors\); found \.csv"):
+    with pytest.raises(DataError, match=r"known format \(\.jsonl .*\.safetensors \.bin \.npy \.mds\); found \.csv"):
         find_split(str(tmp_path), None, "train")
 
 

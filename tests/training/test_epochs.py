@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from podwright_testing.token_files import write_llm_c, write_mds, write_megatron, write_numpy, write_raw
 from podwright_training.data import order, spans, workers
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError
 from podwright_training.data.formats import read_blocks, shard_errors
@@ -25,6 +26,7 @@ from podwright_training.data.order import ReadingOrder
 from podwright_training.data.resume import merge_states
 from podwright_training.data.spans import open_spans
 from podwright_training.data.stream import PackedStream
+from podwright_training.data.token_rule import TokenRule
 from podwright_training.data.token_shards import write_token_shard
 from podwright_training.data.tokenizer import Encoder
 
@@ -72,17 +74,35 @@ def write_tokens(path, numbers, digest):
     write_token_shard(path, documents, tokenizer=digest)
 
 
+def stored(numbers):
+    """The documents as token files of other programs have them, whose end is the EOS token too."""
+    return [[*words_of(number), END] for number in numbers]
+
+
 WRITERS = {
     "jsonl": write_lines, "jsonl.gz": write_gzip, "jsonl.zst": write_zstd, "parquet": write_parquet,
     "arrow": write_arrow,
 }  # fmt: skip
-FORMATS = (*WRITERS, "safetensors")
+FOREIGN_WRITERS = {
+    "megatron.bin": lambda path, numbers: write_megatron(path, stored(numbers)),
+    "llmc.bin": lambda path, numbers: write_llm_c(path, stored(numbers)),
+    "bin": lambda path, numbers: write_raw(path, stored(numbers)),
+    "npy": lambda path, numbers: write_raw(path, stored(numbers)),
+    "mds": lambda path, numbers: write_mds(path, stored(numbers)),
+    "saved.npy": lambda path, numbers: write_numpy(path, stored(numbers)),
+}
+TEXT_FORMATS = (*WRITERS, "safetensors")
+FORMATS = (*TEXT_FORMATS, *FOREIGN_WRITERS)
+RULE = TokenRule(dtype="uint16", stored_end=END, end=END, vocabulary_size=1000)
 
 
 def write_source(folder, shards, *, first, digest):
     """Write shards of some sizes and formats; return the numbers of their documents."""
     folder.mkdir()
-    write_lines(folder / "validation.jsonl", range(900, 910))  # else a hundredth of the documents is held out
+    # Without files for validation, a hundredth of the documents is held out. Texts would hide the token files.
+    is_foreign = any(kind in FOREIGN_WRITERS for kind, _ in shards)
+    write_validation = FOREIGN_WRITERS["bin"] if is_foreign else write_lines
+    write_validation(folder / f"validation.{'bin' if is_foreign else 'jsonl'}", range(900, 910))
     number = first
     for index, (kind, size) in enumerate(shards):
         numbers = range(number, number + size)
@@ -90,9 +110,14 @@ def write_source(folder, shards, *, first, digest):
         if kind == "safetensors":
             write_tokens(path, numbers, digest)
         else:
-            WRITERS[kind](path, numbers)
+            (WRITERS | FOREIGN_WRITERS)[kind](path, numbers)
         number += size
     return range(first, number)
+
+
+def source_of(folder, **options):
+    """A source of any format; the type of raw tokens has to be named."""
+    return Source(dataset=str(folder), token_dtype="uint16", **options)
 
 
 def open_ranks(sources, world_size, *, tokenizer, streams, state=None, seed=0, split="train"):
@@ -165,9 +190,17 @@ def small_pieces(window_bytes):
         order._line.cache_clear()
 
 
-shards_of = st.lists(
-    st.tuples(st.sampled_from(FORMATS), st.sampled_from([0, 0, 1, 1, 2, 3, 5, 8, 13, 30])), min_size=1, max_size=8
-).filter(lambda shards: any(size for _, size in shards))
+shards_of = (
+    st.sampled_from([TEXT_FORMATS, tuple(FOREIGN_WRITERS)])
+    .flatmap(
+        lambda formats: st.lists(
+            st.tuples(st.sampled_from(formats), st.sampled_from([0, 0, 1, 1, 2, 3, 5, 8, 13, 30])),
+            min_size=1,
+            max_size=8,
+        )
+    )
+    .filter(lambda shards: any(size for _, size in shards))
+)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -189,7 +222,7 @@ def test_an_epoch_is_every_document_once(word_tokenizer, shards, epochs, weight,
         for index, of_source in enumerate(shards):
             folder = Path(name, str(index))
             numbers.append(write_source(folder, of_source, first=1 + 450 * index, digest=digest))
-            sources.append(Source(name=str(index), dataset=str(folder), weight=weight**index, max_epochs=epochs[index]))
+            sources.append(source_of(folder, name=str(index), weight=weight**index, max_epochs=epochs[index]))
         options = {"tokenizer": word_tokenizer, "streams": streams, "seed": seed}
         ranks, rows = open_ranks(sources, 1, **options), []
         for choice, batches in [*stops, (0, 10_000)]:
@@ -242,10 +275,10 @@ def test_spans_have_each_document_once(word_tokenizer, kind, documents, cuts, sh
     with tempfile.TemporaryDirectory() as name, small_pieces(window_bytes):
         digest = Encoder(word_tokenizer).digest
         numbers = write_source(Path(name, "data"), [(kind, documents)], first=1, digest=digest)
-        path = next(Path(name, "data").glob("train*"))
+        path = next(path for path in Path(name, "data").glob("train*") if path.suffix != ".idx")
         size = path.stat().st_size
         places = sorted({0, size, *(int(cut * size) for cut in cuts)})
-        reader = open_spans(str(path), size, column="text", tokenizer=digest)
+        reader = open_spans(str(path), size, column="text", tokenizer=digest, token_rule=RULE)
         read = {}
         for begin, end in sorted(pairwise(places), reverse=shuffled):
             blocks = reader.read(begin, end)
@@ -285,7 +318,7 @@ def test_lines_of_any_form(tmp_path, suffix, small, monkeypatch):
 def test_a_sorted_file_is_shuffled(word_tokenizer, tmp_path, kind, streams):
     """The places of documents in training and in the file are not correlated, over the epoch and in each quarter."""
     numbers = write_source(tmp_path / "data", [(kind, 800)], first=1, digest=Encoder(word_tokenizer).digest)
-    sources = [Source(name="sorted", dataset=str(tmp_path / "data"), max_epochs=1)]
+    sources = [source_of(tmp_path / "data", name="sorted", max_epochs=1)]
     (stream,) = open_ranks(sources, 1, tokenizer=word_tokenizer, streams=streams)
     read = []
     while not stream.is_spent:
@@ -300,13 +333,13 @@ def test_a_sorted_file_is_shuffled(word_tokenizer, tmp_path, kind, streams):
     assert neighbours < 30
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "safetensors"])
+@pytest.mark.parametrize("kind", ["jsonl", "safetensors", *FOREIGN_WRITERS])
 def test_pieces_are_shuffled_over_the_whole_split(word_tokenizer, tmp_path, kind):
     """A single stream whose window is a twentieth of the data has documents from all of it in each window."""
     write_source(tmp_path / "data", [(kind, 400), (kind, 499)], first=1, digest=Encoder(word_tokenizer).digest)
     with small_pieces(2000):
         (stream,) = open_ranks(
-            [Source(name="sorted", dataset=str(tmp_path / "data"), max_epochs=1)],
+            [source_of(tmp_path / "data", name="sorted", max_epochs=1)],
             1,
             tokenizer=word_tokenizer,
             streams=1,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from podwright_common.command_line import add_json
 from podwright_training.command_result import print_result
+from podwright_training.config.sections.data_options import TOKEN_DTYPES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError, Faults
 from podwright_training.errors import ConfigError
@@ -30,6 +31,7 @@ from podwright_training.work_folder import begin, work_folder
 from podwright_training.worker_pool import run_all
 
 if TYPE_CHECKING:  # numpy and pyarrow, which --help does without
+    from podwright_training.data.corpus import Corpus
     from podwright_training.data.splits import Split
     from podwright_training.data.tokenizer import Encoder
 
@@ -41,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             flag(name), default=getattr(defaults, name), help=f"same as train's. Default: {getattr(defaults, name)}"
         )
+    parser.add_argument("--token-dtype", choices=TOKEN_DTYPES, help="same as train's, for a dataset of token files")
+    parser.add_argument("--token-end", type=int, help="same as train's, for a dataset of token files")
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
     parser.add_argument(
         "--data-workers", type=int, default=os.cpu_count(), help="worker processes. Default: one per CPU"
@@ -65,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         args.output,
         dataset_config_name=folder,
         text_column=args.text_column,
+        token_dtype=args.token_dtype,
+        token_end=args.token_end,
         tokenizer=args.tokenizer,
         workers=args.data_workers,
         max_bad_records=args.max_bad_records,
@@ -140,6 +146,8 @@ def tokenize(
     tokenizer: str,
     workers: int,
     max_bad_records: int,
+    token_dtype: str | None = None,
+    token_end: int | None = None,
 ) -> Written:
     """Write both splits of ``dataset`` as token shards; a dataset without validation shards is split as in training.
 
@@ -158,10 +166,18 @@ def tokenize(
     encoder = Encoder(loaded)
     output = place_of(output)
     splits = [find_split(dataset, dataset_config_name, name) for name in SPLITS]
+    corpus_of = partial(
+        Corpus, text_column=text_column, streams=1, seed=0, token_dtype=token_dtype, token_end=token_end
+    )
     for name, split in zip(SPLITS, splits, strict=True):
-        Corpus(name, split, text_column, streams=1, seed=0).check(encoder, rank=0, world_size=1)
+        corpus_of(name, split).check(encoder, rank=0, world_size=1)
     work = work_folder(output)
-    settings = {"dataset": dataset, "dataset_config_name": dataset_config_name, "text_column": text_column}
+    settings: dict[str, Any] = {
+        "dataset": dataset,
+        "dataset_config_name": dataset_config_name,
+        "text_column": text_column,
+    }
+    settings |= {"token_dtype": token_dtype, "token_end": token_end} if token_dtype or token_end is not None else {}
     begin(work, {**settings, "tokenizer_digest": encoder.digest, **_inputs(splits)})
     folder = work / "dataset"
     folder.mkdir(exist_ok=True)
@@ -169,8 +185,8 @@ def tokenize(
     for name, split in zip(SPLITS, splits, strict=True):
         for number, (shard, file) in enumerate(zip(split.names, split.files, strict=True)):
             path = folder / f"{name}.{number:05d}-of-{len(split.files):05d}{SUFFIX}"
-            calls.append((Split((shard,), (file,), split.held_out), path))
-    write = partial(_write, encoder=encoder, text_column=text_column, max_bad_records=max_bad_records)
+            calls.append((corpus_of("tokenize", Split((shard,), (file,), split.held_out)), path))
+    write = partial(_write, encoder=encoder, max_bad_records=max_bad_records)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(calls)), context) as pool:
         written = run_all(pool, write, calls)
@@ -197,20 +213,16 @@ def _inputs(splits: Sequence[Split]) -> dict[str, Any]:
     }
 
 
-def _write(
-    split: Split, path: Path, *, encoder: Encoder, text_column: str, max_bad_records: int
-) -> tuple[int, int, set[str]]:
+def _write(corpus: Corpus, path: Path, *, encoder: Encoder, max_bad_records: int) -> tuple[int, int, set[str]]:
     """Write one shard unless it exists; return its documents, tokens and the places of skipped records.
 
     A place is returned twice where both splits read the same file.
     """
-    from podwright_training.data.corpus import Corpus
     from podwright_training.data.token_shards import TokenShard, write_token_shard
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process per core is enough
     faults = Faults(max_bad_records, max_bad_shards=0)
     if not path.exists():
-        corpus = Corpus("tokenize", split, text_column, streams=1, seed=0)
         documents = corpus.epoch(encoder=encoder, faults=faults)
         write_token_shard(path, documents, tokenizer=encoder.digest)
     shard = TokenShard(str(path))

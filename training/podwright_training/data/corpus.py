@@ -18,10 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, EmptyTextError, Fault, Faults
-from podwright_training.data.formats import Document, DocumentBlock, format_of, read_blocks, refuse_array, shard_errors
+from podwright_training.data.formats import (
+    FOREIGN_TOKENS,
+    Document,
+    DocumentBlock,
+    format_of,
+    read_blocks,
+    refuse_array,
+    shard_errors,
+)
 from podwright_training.data.order import ReadingOrder, Span
-from podwright_training.data.spans import DIVISIBLE, SpanReader, check_tokenizer, open_spans
+from podwright_training.data.span_reader import SpanReader
+from podwright_training.data.spans import DIVISIBLE, check_tokenizer, open_spans
 from podwright_training.data.splits import Split
+from podwright_training.data.token_files import check_token_file, indexes_digest
+from podwright_training.data.token_rule import TokenRule
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.token_shards import TokenShard
 from podwright_training.data.tokenizer import Encoder
@@ -51,6 +62,8 @@ class Corpus:
         streams: Of the run.
         seed: Of the order.
         max_epochs: How often the documents are read; ``None``: without end.
+        token_dtype: Type of the numbers in token files that do not name it.
+        token_end: Token that ends a document in files of other programs; ``None``: the EOS token.
     """
 
     name: str
@@ -59,6 +72,8 @@ class Corpus:
     streams: int
     seed: int
     max_epochs: int | None = None
+    token_dtype: str | None = None
+    token_end: int | None = None
 
     @cached_property
     def order(self) -> ReadingOrder:
@@ -73,17 +88,40 @@ class Corpus:
             DataError: Tokens are of another tokenizer, a file is a JSON array, or all records of the first block are
                 broken.
         """
-        for file in self.split.files[rank::world_size]:
+        files = list(zip(self.split.files, self.split.sizes, strict=True))
+        for file, size in files[rank::world_size]:
             if format_of(file) == TOKENS:
                 _check_shard(file, encoder)
+            elif format_of(file) in FOREIGN_TOKENS:
+                check_token_file(
+                    file,
+                    size,
+                    self.token_rule(encoder),
+                    column=self.text_column,
+                    names_end=self.token_end is not None,
+                )
             else:
                 _check_beginning(file)
+        if format_of(self.split.files[0]) in FOREIGN_TOKENS:
+            return
         try:
             block = next(read_blocks(self.split.files[0], column=self.text_column), None)
         except BadShardError:
             return  # the stream reports it and continues with the next
         if block:
             _check_block(block, self.split.files[0])
+
+    def token_rule(self, encoder: Encoder) -> TokenRule:
+        """Return the meaning of the numbers in token files of other programs."""
+        stored_end = encoder.end if self.token_end is None else self.token_end
+        return TokenRule(self.token_dtype, stored_end, encoder.end, encoder.vocabulary_size)
+
+    def token_file_identity(self, encoder: Encoder) -> dict[str, Any] | None:
+        """Return how token files of other programs are read, as JSON values; ``None`` where there are none."""
+        if format_of(self.split.files[0]) not in FOREIGN_TOKENS:
+            return None
+        rule = self.token_rule(encoder)
+        return {"token_dtype": rule.dtype, "token_end": rule.stored_end, "indexes": indexes_digest(self.split.files)}
 
     def documents(
         self, stream: int, start: DataPosition, *, encoder: Encoder, faults: Faults
@@ -226,7 +264,11 @@ class _Shards:
             self.close()
             corpus = self._corpus
             self._reader = open_spans(
-                path, corpus.split.sizes[file], column=corpus.text_column, tokenizer=self._encoder.digest
+                path,
+                corpus.split.sizes[file],
+                column=corpus.text_column,
+                tokenizer=self._encoder.digest,
+                token_rule=corpus.token_rule(self._encoder),
             )
             self._file = file
         return self._reader

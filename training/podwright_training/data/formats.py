@@ -302,6 +302,10 @@ def _token_blocks(path: str, _column: str, start: int) -> Iterator[DocumentBlock
             yield TokenBlock(first, shard, min(BLOCK_DOCUMENTS, len(shard) - first))
 
 
+def _refuse_tokens(path: str, _column: str, _start: int) -> Iterator[DocumentBlock]:
+    raise DataError(f"{path} holds tokens, not text: name the dataset that they were made from")
+
+
 def check_column(path: str, schema: pa.Schema, column: str) -> None:
     """Raise ``DataError`` unless a shard has a column of text of this name."""
     if column not in schema.names:
@@ -321,4 +325,8 @@ FORMATS: dict[str, Callable[[str, str, int], Iterator[DocumentBlock]]] = {
     ".parquet": _parquet_blocks,
     ".arrow": _arrow_blocks,
     ".safetensors": _token_blocks,
+    ".bin": _refuse_tokens,
+    ".npy": _refuse_tokens,
+    ".mds": _refuse_tokens,
 }
+FOREIGN_TOKENS = frozenset((".bin", ".npy", ".mds"))  # formats of tokens that other programs write

@@ -15,6 +15,7 @@ from podwright_common.yaml_document import YamlDocument, YamlFileError
 from podwright_training.config import dataset_lists
 from podwright_training.config.conversion import in_words
 from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
+from podwright_training.config.sections.data_options import TOKEN_DTYPES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.phases import PHASES, Phase, Problem, number, phases_of_entries, problems_of_phases
@@ -23,7 +24,9 @@ Entries = Iterator[tuple[str, dict[str, Any]]]
 NUMBERS: dict[str, Callable[[str], Any]] = {
     "weight": lambda text: int(text) if text.isdecimal() else float(text),
     "max_epochs": int,
+    "token_end": int,
 }
+VALIDATION_KEYS = ("dataset", "dataset_config_name", "text_column", "token_dtype", "token_end")
 
 # Multiples of badly approximable numbers spread most evenly over [0, 1): here in units of 2**-64.
 GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio - 1
@@ -41,6 +44,8 @@ class Source:
         text_column: Column that holds the text.
         weight: Share of the sequences, relative to the other sources; 0: not read before a phase that reads it.
         max_epochs: How often its documents are read before the run ends; ``None``: without end.
+        token_dtype: Type of the numbers in token files that do not name it.
+        token_end: Token that ends a document in token files of other programs; ``None``: the tokenizer's EOS token.
     """
 
     name: str
@@ -49,6 +54,8 @@ class Source:
     text_column: str = "text"
     weight: float = 1.0
     max_epochs: int | None = None
+    token_dtype: str | None = None
+    token_end: int | None = None
 
 
 KEYS = tuple(item.name for item in fields(Source) if item.name != "name")
@@ -89,8 +96,7 @@ def validation_sources_of(config: TrainConfig) -> list[Source]:
         return []
     if option_value == EACH_SOURCE:
         return sources_of(config)
-    keys = ("dataset", "dataset_config_name", "text_column")
-    return _read(config, "validation_datasets", _split_names, keys).sources
+    return _read(config, "validation_datasets", _split_names, VALIDATION_KEYS).sources
 
 
 class Mixture:
@@ -193,6 +199,8 @@ def _source(config: TrainConfig, name: str, values: Mapping[str, Any]) -> Source
         "dataset_config_name": config.dataset_config_name,
         "text_column": config.text_column,
         "max_epochs": config.max_epochs,
+        "token_dtype": config.token_dtype,
+        "token_end": config.token_end,
     }
     source = Source(**{"name": name, **inherited, **values})
     return replace(source, weight=_heated(source.weight, config))
@@ -267,3 +275,11 @@ def _problems(name: str, values: object, allowed_keys: Sequence[str]) -> Iterato
     epochs = values.get("max_epochs")
     if epochs is not None and (type(epochs) is not int or epochs < 1):
         yield Problem((name, "max_epochs"), f"{name}: max_epochs: got {epochs!r}, need a whole number of at least 1")
+    token_dtype = values.get("token_dtype")
+    if token_dtype is not None and token_dtype not in TOKEN_DTYPES:
+        need = f"need one of {', '.join(TOKEN_DTYPES)}"
+        yield Problem((name, "token_dtype"), f"{name}: token_dtype: got {token_dtype!r}, {need}")
+    token_end = values.get("token_end")
+    if token_end is not None and (type(token_end) is not int or token_end < 0):
+        need = "need a whole number of at least 0"
+        yield Problem((name, "token_end"), f"{name}: token_end: got {token_end!r}, {need}")

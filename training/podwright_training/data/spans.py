@@ -8,7 +8,6 @@ that cover a file's bytes once have every document once.
 from __future__ import annotations
 
 import io
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from podwright_training.data.bad_data import BadShardError, DataError
 from podwright_training.data.formats import (
     CHUNK_BYTES,
+    FOREIGN_TOKENS,
     LINE_BYTES,
     DocumentBlock,
     JsonBlock,
@@ -31,11 +31,16 @@ from podwright_training.data.formats import (
     format_of,
     record_batches,
 )
+from podwright_training.data.span_reader import RowReader, SpanReader
 from podwright_training.data.storage import is_local, open_file, open_unbuffered
+from podwright_training.data.token_files import open_token_file
+from podwright_training.data.token_rule import TokenRule
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.token_shards import TokenShard
 
-DIVISIBLE = frozenset((".json", ".jsonl", TOKENS))  # formats that can be read from any place at no cost
+DIVISIBLE = frozenset(
+    (".json", ".jsonl", TOKENS, *FOREIGN_TOKENS)
+)  # formats that can be read from any place at no cost
 WHOLE_BYTES = 4 << 20  # a compressed file up to this size is decompressed whole for each window that it is in
 PIECE_BYTES = 16 << 10  # Places in a larger file are this precise.
 BEYOND_BYTES = 16 << 10  # read with a span, for the end of its last line
@@ -45,18 +50,7 @@ COUNTED_BYTES = 1 << 30  # a broken line is named by its number if no more bytes
 Lines = list[tuple[int, bytes]]  # place or number of each, and content
 
 
-class SpanReader(ABC):
-    """Documents of one shard by their place, read in any order, at the lowest cost in ascending order."""
-
-    @abstractmethod
-    def read(self, begin: int, end: int) -> Iterator[DocumentBlock]:
-        """Yield the documents that begin in a span; a decoding error is raised after the intact documents before it."""
-
-    def close(self) -> None:  # noqa: B027 - most have no file open between reads
-        """Close the file; documents already read stay valid."""
-
-
-def open_spans(path: str, size: int, *, column: str, tokenizer: str) -> SpanReader:
+def open_spans(path: str, size: int, *, column: str, tokenizer: str, token_rule: TokenRule | None = None) -> SpanReader:
     """Open a shard.
 
     Args:
@@ -64,6 +58,7 @@ def open_spans(path: str, size: int, *, column: str, tokenizer: str) -> SpanRead
         size: Its bytes.
         column: Column of the text.
         tokenizer: Digest of the encoder that token shards must be of.
+        token_rule: Meaning of the numbers in token files of other programs; ``None`` where there are none.
 
     Raises:
         DataError: The shard is unreadable, has no text column, or has tokens of another tokenizer.
@@ -71,6 +66,8 @@ def open_spans(path: str, size: int, *, column: str, tokenizer: str) -> SpanRead
     kind = format_of(path)
     if kind == TOKENS:
         return _TokenReader(path, size, tokenizer)
+    if token_rule and kind in FOREIGN_TOKENS:
+        return open_token_file(path, size, token_rule, column=column)
     if kind == ".parquet":
         return _ParquetReader(path, size, column)
     if kind == ".arrow":
@@ -236,18 +233,7 @@ class _Pieces(io.RawIOBase):
         return len(piece)
 
 
-class _RowReader(SpanReader):
-    """Rows, which are ``size / rows`` bytes apart."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def _rows_between(self, begin: int, end: int, rows: int) -> tuple[int, int]:
-        """Return the first of the rows in a span, and the one after the last."""
-        return -(-begin * rows // self._size), -(-end * rows // self._size)
-
-
-class _TokenReader(_RowReader):
+class _TokenReader(RowReader):
     """Documents of a token shard, a row each."""
 
     def __init__(self, path: str, size: int, tokenizer: str) -> None:
@@ -260,7 +246,7 @@ class _TokenReader(_RowReader):
         yield TokenBlock(first_row, self._shard, stop - first_row)
 
 
-class _ParquetReader(_RowReader):
+class _ParquetReader(RowReader):
     """Texts of a Parquet file; those of a row group are decoded from its first row on."""
 
     def __init__(self, path: str, size: int, column: str) -> None:
@@ -306,7 +292,7 @@ class _ParquetReader(_RowReader):
         self._opened.close()
 
 
-class _ArrowReader(_RowReader):
+class _ArrowReader(RowReader):
     """Texts of an Arrow file, mapped into memory; a remote one is read whole."""
 
     def __init__(self, path: str, size: int, column: str) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from podwright_training.data import card
+from podwright_training.data import card, token_files
 from podwright_training.data.bad_data import DataError
-from podwright_training.data.formats import FORMATS, Document, format_of
+from podwright_training.data.formats import FOREIGN_TOKENS, FORMATS, Document, format_of
 from podwright_training.data.held_out import HELD_OUT_SHARE, is_held_out
 from podwright_training.data.schemes import S3
 from podwright_training.data.storage import Listing, is_local, list_files, read_pieces, shared, sizes_of
@@ -31,7 +31,9 @@ SAMPLERS = 32  # requests to a store at a time
 # What transformations of the library datasets leave beside the data that they have read.
 CACHE = re.compile(r"(cache-[0-9a-z]+(_\d+_of_\d+)?|tmp\w+)\.arrow")
 UNNAMED = "no word of its path names a split, as of other files here"
+COMPRESSED_MDS = "; decompress shards of MDS, such as with unzstd --rm *.mds.zstd"
 FOR_TEST = "for tests"
+BESIDE_DATA = "tokens of another program, beside other data"
 MOST_NAMES = 3  # A reason names so many files at most.
 NOT_DATA = frozenset(("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "tokenizer.json"))
 
@@ -129,8 +131,8 @@ def find_split(dataset: str, dataset_config_name: str | None, split: str) -> Spl
         paths = {name: PurePosixPath(word) for word, of_split in configured.items() for name in of_split}
     by_split = defaultdict(list)
     names_by_reason = defaultdict(list)
-    for name in sorted(files):
-        if reason := _reason_against(name):
+    for name, reason in _reason_by_name(files).items():
+        if reason:
             names_by_reason[reason].append(name)
         else:
             by_split[named_split(paths[name])].append(name)
@@ -143,6 +145,19 @@ def find_split(dataset: str, dataset_config_name: str | None, split: str) -> Spl
         raise DataError(_nothing(dataset, folder, split, files))
     held_out = None if by_split["validation"] else split == "validation"
     return Split(names, tuple(files[name] for name in names), held_out, _as_text(names_by_reason))
+
+
+def _reason_by_name(files: Iterable[str]) -> dict[str, str | None]:
+    """Return for each file why it is not read as data; without the indexes, which are read with their token files.
+
+    Beside texts, token files of other programs are left out: they may be of these texts, and ``.bin`` may be anything.
+    """
+    indexes = token_files.indexes_among(files)
+    reasons = {name: _reason_against(name) for name in sorted(files) if name not in indexes}
+    tokens = [name for name, reason in reasons.items() if not reason and format_of(name) in FOREIGN_TOKENS]
+    if len(tokens) < sum(not reason for reason in reasons.values()):
+        reasons |= dict.fromkeys(tokens, BESIDE_DATA)
+    return reasons
 
 
 def _reason_against(name: str) -> str | None:
@@ -192,4 +207,5 @@ def _nothing(dataset: str, folder: str, split: str, files: dict[str, str]) -> st
         return f"dataset {dataset!r} does not exist or is empty"
     place = f"folder {folder!r} (dataset_config_name) of dataset {dataset!r}" if folder else f"dataset {dataset!r}"
     suffixes = sorted({PurePosixPath(name).suffix or "no suffix" for name in files})
-    return f"{place} has no file for {split} in a known format ({' '.join(FORMATS)}); found {' '.join(suffixes)}"
+    hint = COMPRESSED_MDS if any(".mds." in name for name in files) else ""
+    return f"{place} has no file for {split} in a known format ({' '.join(FORMATS)}); found {' '.join(suffixes)}{hint}"

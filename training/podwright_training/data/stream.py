@@ -76,6 +76,7 @@ def open_stream(
         seed=config.seed if training else VALIDATION_SEED,
         workers=config.data_workers if training else 0,
         document_mask=config.document_mask,
+        shuffle=config.shuffle or not training,
         max_bad_records=config.max_bad_records,
         max_bad_shards=config.max_bad_shards,
         checked=checked,
@@ -99,6 +100,7 @@ class PackedStream:
         local_batch_size: Sequences per rank and batch.
         streams: Virtual streams, the same number for the whole run.
         seed: Seed of the order.
+        shuffle: Read documents in random order; else in that of the files, of which each stream reads one part.
         workers: Processes that read, tokenize and pack ahead; 0: this process does it on demand.
         document_mask: Return the positions of tokens in their documents. A document cut by the end of a sequence
             continues in the next at position 0. Labels do not change: a document's last token predicts the
@@ -127,6 +129,7 @@ class PackedStream:
         seed: int = 0,
         workers: int = 0,
         document_mask: bool = False,
+        shuffle: bool = True,
         max_bad_records: int = 100,
         max_bad_shards: int = 1,
         checked: bool = False,
@@ -137,7 +140,7 @@ class PackedStream:
                 f"{streams} data streams are not divisible by {world_size} ranks; allowed world sizes: {allowed}"
             )
         self._recipe = Recipe(
-            corpora=_corpora(sources, split, streams=streams, seed=seed),
+            corpora=_corpora(sources, split, streams=streams, seed=seed, shuffle=shuffle),
             mixture=PhasedMixture(
                 [MixtureChange(0, {source.name: source.weight for source in sources if source.weight})],
                 [source.name for source in sources],
@@ -407,9 +410,13 @@ class PackedStream:
             "order": ORDER,
             "stream_count": self._recipe.streams,
             "seed": corpora[0].seed,
+            "shuffle": corpora[0].shuffle,
             "tokenizer": self._recipe.encoder.digest,
             "shards": {corpus.name: corpus.split.digest for corpus in corpora},
             "sizes": {corpus.name: corpus.order.total_bytes for corpus in corpora},
+            "token_files": {
+                corpus.name: rule for corpus in corpora if (rule := corpus.token_file_identity(self._recipe.encoder))
+            },
             "contents": {
                 corpus.name: corpus.split.contents_digest for corpus in corpora if corpus.split.contents_digest
             },
@@ -474,7 +481,7 @@ def document_positions(tokens_BT: NDArray[np.int64], end: int) -> NDArray[np.int
     return places_T - np.maximum.accumulate(starts_BT, axis=1)
 
 
-def _corpora(sources: Sequence[Source], split: str, *, streams: int, seed: int) -> tuple[Corpus, ...]:
+def _corpora(sources: Sequence[Source], split: str, *, streams: int, seed: int, shuffle: bool) -> tuple[Corpus, ...]:
     problems, corpora = [], []
     for source in sources:
         try:
@@ -483,7 +490,19 @@ def _corpora(sources: Sequence[Source], split: str, *, streams: int, seed: int) 
         except DataError as error:
             problems.append(str(error))
             continue
-        corpora.append(Corpus(source.name, shards, source.text_column, streams, seed, source.max_epochs))
+        corpora.append(
+            Corpus(
+                source.name,
+                shards,
+                source.text_column,
+                streams,
+                seed,
+                source.max_epochs,
+                token_dtype=source.token_dtype,
+                token_end=source.token_end,
+                shuffle=shuffle,
+            )
+        )
     if problems:
         raise DataError("\n".join(problems))
     return tuple(corpora)

@@ -234,6 +234,7 @@ class Encoder:
         end: The end-of-text token.
         digest: Sixteen hexadecimal digits that identify the whole pipeline and the end-of-text token: normalizer,
             rule of words, vocabulary, merges, added tokens and decoder.
+        vocabulary_size: Rows that an embedding needs.
         earlier_digest: That of vocabulary and end-of-text token alone, as checkpoints of earlier versions have it.
 
     Raises:
@@ -258,7 +259,9 @@ class Encoder:
         pipeline = json.loads(self._backend.to_str())
         meaning = {key: value for key, value in pipeline.items() if key not in NOT_MEANING} | {"end": self.end}
         self.digest = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
-        vocabulary = json.dumps([self._backend.get_vocab(with_added_tokens=True), self.end], sort_keys=True)
+        id_by_token = self._backend.get_vocab(with_added_tokens=True)
+        self.vocabulary_size = 1 + max(id_by_token.values(), default=-1)
+        vocabulary = json.dumps([id_by_token, self.end], sort_keys=True)
         self.earlier_digest = hashlib.sha256(vocabulary.encode()).hexdigest()[:16]
 
     def encode(self, texts: Sequence[str]) -> Iterator[NDArray[np.uint32]]:

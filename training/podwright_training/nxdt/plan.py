@@ -38,6 +38,7 @@ PRECISIONS = {"bf16": "mixed_precision", "fp32": "fp32"}  # TrainConfig's: NxD T
 # Options of podwright-train that NxD Training has too.
 OPTIONS = frozenset({
     *("run_dir", "preset", "seed", "device", "dataset", "dataset_config_name", "text_column", "tokenizer"),
+    *("token_dtype", "token_end"),
     *("data_streams", "data_mixture", "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_layers"),
     *("num_heads", "num_key_value_heads", "head_dim", "max_context_width", "max_position_embeddings", "rope_theta"),
     *("rope_scaling_factor", "rms_norm_eps", "initializer_range", "tie_word_embeddings", "max_steps", "lr", "warmup"),
@@ -51,6 +52,7 @@ TOKENISED = (
     *("dataset", "dataset_config_name", "text_column", "data_streams", "data_mixture", "tokenizer", "seed"),
     "max_context_width",
 )
+TOKEN_FILES = ("token_dtype", "token_end")  # They decide what is in token files of other programs.
 
 
 class Division(NamedTuple):
@@ -119,6 +121,8 @@ class Plan:
         """Return the folder of the tokenised dataset, named by a hash of its sources."""
         config = self.config.with_absolute_paths()
         made_of = [getattr(config, name) for name in TOKENISED]
+        # They are left out where they are not set, so that datasets of texts keep their names.
+        made_of += [f"{name}={value}" for name in TOKEN_FILES if (value := getattr(config, name)) is not None]
         return self.shared / "arrow" / _digest([*made_of, self.samples])
 
     @property

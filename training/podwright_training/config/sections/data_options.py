@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from podwright_training.config.option import option
 
+TOKEN_DTYPES = ("uint8", "uint16", "uint32", "uint64", "int32", "int64")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
@@ -14,18 +16,29 @@ class DataOptions:
     dataset: str = option(
         "allenai/c4",
         "Dataset on the Hugging Face hub, local folder, or s3://bucket/folder, of JSON lines, Parquet, Arrow or "
-        "token shards.",
+        "token shards; or local folder of token files of Megatron, nanoGPT, llm.c or OLMo.",
     )
     dataset_config_name: str | None = option(
         "en", "Subfolder of the dataset, or a configuration named in its card; write none to read all files."
     )
     text_column: str = option("text", "Column that holds the text.")
+    token_dtype: str | None = option(
+        None,
+        "Type of the numbers in token files that do not name it: .bin of nanoGPT, .npy of OLMo.",
+        choices=TOKEN_DTYPES,
+    )
+    token_end: int | None = option(
+        None,
+        "Token that ends each document in token files of other programs; training replaces it by the tokenizer's EOS "
+        "token. Default: that token.",
+        at_least=0,
+    )
     data_mixture: str | None = option(
         None,
         "Several weighted datasets instead of dataset: dataset=weight,… or name=/folder=weight,… or a YAML file of "
-        "name: {dataset: …, dataset_config_name: …, text_column: …, weight: …, max_epochs: …}, whose folders are "
-        "relative to the file. A list phases: [{from_step: … or from_tokens: …, weights: {name: weight, …}}, …] in it "
-        "changes the weights during the run.",
+        "name: {dataset: …, dataset_config_name: …, text_column: …, token_dtype: …, token_end: …, weight: …, "
+        "max_epochs: …}, whose folders are relative to the file. A list phases: [{from_step: … or from_tokens: …, "
+        "weights: {name: weight, …}}, …] in it changes the weights during the run.",
     )
     mixture_temperature: float = option(
         1.0,
@@ -45,6 +58,11 @@ class DataOptions:
     train_batch_size: int = option(2, "Sequences per rank and micro-batch.", at_least=1)
     data_streams: int = option(
         64, "Streams the data is read in; a multiple of every world size the run will use.", at_least=1
+    )
+    shuffle: bool = option(
+        True,
+        "Read the documents in random order; else in the order of the files: each stream reads one part of it, so a "
+        "single stream reads them as they are stored.",
     )
     data_workers: int = option(
         2,

@@ -25,8 +25,8 @@ class ValidationOptions:
     validation_datasets: str | None = option(
         None,
         "Datasets to validate on besides the validation split, each by itself: name=dataset,… or a YAML file of name: "
-        "{dataset: …, dataset_config_name: …, text_column: …}, whose folders are relative to the file; sources: each "
-        "source of data_mixture.",
+        "{dataset: …, dataset_config_name: …, text_column: …, token_dtype: …, token_end: …}, whose folders are "
+        "relative to the file; sources: each source of data_mixture.",
     )
     sample_prompts: str | None = option(
         None, "File of texts, one per line, that the model continues at each validation. Default: no samples."

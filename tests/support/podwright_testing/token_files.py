@@ -1,0 +1,46 @@
+"""Write files of tokens as other programs do; tests compare them with what those programs wrote and read."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+Documents = Sequence[Sequence[int]]
+MEGATRON_CODES = {"u1": 1, "i1": 2, "<i2": 3, "<i4": 4, "<i8": 5, "<u2": 8}
+
+
+def write_raw(path: Path, documents: Documents, dtype: str = "<u2") -> None:
+    """Write tokens alone, as nanoGPT and OLMo do."""
+    path.write_bytes(np.array(list(chain.from_iterable(documents)), dtype=dtype).tobytes())
+
+
+def write_numpy(path: Path, documents: Documents, dtype: str = "<u2") -> None:
+    """Write an array of numpy, as build-nanogpt does."""
+    with path.open("wb") as file:
+        np.save(file, np.array(list(chain.from_iterable(documents)), dtype=dtype))
+
+
+def write_llm_c(path: Path, documents: Documents, dtype: str = "<u2") -> None:
+    """Write a shard of llm.c or modded-nanogpt."""
+    tokens = np.array(list(chain.from_iterable(documents)), dtype=dtype)
+    header = np.zeros(256, dtype="<i4")
+    header[:3] = *{"<u2": (20240520, 1), "<u4": (20240801, 7)}[dtype], len(tokens)
+    path.write_bytes(header.tobytes() + tokens.tobytes())
+
+
+def write_megatron(path: Path, documents: Documents, dtype: str = "<u2", *, sentences: int = 1) -> None:
+    """Write Megatron's ``.bin`` and ``.idx``, each document cut into about so many sequences."""
+    cut = [np.array_split(np.array(document, dtype=dtype), sentences) for document in documents]
+    sequences = list(chain.from_iterable(cut))
+    lengths = np.array([len(sequence) for sequence in sequences], dtype="<i4")
+    ends = np.cumsum([sequence.nbytes for sequence in sequences], dtype="<i8") if sequences else np.empty(0, "<i8")
+    pointers = ends - lengths * np.dtype(dtype).itemsize
+    first_sequences = np.arange(0, len(sequences) + 1, sentences, dtype="<i8")
+    path.write_bytes(b"".join(sequence.tobytes() for sequence in sequences))
+    header = struct.pack("<QBQQ", 1, MEGATRON_CODES[dtype], len(sequences), len(first_sequences))
+    arrays = lengths.tobytes() + pointers.astype("<i8").tobytes() + first_sequences.tobytes()
+    path.with_suffix(".idx").write_bytes(b"MMIDIDX\x00\x00" + header + arrays)

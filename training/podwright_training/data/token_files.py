@@ -1,0 +1,139 @@
+"""Open files of tokens that other programs wrote, by what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice
+from pathlib import PurePosixPath
+from typing import Any
+
+from numpy.typing import NDArray
+
+from podwright_training.data import litdata, mds, megatron
+from podwright_training.data.bad_data import BadRecordError, DataError
+from podwright_training.data.formats import DocumentBlock
+from podwright_training.data.mapped_file import map_file
+from podwright_training.data.raw_tokens import RawReader
+from podwright_training.data.span_reader import RowReader, SpanReader
+from podwright_training.data.token_rule import TokenRule
+
+logger = logging.getLogger(__name__)
+
+OLMO_METADATA = ".csv.gz"  # Boundaries of documents; the tokens have them too.
+SAMPLED_INDEXES, SAMPLE_BYTES = 256, 64 << 10
+CHECKED_DOCUMENTS, CHECKED_BYTES = 64, 1 << 20  # A check reads the beginning of each file.
+LEAST_EQUAL_ENDS = 8  # So many documents hardly end with the same word.
+
+
+def indexes_among(names: Iterable[str]) -> set[str]:
+    """Return the files of a dataset that describe token files beside them, and have no data themselves."""
+    names = set(names)
+    indexes = {megatron.index_of(name) for name in names if name.endswith(megatron.SUFFIX)}
+    indexes |= {name.removesuffix(".npy") + OLMO_METADATA for name in names if name.endswith(".npy")}
+    for path in map(PurePosixPath, names):
+        if mds.SUFFIX in path.suffixes or (
+            path.name.startswith(litdata.CHUNK_PREFIX) and path.suffix == litdata.SUFFIX
+        ):
+            indexes.add(str(path.with_name(mds.INDEX)))
+    return names & indexes
+
+
+@cache
+def indexes_digest(files: tuple[str, ...]) -> str:
+    """Return twelve hexadecimal digits that identify the indexes of token files, by their sizes and samples."""
+    digest = hashlib.sha256()
+    for file in files[:: -(-len(files) // SAMPLED_INDEXES)]:
+        if megatron.is_megatron(file):
+            content = map_file(megatron.index_of(file))
+            digest.update(f"{len(content)}\n".encode())
+            digest.update(content[:SAMPLE_BYTES].tobytes() + content[-SAMPLE_BYTES:].tobytes())
+    return digest.hexdigest()[:12]
+
+
+def open_token_file(path: str, size: int, rule: TokenRule, *, column: str) -> SpanReader:
+    """Open a file of tokens.
+
+    Raises:
+        DataError: The file is unreadable, truncated, or does not say what its numbers are.
+    """
+    documents = _indexed_documents(path, rule, column)
+    return RawReader(path, rule) if documents is None else _IndexedReader(documents, size, rule)
+
+
+def check_token_file(path: str, size: int, rule: TokenRule, *, column: str, names_end: bool) -> None:
+    """Check a file's structure, and the tokens of its first documents.
+
+    Args:
+        path: Of the file.
+        size: Its bytes.
+        rule: Meaning of its numbers.
+        column: Column of the tokens in a format that has several.
+        names_end: Whether the user named the token that ends a document.
+
+    Raises:
+        DataError: As ``open_token_file``; or the tokens are of another vocabulary, or documents end with another token.
+    """
+    documents = _indexed_documents(path, rule, column)
+    if documents is None:
+        reader = RawReader(path, rule)
+        if len(reader) and not reader.has_end:
+            logger.warning("%s: no token %d ends a document in it (token_end)", path, rule.stored_end)
+        (block,) = reader.read(0, min(size, CHECKED_BYTES))
+    else:
+        block = _IndexedBlock(0, len(documents), documents, rule)
+    for index in range(min(len(block), CHECKED_DOCUMENTS)):
+        try:
+            block.document(index)
+        except BadRecordError as error:
+            raise DataError(f"{path}:{block.number(index)}: {error}") from error
+    if documents is not None and not names_end:
+        _check_ends(path, documents, rule)
+
+
+def _indexed_documents(path: str, rule: TokenRule, column: str) -> Sequence[NDArray[Any]] | None:
+    """Return the documents of a format with an index; ``None`` for plain tokens."""
+    if path.endswith(mds.SUFFIX):
+        return mds.MdsFile(path, column, rule.dtype)
+    if megatron.is_megatron(path):
+        return megatron.MegatronFile(path)
+    return litdata.LitdataFile(path) if litdata.is_litdata(path) else None
+
+
+def _check_ends(path: str, documents: Sequence[NDArray[Any]], rule: TokenRule) -> None:
+    """Refuse documents that all end with one token that is not the EOS token: they would end twice."""
+    ends = [int(tokens[-1]) for tokens in islice(documents, CHECKED_DOCUMENTS) if len(tokens)]
+    if len(ends) >= LEAST_EQUAL_ENDS and set(ends) == {ends[0]} != {rule.stored_end}:
+        raise DataError(
+            f"{path}: its first {len(ends)} documents all end with token {ends[0]}, but the tokenizer's EOS token is "
+            f"{rule.end}: set token_end to {ends[0]} if that token ends each document there, else to {rule.end}"
+        )
+
+
+class _IndexedReader(RowReader):
+    """Documents of a file with an index, a row each."""
+
+    def __init__(self, documents: Sequence[NDArray[Any]], size: int, rule: TokenRule) -> None:
+        super().__init__(size)
+        self._documents, self._rule = documents, rule
+
+    def read(self, begin: int, end: int) -> Iterator[DocumentBlock]:
+        first_row, stop = self._rows_between(begin, end, len(self._documents))
+        yield _IndexedBlock(first_row, stop - first_row, self._documents, self._rule)
+
+
+class _IndexedBlock(DocumentBlock):
+    """Some documents in a row of a file with an index."""
+
+    def __init__(self, first_document: int, count: int, documents: Sequence[NDArray[Any]], rule: TokenRule) -> None:
+        super().__init__(first_document)
+        self._count, self._documents, self._rule = count, documents, rule
+
+    def __len__(self) -> int:
+        return self._count
+
+    def document(self, index: int) -> NDArray[Any]:
+        """Return the tokens of a document; raise ``BadRecordError``."""
+        return self._rule.document(self._documents[self.first_document + index])
