@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from podwright_testing.token_files import write_llm_c, write_megatron, write_numpy, write_raw
 from podwright_training.__main__ import main
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data import raw_tokens
+from podwright_training.data import order, raw_tokens
 from podwright_training.data.bad_data import BadRecordError, DataError
 from podwright_training.data.mixture import Source, sources_of
 from podwright_training.data.splits import find_split
@@ -44,11 +44,11 @@ def documents_in(path, rule, *, column="text"):
 def open_stream(word_tokenizer):
     """Opens a folder as a rank alone would; the tokenizer has the words w0 to w999, and its EOS token is 0."""
 
-    def open_stream(folder, *, split="train", streams=1, **options):
+    def open_stream(folder, *, split="train", streams=1, shuffle=True, **options):
         source = Source(name="tokens", dataset=str(folder), **options)
         return PackedStream(
             [source], split=split, tokenizer=word_tokenizer, context_width=7, rank=0, world_size=1,
-            local_batch_size=4, streams=streams,
+            local_batch_size=4, streams=streams, shuffle=shuffle,
         )  # fmt: skip
 
     return open_stream
@@ -323,3 +323,32 @@ def test_files_of_the_programs_train(tmp_path, open_stream, name):
     expected = EXPECTED[next(key for key in EXPECTED if key.startswith(names.get(name, name)))]
     flat = expected if name == "litdata" else list(chain.from_iterable(expected))
     assert sorted(tokens) == sorted(token for token in flat if token)
+
+
+@pytest.mark.parametrize("kind", [*WRITERS, "jsonl"])
+def test_the_order_of_the_files(tmp_path, open_stream, monkeypatch, kind):
+    """Without shuffling, a single stream reads the documents as they are stored, in each epoch and after a resume."""
+    for name in ("LEAST_WINDOW_BYTES", "MOST_WINDOW_BYTES"):
+        monkeypatch.setattr(order, name, 100)
+    documents = [[number, END] for number in range(1, 600)]
+    for part in (0, 1):
+        if kind == "jsonl":
+            lines = [json.dumps({"text": f"w{number}"}) for number, _ in documents[300 * part : 300 * part + 300]]
+            (tmp_path / f"train-{part}.jsonl").write_text("\n".join(lines))
+            (tmp_path / "validation.jsonl").write_text(lines[0])
+        else:
+            WRITERS[kind](tmp_path / f"train-{part}.{kind}", documents[300 * part : 300 * part + 300])
+            WRITERS[kind](tmp_path / f"validation.{kind}", [[1, END]])
+    options = {"token_dtype": "uint16", "shuffle": False}
+    stream, tokens = open_stream(tmp_path, **options), []
+    for _ in range(60):
+        batch = stream.next_batch()
+        tokens += torch.cat([batch.tokens_BT[:, :1], batch.labels_BT], dim=1).flatten().tolist()
+        state = json.loads(json.dumps(stream.state_dict()))
+        stream = open_stream(tmp_path, **options)
+        stream.load_state_dict(state)
+    twice = list(chain.from_iterable(documents * 2))
+    assert tokens[: len(twice)] == twice[: len(tokens)]
+    assert len(tokens) > len(twice) / 2
+    (difference,) = open_stream(tmp_path, token_dtype="uint16").differences(state)
+    assert "shuffle is False in the checkpoint, True in this run" in difference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Sequence
 from itertools import chain
@@ -30,6 +31,19 @@ def write_llm_c(path: Path, documents: Documents, dtype: str = "<u2") -> None:
     header = np.zeros(256, dtype="<i4")
     header[:3] = *{"<u2": (20240520, 1), "<u4": (20240801, 7)}[dtype], len(tokens)
     path.write_bytes(header.tobytes() + tokens.tobytes())
+
+
+def write_mds(path: Path, documents: Documents, dtype: str = "uint16") -> None:
+    """Write a shard of MosaicML's streaming with a column of tokens."""
+    columns = {"column_encodings": [f"ndarray:{dtype}"], "column_names": ["tokens"], "column_sizes": [None]}
+    text = json.dumps(columns | {"format": "mds", "version": 2}, sort_keys=True).encode()
+    arrays = [
+        bytes([1 << 2 | 1, *len(each).to_bytes(2, "little")]) + np.array(each, dtype).tobytes() for each in documents
+    ]
+    samples = [len(array).to_bytes(4, "little") + array for array in arrays]
+    first = (2 + len(samples)) * 4 + len(text)
+    places = np.cumsum([first, *map(len, samples)], dtype="<u4")
+    path.write_bytes(len(samples).to_bytes(4, "little") + places.tobytes() + text + b"".join(samples))
 
 
 def write_megatron(path: Path, documents: Documents, dtype: str = "<u2", *, sentences: int = 1) -> None:

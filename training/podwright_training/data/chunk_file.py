@@ -47,7 +47,7 @@ class ChunkFile(Sequence[NDArray[np.uint8]]):
         if not 0 <= index < len(self):
             raise IndexError(index)
         begin, end = self._places[index : index + 2].tolist()
-        if not self.header_end <= begin <= end:
+        if not self.header_end <= begin <= end <= len(self._content):
             raise BadRecordError(f"its header says that it has the bytes {begin} to {end}")
         return self._content[begin:end]
 

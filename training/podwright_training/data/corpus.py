@@ -64,6 +64,7 @@ class Corpus:
         max_epochs: How often the documents are read; ``None``: without end.
         token_dtype: Type of the numbers in token files that do not name it.
         token_end: Token that ends a document in files of other programs; ``None``: the EOS token.
+        shuffle: Whether documents are read in random order.
     """
 
     name: str
@@ -74,12 +75,13 @@ class Corpus:
     max_epochs: int | None = None
     token_dtype: str | None = None
     token_end: int | None = None
+    shuffle: bool = True
 
     @cached_property
     def order(self) -> ReadingOrder:
         """Return which bytes each stream reads."""
         divisible = tuple(format_of(file) in DIVISIBLE for file in self.split.files)
-        return ReadingOrder(self.split.sizes, divisible, self.streams, self.seed)
+        return ReadingOrder(self.split.sizes, divisible, self.streams, self.seed, self.shuffle)
 
     def check(self, encoder: Encoder, *, rank: int, world_size: int) -> None:
         """Check the first block for errors that would stop the first batch, and a rank's share of the shards.
@@ -193,7 +195,7 @@ class Corpus:
                 ends = list(accumulate(len(block) for _, block in blocks))
                 documents = ends[-1] if ends else 0
                 dice = np.random.default_rng([self.seed, stream, start.epoch, window])
-                shuffled: list[int] = dice.permutation(documents).tolist()
+                shuffled: list[int] = dice.permutation(documents).tolist() if self.shuffle else list(range(documents))
                 for number in range(start.document if window == start.window else 0, documents):
                     place = bisect_right(ends, shuffled[number])
                     file, block = blocks[place]

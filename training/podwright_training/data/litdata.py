@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +43,7 @@ class LitdataFile(Sequence[NDArray[Any]]):
     """
 
     def __init__(self, path: str) -> None:
-        index = Path(path).with_name(INDEX)
-        try:
-            settings = json.loads(index.read_bytes())["config"]
-            (data_format,) = settings["data_format"]
-            name, code = data_format.split(":")
-            self._dtype = DTYPE_BY_FORMAT[name][int(code)]
-        except OSError as error:
-            raise DataError(f"cannot read {index}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"{path}: {index.name} does not describe samples that are one row of whole numbers, as litdata writes "
-                "them with item_loader=TokensLoader()"
-            ) from error
-        for key in ("compression", "encryption"):
-            if settings.get(key):
-                raise DataError(
-                    f"{path}: {index.name} says {key}: {settings[key]}; write the dataset again without {key}"
-                )
+        self._dtype = _dtype_in(Path(path).with_name(INDEX))
         self._samples = ChunkFile(path, "litdata")
 
     def __len__(self) -> int:
@@ -67,3 +51,24 @@ class LitdataFile(Sequence[NDArray[Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         return numbers_in(self._samples[index], self._dtype)
+
+
+@lru_cache(maxsize=16)  # A stream opens a chunk thousands of times, and the index of a large dataset has megabytes.
+def _dtype_in(index: Path) -> str:
+    """Return the type of the numbers that an index names; raise ``DataError`` if it is none of whole numbers."""
+    try:
+        settings = json.loads(index.read_bytes())["config"]
+        (data_format,) = settings["data_format"]
+        name, code = data_format.split(":")
+        dtype = DTYPE_BY_FORMAT[name][int(code)]
+    except OSError as error:
+        raise DataError(f"cannot read {index}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{index} does not describe samples that are one row of whole numbers, as litdata writes them with "
+            "item_loader=TokensLoader()"
+        ) from error
+    for key in ("compression", "encryption"):
+        if settings.get(key):
+            raise DataError(f"{index} says {key}: {settings[key]}; write the dataset again without {key}")
+    return dtype

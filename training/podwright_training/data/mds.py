@@ -71,7 +71,13 @@ class MdsFile(Sequence[NDArray[Any]]):
         except StopIteration:
             raise BadRecordError("it is shorter than the sizes of its columns") from None
         begin = variable * NUMBER_BYTES + sum(sizes[: self._place])
-        return self._decode(sample[begin : begin + sizes[self._place]])
+        content = sample[begin : begin + sizes[self._place]]
+        if len(content) < sizes[self._place]:
+            raise BadRecordError("it is shorter than the sizes of its columns")
+        try:
+            return self._decode(content)
+        except IndexError:
+            raise BadRecordError("its column of tokens lacks the type or shape of its array") from None
 
 
 class _BytesDecoder:

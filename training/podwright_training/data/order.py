@@ -9,6 +9,9 @@ owns what. A stream reads its part in windows, of which it shuffles the document
 Shuffling, at any moment: every global batch has documents from as many places of the line as it has streams. In files
 that can be read from any place, these are random places of the whole split.
 
+Without shuffling, the line is the files' bytes in their order, and a window's documents are in theirs: a single stream
+reads the documents as they are stored.
+
 With 64 streams a unit has at most 128 KiB, and a window 1 MiB.
 """
 
@@ -48,12 +51,14 @@ class ReadingOrder:
         divisible: Whether each file can be read from any place.
         streams: Of the run.
         seed: Of the order.
+        shuffle: Whether the units of an epoch are in random order, or in that of the files.
     """
 
     sizes: tuple[int, ...]
     divisible: tuple[bool, ...]
     streams: int
     seed: int
+    shuffle: bool = True
 
     @cached_property
     def total_bytes(self) -> int:
@@ -128,5 +133,6 @@ class ReadingOrder:
 def _line(order: ReadingOrder, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return an epoch's units in order, and where each ends on the line."""
     sizes = order._unit_sizes  # noqa: SLF001 - a function only so that it is cached for all streams of a process
-    units = np.random.default_rng([order.seed, epoch]).permutation(len(sizes))
+    dice = np.random.default_rng([order.seed, epoch])
+    units = dice.permutation(len(sizes)) if order.shuffle else np.arange(len(sizes))
     return units, np.cumsum(sizes[units])
