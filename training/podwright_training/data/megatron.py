@@ -24,7 +24,7 @@ MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<QBQQ")  # version, code of the type, sequences, entries of the document index
 VERSION = 1
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
-MODE_BYTES = 1  # of a sequence in a multimodal index
+MODE_BYTES = 1  # A multimodal index ends with the modes of its sequences.
 
 
 def index_of(path: str) -> str:
@@ -97,10 +97,10 @@ class MegatronFile(Sequence[NDArray[Any]]):
     def __getitem__(self, index: Any) -> Any:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        first, stop = self._documents[index : index + 2].tolist()
-        if not 0 <= first <= stop <= len(self._lengths):
-            raise BadRecordError(f"{self._index_path} says that it has the sequences {first} to {stop}")
-        sequences = [self._sequence(number) for number in range(first, stop)]
+        begin, end = self._documents[index : index + 2].tolist()
+        if not 0 <= begin <= end <= len(self._lengths):
+            raise BadRecordError(f"{self._index_path} says that it has the sequences {begin} to {end}")
+        sequences = [self._sequence(number) for number in range(begin, end)]
         return sequences[0] if len(sequences) == 1 else np.concatenate([np.empty(0, self._dtype), *sequences])
 
     def _sequence(self, number: int) -> NDArray[Any]:

@@ -26,7 +26,7 @@ from podwright_training.data.token_rule import TokenRule
 
 SUFFIXES = (".bin", ".npy")
 LLM_C_BYTES = 256 * 4  # size of llm.c's header
-LLM_C_DTYPES = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # by magic number and version
+LLM_C_DTYPES = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # The key is magic number and version.
 LLM_C_QUESTIONS = 20240522  # magic number of files such as hellaswag_val.bin
 NUMPY_MAGIC = b"\x93NUMPY"
 NUMPY_HEADER_BYTES = 1 << 16  # A header of an array of numbers is much shorter.
@@ -83,10 +83,10 @@ class RawReader(SpanReader):
 
     def read(self, begin: int, end: int) -> Iterator[DocumentBlock]:
         """Yield the documents that begin in a span as one block."""
-        first, stop = self._number_at(begin), self._number_at(end)
-        before = max(first - 1, 0)  # A document begins behind the end of another.
+        first_token, stop = self._number_at(begin), self._number_at(end)
+        before = max(first_token - 1, 0)  # A document begins behind the end of another.
         starts = np.flatnonzero(self._tokens[before : max(stop - 1, before)] == self._rule.stored_end) + before + 1
-        if first == 0 < stop:
+        if first_token == 0 < stop:
             starts = np.concatenate([[0], starts])
         yield _RawBlock(self._tokens, starts, self._end(int(starts[-1])) if len(starts) else 0, self._rule)
 
