@@ -67,7 +67,7 @@ def test_documents_are_those_that_the_format_s_own_program_reads(name):
 
 
 def test_megatron_itself_reads_the_same():
-    """Where Megatron is installed, also its present version does."""
+    """The present version does too, if Megatron is installed."""
     indexed_dataset = pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=ImportError)
     dataset = indexed_dataset.IndexedDataset(str(FILES / "megatron_uint16"))
     assert [tokens.tolist() for tokens in dataset] == documents_in(FILES / "megatron_uint16.bin", rule_of())

@@ -35,7 +35,7 @@ PIECE_TOKENS = 64 << 10  # searched at a time for the end of a document
 
 
 class Layout(NamedTuple):
-    """Where a file's tokens begin, and what they are.
+    """Place and type of a file's tokens.
 
     Attributes:
         header_bytes: Bytes before the first token.
