@@ -270,7 +270,7 @@ def test_a_resume_with_another_rule_is_refused(tmp_path, open_stream):
     moved.mkdir()
     write_megatron(moved / "train.bin", DOCUMENTS, sentences=2)
     (difference,) = open_stream(moved).differences(state)
-    assert "token files are read otherwise" in difference
+    assert "token files of data source tokens are read otherwise" in difference
 
 
 def test_each_source_has_its_own_rule(tmp_path):

@@ -16,7 +16,8 @@ OTHER_ORDER = (
     "the checkpoint is of an earlier podwright, which ordered the documents in another way: its position in the data "
     "has no meaning here; finish the run with that version, or start a new one with --init-from and this checkpoint"
 )
-IDENTITIES = ("shards", "sizes", "contents")  # Digests and sizes of the files, by name of the source.
+# Digests and sizes of the files, and how those of other programs are read, by name of the source.
+IDENTITIES = ("shards", "sizes", "contents", "token_files")
 OF_STREAMS = ("streams", "documents")  # Values by stream: each rank has those of its own.
 OTHER_DATA = (
     "a run keeps the data that it has begun; name other data another source of data_mixture, or start a new run"
@@ -75,12 +76,14 @@ def differences(identity: Mapping[str, Any], state: Mapping[str, Any], streams: 
     if state.get("order") != identity["order"]:
         yield OTHER_ORDER
         return
+    state = {"shuffle": True, "token_files": {}, **state}  # Older checkpoints do not have these.
     problems = [
         _difference(key, checkpoint_value=state[key], run_value=identity[key])
-        for key in ("stream_count", "seed", "tokenizer")
+        for key in ("stream_count", "seed", "shuffle", "tokenizer")
         if state[key] != identity[key]
     ]
     problems += _problems_of_sources(identity, state)
+    problems += _problems_of_token_files(identity, state)
     lacking = [stream for stream in streams if str(stream) not in state["streams"]]
     if lacking and not problems:
         problems.append(f"the checkpoint's data position lacks stream {lacking[0]}")
@@ -132,6 +135,18 @@ def _problems_of_sources(identity: Mapping[str, Any], state: Mapping[str, Any]) 
             )
 
 
+def _problems_of_token_files(identity: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
+    for name, checkpoint_name in names_in_checkpoint(identity, state).items():
+        if checkpoint_name is None:
+            continue
+        rule, checkpoint_rule = identity["token_files"].get(name), state["token_files"].get(checkpoint_name)
+        if rule != checkpoint_rule:
+            yield (
+                f"token files of data source {name} are read otherwise: {checkpoint_rule} in the checkpoint, {rule} in "
+                "this run; a run keeps its token_dtype, token_end and .idx files"
+            )
+
+
 def _same_files(
     name: str, identity: Mapping[str, Any], state: Mapping[str, Any], candidates: Sequence[str]
 ) -> list[str]:
@@ -158,4 +173,6 @@ def _difference(key: str, *, checkpoint_value: Any, run_value: Any) -> str:
         return f"data_streams is {values}: a run keeps its data_streams"
     if key == "seed":
         return f"seed is {values}: a run keeps its seed, which orders the data"
+    if key == "shuffle":
+        return f"shuffle is {values}: a run keeps the order of its data"
     return f"the tokenizer is another one than the checkpoint's ({checkpoint_value} there, {run_value} here)"
