@@ -38,6 +38,11 @@ COMMANDS = {  # name: (module, summary)
     "join": ("join", "take part in an elastic run, as one of its hosts; see launch --nodes 2-4"),
     "dry-run": ("dry_run", "count memory and traffic of a large job's step, on one CPU"),
     "consolidate": ("consolidate", "export a checkpoint as a Hugging Face model"),
+    "import-checkpoint": ("import_checkpoint", "convert another trainer's checkpoint, with its optimizer's states"),
+    "export-checkpoint": (
+        "export_checkpoint",
+        "convert a checkpoint, with its optimizer's states, for another trainer",
+    ),
     "evaluate": ("evaluate", "compute the perplexity of a run's model, or of any other, with transformers"),
     "generate": ("generate", "continue texts with a run's model, or with any other, with transformers"),
     "report": ("report", "write a page on a run, or on several side by side"),
@@ -62,6 +67,10 @@ EXAMPLES = {
     "join": ("join --config run.yaml --min-nodes 2 --max-nodes 4 --member 0",),
     "dry-run": ("dry-run --preset llama3_1_70b --world-size 256 --memory-gb 80",),
     "consolidate": ("consolidate --run-dir runs/tiny",),
+    "import-checkpoint": (
+        "import-checkpoint --from torchtitan --source outputs/checkpoint/step-1000 --output start --config run.yaml",
+    ),
+    "export-checkpoint": ("export-checkpoint --to torchtitan --run-dir runs/a --output outputs/checkpoint",),
     "evaluate": ("evaluate --run-dir runs/tiny", "evaluate --model llama --config runs/tiny/config.yaml"),
     "generate": ("generate --run-dir runs/tiny --max-new-tokens 32",),
     "report": ("report --run-dir runs/tiny", "report --run-dir runs/a runs/b --usd-per-hour 98.32"),

@@ -245,7 +245,7 @@ def open_for_append(path: Path) -> int:
 
 
 @contextmanager
-def writable(root: Path) -> Iterator[None]:
+def writable(root: Path, *, flag: str = "--run-dir") -> Iterator[None]:
     """Write a run's folder within the context; an error of the system becomes one line.
 
     Raises:
@@ -253,13 +253,13 @@ def writable(root: Path) -> Iterator[None]:
             cannot be written, and the reason.
     """
     try:
-        require_own(root)
+        require_own(root, flag=flag)
         yield
     except OSError as error:
-        raise UserError(f"--run-dir: cannot write {error.filename or root}: {error.strerror or error}") from error
+        raise UserError(f"{flag}: cannot write {error.filename or root}: {error.strerror or error}") from error
 
 
-def require_own(root: Path) -> None:
+def require_own(root: Path, *, flag: str = "--run-dir") -> None:
     """Refuse to write in another user's run folder, whose links would lead to any file of this user.
 
     Raises:
@@ -267,7 +267,7 @@ def require_own(root: Path) -> None:
     """
     if owner := other_owner(root):
         raise UserError(
-            f"--run-dir: {root} belongs to {owner}, whose links could lead what you write to your own files: let "
+            f"{flag}: {root} belongs to {owner}, whose links could lead what you write to your own files: let "
             f"{owner} run this, or name a folder of your own"
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.utils import _create_file_view
 
 from podwright_training.checkpoint import checkpoint_reader
@@ -27,13 +27,17 @@ class _Place(NamedTuple):
 class TensorReader:
     """The tensors of one checkpoint by their names; it checks no hash.
 
+    Args:
+        path: Folder of the checkpoint.
+        index: Places of its tensors. Default: those of a checkpoint of podwright-train.
+
     Attributes:
         entries: Shape, dtype and chunks of each tensor.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, index: Metadata | None = None) -> None:
         self._path = path
-        self._index = checkpoint_reader.index(path)
+        self._index = index or checkpoint_reader.index(path)
         self._place = lru_cache(None)(self._find)
         metadata = self._index.state_dict_metadata.items()
         self.entries = {name: entry for name, entry in metadata if isinstance(entry, TensorStorageMetadata)}
@@ -61,6 +65,11 @@ class TensorReader:
         if box is None:
             raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: it has no {name} at {list(begin)}")
         return box
+
+    def read_whole(self, name: str) -> Tensor:
+        """Return a whole tensor."""
+        size = self.entries[name].size
+        return self.read(name, [0] * len(size), size)
 
     def _read_part(
         self, name: str, dtype: torch.dtype, chunk: ChunkStorageMetadata, low: list[int], high: list[int]

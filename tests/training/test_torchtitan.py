@@ -1,0 +1,259 @@
+"""Checkpoints move from and to torchtitan: the losses after the move are those of torchtitan.
+
+torchtitan's own code wrote the checkpoints in ``torchtitan/`` and computed what follows them
+(``torchtitan/train_torchtitan.py``).
+"""
+
+import json
+import shutil
+import tarfile
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from podwright_training.__main__ import main
+from podwright_training.batch import Batch
+from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.distributed_folder import DistributedFolder
+from podwright_training.checkpoint.tensor_stream import StreamedTensor, write_stream
+from podwright_training.checkpoint.trainer_state import read_state
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.device import process_group
+from podwright_training.loop import initial_weights
+from podwright_training.loop.schedule import learning_rate
+from podwright_training.optim import Optimizers
+from podwright_training.parallel import ParallelModel
+from podwright_training.ranks import Ranks
+from podwright_training.spelling import as_flag
+
+RECORDED = Path(__file__).parent / "torchtitan"
+CPU = torch.device("cpu")
+OPTIONS = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_key_value_heads": 2,
+    "max_context_width": 16,
+    "model_type": "llama_v3",
+    "max_steps": 100,
+    "lr": 0.01,
+    "warmup": 0.05,
+    "lr_schedule": "wsd",
+    "beta2": 0.95,
+    "weight_decay": 0.1,
+    "bf16": False,
+    "activation_checkpointing": False,
+}
+QWEN3 = {"qk_norm": True, "head_dim": 8, "rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}
+RECORDINGS = {  # name: (options that differ, trainer to export to)
+    "llama3": ({"rope_scaling_factor": 8}, "torchtitan"),
+    "llama3-0.2": ({"rope_scaling_factor": 8, "weight_decay": 0}, "torchtitan-0.2"),
+    "qwen3": (QWEN3, "torchtitan"),
+    "qwen3-split": (QWEN3, "torchtitan"),
+}
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A folder with a checkpoint that torchtitan wrote, and what it computed from there."""
+
+    def recorded(name):
+        with tarfile.open(RECORDED / f"{name}.tar.xz") as archive:
+            archive.extractall(tmp_path, filter="data")
+        return tmp_path / name
+
+    return recorded
+
+
+def imported(source, output, *more, **options):
+    """Import a checkpoint with the options of its run; return the exit status."""
+    flags = [as_flag(name, value) for name, value in {**OPTIONS, **options}.items()]
+    command = ["import-checkpoint", "--from", "torchtitan", "--source", str(source), "--output", str(output)]
+    return main([*command, *flags, *more])
+
+
+def batch(step):
+    """The tokens of a step, as in ``train_torchtitan.py``."""
+    sequences = torch.randint(32, (4, 17), generator=torch.Generator().manual_seed(step))
+    return Batch(sequences[:, :-1], sequences[:, 1:])
+
+
+def run_folder(tmp_path, checkpoints, **options):
+    """A run that has the checkpoints."""
+    root = tmp_path / "run"
+    root.mkdir()
+    shutil.copytree(checkpoints, root / "checkpoints")
+    (root / "config.yaml").write_text(TrainConfig(**{**OPTIONS, **options, "run_dir": str(root)}).to_yaml())
+    return root
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_losses_after_the_import_are_those_of_torchtitan(name, recorded, tmp_path):
+    """Logits, learning rates and the losses of the next steps, by AdamW with the imported moments."""
+    options, _ = RECORDINGS[name]
+    folder = recorded(name)
+    assert imported(folder / "step-3", tmp_path / "start", **options) == 0
+    expected = json.loads((folder / "continued.json").read_text())
+    config = TrainConfig(**{**OPTIONS, **options, "init_from": str(tmp_path / "start"), "init_state": "all"})
+    assert not list(initial_weights.problems(tmp_path / "start", config))
+    with process_group(Ranks(), CPU):
+        model = ParallelModel(config, Ranks(), CPU, initialize=False)
+        optimizers = Optimizers(model.named_parameters(), config)
+        optimizers.allocate()
+        state = initial_weights.load(tmp_path / "start", config, model=model, optimizers=optimizers)
+        assert state.step == expected["step"]
+        losses, learning_rates = [], []
+        for step in range(state.step + 1, state.step + 1 + len(expected["losses"])):
+            learning_rates.append(learning_rate(step, config))
+            losses.append(model.forward_backward([batch(step)], tokens=64).item())
+            optimizers.step(lr=learning_rates[-1])
+    assert learning_rates == pytest.approx(expected["learning_rates"])
+    assert losses == pytest.approx(expected["losses"], abs=2e-5)
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_logits_after_the_import_are_those_of_torchtitan(name, recorded, tmp_path, model_of):
+    """The rows of queries and keys are in the order that this model's rotation needs."""
+    options, _ = RECORDINGS[name]
+    folder = recorded(name)
+    assert imported(folder / "step-3", tmp_path / "start", **options) == 0
+    expected = json.loads((folder / "continued.json").read_text())["logits"]
+    with torch.no_grad():
+        logits = model_of(tmp_path / "start" / "step-00000003")(batch(0).tokens_BT[:1, :4])
+    assert logits.flatten().tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama3", "llama3-0.2", "qwen3"])
+def test_an_export_is_what_torchtitan_wrote(name, recorded, tmp_path):
+    """Import and export give each tensor bit by bit, and each number that torchtitan's code loads."""
+    options, trainer = RECORDINGS[name]
+    folder = recorded(name)
+    assert imported(folder / "step-3", tmp_path / "start", **options) == 0
+    root = run_folder(tmp_path, tmp_path / "start", **options)
+    output = tmp_path / "outputs"
+    assert main(["export-checkpoint", "--to", trainer, "--run-dir", str(root), "--output", str(output)]) == 0
+    with DistributedFolder(folder / "step-3") as theirs, DistributedFolder(output / "step-3") as ours:
+        assert ours.entries.keys() == theirs.entries.keys()
+        for key in theirs.entries:
+            assert torch.equal(ours.read_whole(key), theirs.read_whole(key)), key
+        values = theirs.names_of_values()
+        moved = {key for key in values if not key.startswith("dataloader.")} - {"train_state.ntokens_seen"}
+        assert ours.names_of_values() - {"train_state.ntokens_seen"} == moved
+        for key in moved:
+            assert ours.value(key) == pytest.approx(theirs.value(key)), key
+
+
+def test_a_document_says_what_moved(recorded, tmp_path, capsys):
+    """The step, the tokens, and how the optimizers differ."""
+    folder = recorded("llama3")
+    assert imported(folder / "step-3", tmp_path / "start", "--json", lr=0.02, beta2=0.9) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["step"], document["tokens_seen"]) == (3, 192)
+    assert document["differences"] == ["lr is 0.01 there, 0.02 here", "betas is (0.9, 0.95) there, (0.9, 0.9) here"]
+    state = read_state(tmp_path / "start" / "step-00000003")
+    assert (state.step, state.sequences) == (3, 0)
+
+
+def test_text_names_what_does_not_move(recorded, tmp_path, capsys):
+    """Without ``--json``: what differs, what is not moved, and how to start."""
+    folder = recorded("llama3-0.2")
+    assert imported(folder / "step-3", tmp_path / "start", weight_decay=0.1) == 0
+    printed = capsys.readouterr().out
+    assert "(step 3, 192 tokens)" in printed
+    assert "differs: weight_decay is 0.0 there, 0.1 here" in printed
+    assert "not moved: the position in the data" in printed
+    assert f"--init-from {tmp_path / 'start'} --init-state all" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden_size": 32}, "belongs to another model: tok_embeddings.weight is [32, 16], need [32, 32]"),
+        ({"num_layers": 3}, "lacks weights of this model: layers.2."),
+        ({"num_layers": 1}, "has weights that this model lacks: layers.1."),
+        ({"optimizer": "muon"}, "optimizer muon: only the states of adamw move"),
+        ({"ema_decay": 0.9}, "ema_decay: torchtitan has no moving average"),
+        ({"model_type": "mixtral", "num_local_experts": 4}, "a model with experts cannot move"),
+        ({"model_type": "mistral", "sliding_window": 8}, "sliding_window 8: torchtitan's models attend to all"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options, message, recorded, tmp_path, capsys):
+    """One line says why, and nothing is written."""
+    folder = recorded("llama3")
+    assert imported(folder / "step-3", tmp_path / "start", **options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "start").exists()
+
+
+def test_an_output_that_exists_is_kept(recorded, tmp_path, capsys):
+    """A second import does not replace the first."""
+    folder = recorded("llama3")
+    assert imported(folder / "step-3", tmp_path / "start") == 0
+    assert imported(folder / "step-3", tmp_path / "start") == 2
+    assert "exists: name another folder, or delete it" in capsys.readouterr().err
+
+
+def test_a_folder_without_an_index_is_refused(tmp_path, capsys):
+    """A folder of checkpoints is not a checkpoint."""
+    assert imported(tmp_path, tmp_path / "start") == 2
+    assert "is not a checkpoint of torch.distributed.checkpoint: it has no .metadata" in capsys.readouterr().err
+
+
+def test_weights_without_moments_are_refused(recorded, tmp_path, capsys):
+    """A checkpoint of the last step may have weights only; the line says how to move those."""
+    folder = recorded("llama3")
+    with DistributedFolder(folder / "step-3") as theirs:
+        weights = {key: theirs.read_whole(key) for key in theirs.entries if not key.startswith("optimizer.")}
+    (tmp_path / "weights").mkdir()
+    write(tmp_path / "weights", weights, {"train_state": {"step": 3}})
+    assert imported(tmp_path / "weights", tmp_path / "start") == 2
+    assert "lacks states of AdamW" in capsys.readouterr().err
+
+
+def test_weights_that_are_not_finite_are_refused(recorded, tmp_path, capsys):
+    """No run can go on from them; nothing is left of the import."""
+    folder = recorded("llama3")
+    with DistributedFolder(folder / "step-3") as theirs:
+        tensors = {key: theirs.read_whole(key) for key in theirs.entries}
+    tensors["norm.weight"][0] = float("nan")
+    (tmp_path / "broken").mkdir()
+    write(tmp_path / "broken", tensors, {"train_state": {"step": 3}})
+    assert imported(tmp_path / "broken", tmp_path / "start") == 2
+    assert "model.model.norm.weight is not finite" in capsys.readouterr().err
+    assert not list((tmp_path / "start").iterdir())
+
+
+def write(folder, tensors, values):
+    """Write tensors that are in memory."""
+    streamed = {
+        key: StreamedTensor(tuple(tensor.shape), tensor.dtype, lambda tensor=tensor: tensor)
+        for key, tensor in tensors.items()
+    }
+    write_stream(folder, streamed, values)
+
+
+def test_only_a_few_tensors_are_in_memory(tmp_path):
+    """A tensor is read when it is written, and forgotten before the one after the next is read."""
+    written, most = [], 0
+
+    def read():
+        nonlocal most
+        most = max(most, sum(tensor() is not None for tensor in written))
+        tensor = torch.zeros(1000)
+        written.append(weakref.ref(tensor))
+        return tensor
+
+    write_stream(tmp_path, {f"tensor.{number}": StreamedTensor((1000,), torch.float32, read) for number in range(20)})
+    assert len(written) == 20
+    assert most <= 1
+
+
+def test_the_newest_checkpoint_of_an_import_is_found(recorded, tmp_path):
+    """The folder is one of checkpoints, as ``--init-from`` takes."""
+    folder = recorded("llama3")
+    assert imported(folder / "step-3", tmp_path / "start") == 0
+    assert step_folder.newest(tmp_path / "start") == tmp_path / "start" / "step-00000003"

@@ -1,0 +1,67 @@
+"""``podwright-train export-checkpoint``: convert a checkpoint, with its optimizer's states, for another trainer."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from podwright_training.command_result import add_json, print_result
+from podwright_training.config.sources import load_run
+from podwright_training.run_folder import RunFolder, writable
+
+RELEASES = {"torchtitan": "0.3", "torchtitan-0.2": "0.2"}
+
+
+@dataclass(frozen=True)
+class ExportedCheckpoint:
+    """The document of `podwright-train export-checkpoint --json`."""
+
+    source: Path
+    checkpoint: Path
+    step: int
+    tokens_seen: int
+    differences: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``podwright-train export-checkpoint``."""
+    parser.add_argument(
+        "--to",
+        dest="format",
+        choices=tuple(RELEASES),
+        required=True,
+        help="trainer that loads it: torchtitan is release 0.3",
+    )
+    parser.add_argument("--run-dir", required=True, help="folder of the run")
+    parser.add_argument("--step", type=int, help="step of the checkpoint to export. Default: the newest")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="folder in which step-N is written")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the checkpoint as step-N into the folder; return the status."""
+    from podwright_training.checkpoint import step_folder, torchtitan_export  # seconds
+
+    config = load_run(RunFolder(Path(args.run_dir)))
+    source = step_folder.find(config.checkpoints, args.step)
+    output = Path(args.output)
+    with writable(output, flag="--output"):
+        converted = torchtitan_export.export_checkpoint(source, output, config, RELEASES[args.format])
+    document = ExportedCheckpoint(
+        source, converted.path, converted.step, converted.tokens_seen or 0, differences=converted.differences
+    )
+    print_result(args, _text(document), document)
+    return 0
+
+
+def _text(exported: ExportedCheckpoint) -> str:
+    return "\n".join(
+        [
+            f"{exported.source} → {exported.checkpoint} (step {exported.step}, {exported.tokens_seen:,} tokens)",
+            *(f"differs: {difference}" for difference in exported.differences),
+            "not moved: the position in the data and the random states",
+            f"next: torchtitan, with {exported.checkpoint.absolute()} as checkpoint.initial_load_path,",
+            "      dataloader in checkpoint.exclude_from_loading, and without checkpoint.initial_load_model_only",
+        ]
+    )

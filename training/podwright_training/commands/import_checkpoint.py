@@ -1,0 +1,60 @@
+"""``podwright-train import-checkpoint``: convert another trainer's checkpoint, with its optimizer's states."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from podwright_training.command_result import add_json, print_result
+from podwright_training.config import sources
+from podwright_training.run_folder import writable
+
+FORMATS = ("torchtitan",)
+
+
+@dataclass(frozen=True)
+class ImportedCheckpoint:
+    """The document of `podwright-train import-checkpoint --json`."""
+
+    checkpoint: Path
+    step: int
+    tokens_seen: int | None
+    differences: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``podwright-train import-checkpoint``, then one per option of ``TrainConfig``."""
+    group = parser.add_argument_group("import", "The options below describe the model and the optimizer of the run.")
+    group.add_argument("--from", dest="format", choices=FORMATS, required=True, help="trainer that wrote it")
+    group.add_argument("--source", required=True, metavar="FOLDER", help="the checkpoint, such as checkpoint/step-1000")
+    group.add_argument("--output", required=True, metavar="FOLDER", help="folder for the checkpoint, for --init-from")
+    add_json(group)
+    sources.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the checkpoint into the folder; return the status."""
+    config = sources.load(args)
+    from podwright_training.checkpoint import torchtitan_import  # seconds
+
+    output = Path(args.output)
+    with writable(output, flag="--output"):
+        converted = torchtitan_import.import_checkpoint(Path(args.source), output, config)
+    document = ImportedCheckpoint(
+        converted.path, converted.step, converted.tokens_seen, differences=converted.differences
+    )
+    print_result(args, _text(args, document), document)
+    return 0
+
+
+def _text(args: argparse.Namespace, imported: ImportedCheckpoint) -> str:
+    tokens = "" if imported.tokens_seen is None else f", {imported.tokens_seen:,} tokens"
+    return "\n".join(
+        [
+            f"{args.source} → {imported.checkpoint} (step {imported.step}{tokens})",
+            *(f"differs: {difference}" for difference in imported.differences),
+            "not moved: the position in the data and the random states; the run reads its data from the beginning",
+            f"next: podwright-train train --init-from {args.output} --init-state all …",
+        ]
+    )
