@@ -6,17 +6,23 @@ torchtitan's own code wrote the checkpoints in ``torchtitan/`` and computed what
 
 import json
 import shutil
+import sys
 import tarfile
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from podwright_training.__main__ import main
 from podwright_training.batch import Batch
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.distributed_folder import DistributedFolder
+from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.checkpoint.tensor_stream import StreamedTensor, write_stream
 from podwright_training.checkpoint.trainer_state import read_state
 from podwright_training.config.train_config import TrainConfig
@@ -257,3 +263,37 @@ def test_the_newest_checkpoint_of_an_import_is_found(recorded, tmp_path):
     folder = recorded("llama3")
     assert imported(folder / "step-3", tmp_path / "start") == 0
     assert step_folder.newest(tmp_path / "start") == tmp_path / "start" / "step-00000003"
+
+
+def test_a_checkpoint_of_many_ranks_is_imported_whole(recorded, tmp_path, run_ranks):
+    """Tensors that four ranks of FSDP and tensor parallelism saved in blocks are the same after the import."""
+    folder = recorded("llama3")
+    (tmp_path / "ranks").mkdir()
+    run_ranks(__file__, tmp_path / "ranks", str(folder / "step-3"), str(tmp_path / "blocks"), ranks=4)
+    with DistributedFolder(tmp_path / "blocks") as blocks:
+        assert max(len(entry.chunks) for entry in blocks.entries.values()) == 4
+    assert imported(folder / "step-3", tmp_path / "start") == 0
+    assert imported(tmp_path / "blocks", tmp_path / "of-blocks") == 0
+    step = "step-00000003"
+    with TensorReader(tmp_path / "start" / step) as one, TensorReader(tmp_path / "of-blocks" / step) as many:
+        assert all(torch.equal(one.read_whole(key), many.read_whole(key)) for key in one.entries)
+
+
+def save_in_blocks(folder, source, target):
+    """Save a checkpoint's tensors as ranks that each hold a block of every matrix."""
+    ranks = Ranks.from_environment()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=ranks.rank, world_size=4)
+    mesh = init_device_mesh("cpu", (2, 2))
+    with DistributedFolder(Path(source)) as whole:
+        tensors = {
+            key: distribute_tensor(tensor, mesh, [Shard(0), Shard(1)], src_data_rank=None)
+            if tensor.ndim > 1
+            else tensor
+            for key, tensor in ((key, whole.read_whole(key)) for key in whole.entries)
+        }
+    save({**tensors, "train_state": {"step": 3}}, checkpoint_id=target)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    save_in_blocks(*sys.argv[1:])

@@ -25,7 +25,8 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import LlamaForCausalLM
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # states of AdamW
-SECTIONS = ("optimizer", "lr_scheduler", "dataloader", "train_state")  # of a checkpoint, beside the weights
+# torchtitan saves these sections beside the weights, whose keys have no section.
+SECTIONS = ("optimizer", "lr_scheduler", "dataloader", "train_state")
 ADAMW_EPS = 1e-8  # PyTorch's default, which this trainer uses
 EXAMPLES = 3  # names in a message
 

@@ -19,7 +19,7 @@ from podwright_training.config.architecture import ModelConfig
 
 RELEASES = ("0.3", "0.2")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
-MODULES = {  # of a block: torchtitan's names
+MODULES = {  # The values are torchtitan's names, within a block.
     "input_layernorm": "attention_norm",
     "post_attention_layernorm": "ffn_norm",
     "self_attn.q_norm": "attention.q_norm",
