@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,24 @@ from podwright_training.checkpoint.tensor_stream import StreamedTensor, unfinish
 from podwright_training.checkpoint.torchtitan_import import MOMENTS, TorchtitanCheckpoint
 from podwright_training.checkpoint.torchtitan_layout import PROJECTIONS, TorchtitanLayout
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.loop.schedule import learning_rate
 from podwright_training.run_folder import commit_folder
 
 
-def export_checkpoint(path: Path, target: Path, config: TrainConfig, release: str) -> TorchtitanCheckpoint:
+def export_checkpoint(
+    path: Path, target: Path, config: TrainConfig, release: str, *, learning_rate: Callable[[int, TrainConfig], float]
+) -> TorchtitanCheckpoint:
     """Write a checkpoint of a run as ``target``/step-N, which torchtitan of this release loads.
 
+    Args:
+        path: The checkpoint.
+        target: Folder in which step-N is written.
+        config: Configuration of the run.
+        release: Release of torchtitan, one of ``RELEASES``.
+        learning_rate: Returns the learning rate of a step.
+
     Raises:
-        CheckpointError: The checkpoint is damaged, has no states of AdamW, or is one of a model that torchtitan has
-            not; nothing is left in ``target``.
+        CheckpointError: The checkpoint is damaged or has no states of AdamW, or torchtitan lacks such a model; nothing
+            is left in ``target``.
     """
     state = trainer_state.read_state(path)
     layout = TorchtitanLayout(trainer_state.model_config(path), release, fuses_qkv=release != "0.2")
@@ -38,10 +47,11 @@ def export_checkpoint(path: Path, target: Path, config: TrainConfig, release: st
     with TensorReader(path) as reader, unfinished_folder(final, partial_folder):
         conversion = _Conversion(reader, path, layout)
         conversion.check()
+        next_rate = learning_rate(min(state.step + 1, config.max_steps), config)
         values = {
             "train_state": {"step": state.step, "ntokens_seen": tokens_seen},
-            "lr_scheduler": _schedule(config, state.step, release),
-            "optimizer": conversion.hyperparameters(config, state.step),
+            "lr_scheduler": _schedule(config, state.step, release, next_rate),
+            "optimizer": conversion.hyperparameters(config, next_rate),
         }
         write_stream(partial_folder, conversion.tensors(), values)
         commit_folder(partial_folder, final)
@@ -80,12 +90,12 @@ class _Conversion:
             tensors[self._layout.head] = tensors["tok_embeddings.weight"]
         return tensors | self._fused_tensors()
 
-    def hyperparameters(self, config: TrainConfig, step: int) -> dict[str, Any]:
+    def hyperparameters(self, config: TrainConfig, next_rate: float) -> dict[str, Any]:
         """Return AdamW's hyperparameters for each parameter; torchtitan uses those of its checkpoint."""
         optimizer = AdamW([torch.zeros(1)], lr=config.lr, betas=(config.beta1, config.beta2), fused=True, foreach=False)
         group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-        group |= {"lr": _next_learning_rate(config, step), "initial_lr": config.lr}
-        values = {}
+        group |= {"lr": next_rate, "initial_lr": config.lr}
+        values: dict[str, Any] = {}
         for name in self._names:
             decays = self._layout.release == "0.2" or len(self._reader.entries[f"model.{name}"].size) > 1
             prefix = f"param_groups.{self._layout.optimized_name(name)}"
@@ -132,11 +142,7 @@ def _differences(config: TrainConfig) -> list[str]:
     ]
 
 
-def _next_learning_rate(config: TrainConfig, step: int) -> float:
-    return learning_rate(min(step + 1, config.max_steps), config)
-
-
-def _schedule(config: TrainConfig, step: int, release: str) -> dict[str, Any]:
+def _schedule(config: TrainConfig, step: int, release: str, next_rate: float) -> dict[str, Any]:
     """Return the position in the schedule; release 0.2 loads the whole state of PyTorch's ``LambdaLR``."""
     if release != "0.2":
         return {"last_epoch": step}
@@ -146,5 +152,5 @@ def _schedule(config: TrainConfig, step: int, release: str) -> dict[str, Any]:
         "_step_count": step + 1,
         "_is_initial": False,
         "_get_lr_called_within_step": False,
-        "_last_lr": [_next_learning_rate(config, step)],
+        "_last_lr": [next_rate],
     }

@@ -52,7 +52,7 @@ class TorchtitanLayout:
         return cls(model, release, any(".wqkv.weight." in name for name in names))
 
     def check_model(self) -> None:
-        """Raise ``CheckpointError`` for a model that torchtitan has not, or trains in another way."""
+        """Raise ``CheckpointError`` for a model that torchtitan lacks or trains in another way."""
         if self.model.num_local_experts:
             raise CheckpointError(
                 "a model with experts cannot move to or from torchtitan, which balances their load in another way"
@@ -93,25 +93,26 @@ class TorchtitanLayout:
         heads = self._rotated_heads(parameter)
         if not heads:
             return tensor
-        return tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(tensor.shape)
+        return tensor.reshape(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
 
     def from_torchtitan(self, parameter: str, tensor: Tensor) -> Tensor:
         """Return a parameter, or its moment, with this model's order of rows."""
         heads = self._rotated_heads(parameter)
         if not heads:
             return tensor
-        return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(tensor.shape)
+        return tensor.reshape(heads, -1, 2, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
 
     def fuse(self, projections: list[Tensor]) -> Tensor:
         """Return the matrix of queries, keys and values, each in torchtitan's order of rows."""
-        parts = [tensor.unflatten(0, (self.model.num_key_value_heads, -1)) for tensor in projections]
+        parts = [tensor.reshape(self.model.num_key_value_heads, -1, *tensor.shape[1:]) for tensor in projections]
         return torch.cat(parts, dim=1).flatten(0, 1)
 
     def split(self, parameter: str, fused: Tensor) -> Tensor:
         """Return queries, keys or values from their common matrix."""
         width = self.model.head_dim
         queries = width * (self.model.num_attention_heads // self.model.num_key_value_heads)
-        parts = fused.unflatten(0, (self.model.num_key_value_heads, -1)).split([queries, width, width], dim=1)
+        heads = fused.reshape(self.model.num_key_value_heads, -1, *fused.shape[1:])
+        parts = torch.split(heads, [queries, width, width], dim=1)
         return parts[PROJECTIONS.index(_projection(parameter))].flatten(0, 1)
 
     def _module(self, module: str) -> str:

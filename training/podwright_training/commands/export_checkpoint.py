@@ -42,12 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the checkpoint as step-N into the folder; return the status."""
     from podwright_training.checkpoint import step_folder, torchtitan_export  # seconds
+    from podwright_training.loop.schedule import learning_rate
 
     config = load_run(RunFolder(Path(args.run_dir)))
     source = step_folder.find(config.checkpoints, args.step)
     output = Path(args.output)
     with writable(output, flag="--output"):
-        converted = torchtitan_export.export_checkpoint(source, output, config, RELEASES[args.format])
+        converted = torchtitan_export.export_checkpoint(
+            source, output, config, RELEASES[args.format], learning_rate=learning_rate
+        )
     document = ExportedCheckpoint(
         source, converted.path, converted.step, converted.tokens_seen or 0, differences=converted.differences
     )
