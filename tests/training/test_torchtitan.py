@@ -142,15 +142,16 @@ def test_an_export_is_what_torchtitan_wrote(name, recorded, tmp_path):
     root = run_folder(tmp_path, tmp_path / "start", **options)
     output = tmp_path / "outputs"
     assert main(["export-checkpoint", "--to", trainer, "--run-dir", str(root), "--output", str(output)]) == 0
-    with DistributedFolder(folder / "step-3") as theirs, DistributedFolder(output / "step-3") as ours:
-        assert ours.entries.keys() == theirs.entries.keys()
-        for key in theirs.entries:
-            assert torch.equal(ours.read_whole(key), theirs.read_whole(key)), key
-        values = theirs.names_of_values()
-        moved = {key for key in values if not key.startswith("dataloader.")} - {"train_state.ntokens_seen"}
-        assert ours.names_of_values() - {"train_state.ntokens_seen"} == moved
-        for key in moved:
-            assert ours.value(key) == pytest.approx(theirs.value(key)), key
+    theirs = DistributedFolder(folder / "step-3")
+    ours = DistributedFolder(output / "step-3")
+    assert ours.entries.keys() == theirs.entries.keys()
+    for key in theirs.entries:
+        assert torch.equal(ours.read_whole(key), theirs.read_whole(key)), key
+    values = theirs.names_of_values()
+    moved = {key for key in values if not key.startswith("dataloader.")} - {"train_state.ntokens_seen"}
+    assert ours.names_of_values() - {"train_state.ntokens_seen"} == moved
+    for key in moved:
+        assert ours.value(key) == pytest.approx(theirs.value(key)), key
 
 
 def test_a_document_says_what_moved(recorded, tmp_path, capsys):
@@ -212,8 +213,8 @@ def test_a_folder_without_an_index_is_refused(tmp_path, capsys):
 def test_weights_without_moments_are_refused(recorded, tmp_path, capsys):
     """A checkpoint of the last step may have weights only; the line says how to move those."""
     folder = recorded("llama3")
-    with DistributedFolder(folder / "step-3") as theirs:
-        weights = {key: theirs.read_whole(key) for key in theirs.entries if not key.startswith("optimizer.")}
+    theirs = DistributedFolder(folder / "step-3")
+    weights = {key: theirs.read_whole(key) for key in theirs.entries if not key.startswith("optimizer.")}
     (tmp_path / "weights").mkdir()
     write(tmp_path / "weights", weights, {"train_state": {"step": 3}})
     assert imported(tmp_path / "weights", tmp_path / "start") == 2
@@ -223,8 +224,8 @@ def test_weights_without_moments_are_refused(recorded, tmp_path, capsys):
 def test_weights_that_are_not_finite_are_refused(recorded, tmp_path, capsys):
     """No run can go on from them; nothing is left of the import."""
     folder = recorded("llama3")
-    with DistributedFolder(folder / "step-3") as theirs:
-        tensors = {key: theirs.read_whole(key) for key in theirs.entries}
+    theirs = DistributedFolder(folder / "step-3")
+    tensors = {key: theirs.read_whole(key) for key in theirs.entries}
     tensors["norm.weight"][0] = float("nan")
     (tmp_path / "broken").mkdir()
     write(tmp_path / "broken", tensors, {"train_state": {"step": 3}})
@@ -270,13 +271,14 @@ def test_a_checkpoint_of_many_ranks_is_imported_whole(recorded, tmp_path, run_ra
     folder = recorded("llama3")
     (tmp_path / "ranks").mkdir()
     run_ranks(__file__, tmp_path / "ranks", str(folder / "step-3"), str(tmp_path / "blocks"), ranks=4)
-    with DistributedFolder(tmp_path / "blocks") as blocks:
-        assert max(len(entry.chunks) for entry in blocks.entries.values()) == 4
+    blocks = DistributedFolder(tmp_path / "blocks")
+    assert max(len(entry.chunks) for entry in blocks.entries.values()) == 4
     assert imported(folder / "step-3", tmp_path / "start") == 0
     assert imported(tmp_path / "blocks", tmp_path / "of-blocks") == 0
     step = "step-00000003"
-    with TensorReader(tmp_path / "start" / step) as one, TensorReader(tmp_path / "of-blocks" / step) as many:
-        assert all(torch.equal(one.read_whole(key), many.read_whole(key)) for key in one.entries)
+    one = TensorReader(tmp_path / "start" / step)
+    many = TensorReader(tmp_path / "of-blocks" / step)
+    assert all(torch.equal(one.read_whole(key), many.read_whole(key)) for key in one.entries)
 
 
 def save_in_blocks(folder, source, target):
@@ -284,13 +286,11 @@ def save_in_blocks(folder, source, target):
     ranks = Ranks.from_environment()
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=ranks.rank, world_size=4)
     mesh = init_device_mesh("cpu", (2, 2))
-    with DistributedFolder(Path(source)) as whole:
-        tensors = {
-            key: distribute_tensor(tensor, mesh, [Shard(0), Shard(1)], src_data_rank=None)
-            if tensor.ndim > 1
-            else tensor
-            for key, tensor in ((key, whole.read_whole(key)) for key in whole.entries)
-        }
+    whole = DistributedFolder(Path(source))
+    tensors = {
+        key: distribute_tensor(tensor, mesh, [Shard(0), Shard(1)], src_data_rank=None) if tensor.ndim > 1 else tensor
+        for key, tensor in ((key, whole.read_whole(key)) for key in whole.entries)
+    }
     save({**tensors, "train_state": {"step": 3}}, checkpoint_id=target)
     dist.destroy_process_group()
 

@@ -15,7 +15,7 @@ from podwright_training.checkpoint.tensor_reader import TensorReader
 
 
 class DistributedFolder(TensorReader):
-    """A folder that ``torch.distributed.checkpoint`` wrote, as a context manager; it has no manifest.
+    """A folder that ``torch.distributed.checkpoint`` wrote; it has no manifest.
 
     Args:
         path: The folder.

@@ -44,8 +44,8 @@ def export_checkpoint(
     tokens_seen = state.sequences * config.max_context_width
     final = target / f"step-{state.step}"  # torchtitan looks for this name.
     partial_folder = final.with_name(f".{final.name}.partial")
-    with TensorReader(path) as reader, unfinished_folder(final, partial_folder):
-        conversion = _Conversion(reader, path, layout)
+    with unfinished_folder(final, partial_folder):
+        conversion = _Conversion(TensorReader(path), path, layout)
         conversion.check()
         next_rate = learning_rate(min(state.step + 1, config.max_steps), config)
         values = {

@@ -55,19 +55,19 @@ def import_checkpoint(source: Path, target: Path, config: TrainConfig) -> Torcht
         CheckpointError: It is no checkpoint of torchtitan with states of AdamW, or it is one of another model; nothing
             is left in ``target``.
     """
-    with DistributedFolder(source) as folder:
-        conversion = _Conversion(folder, source, config)
-        conversion.check()
-        step = conversion.step()
-        final, partial_folder = folders(target, step)
-        with unfinished_folder(final, partial_folder):
-            write_stream(partial_folder, conversion.tensors())
-            rms = conversion.checked_rms()
-            state = TrainerState(step=step, sequences=0, data={}, model=asdict(config.model), world_size=1)
-            write_state(partial_folder, state)
-            commit(partial_folder, final, describe(partial_folder.iterdir()), weights={"rms": rms})
-        tokens_seen = folder.value("train_state.ntokens_seen")
-        differences = list(conversion.differences())
+    folder = DistributedFolder(source)
+    conversion = _Conversion(folder, source, config)
+    conversion.check()
+    step = conversion.step()
+    final, partial_folder = folders(target, step)
+    with unfinished_folder(final, partial_folder):
+        write_stream(partial_folder, conversion.tensors())
+        rms = conversion.checked_rms()
+        state = TrainerState(step=step, sequences=0, data={}, model=asdict(config.model), world_size=1)
+        write_state(partial_folder, state)
+        commit(partial_folder, final, describe(partial_folder.iterdir()), weights={"rms": rms})
+    tokens_seen = folder.value("train_state.ntokens_seen")
+    differences = list(conversion.differences())
     return TorchtitanCheckpoint(final, step, None if tokens_seen is None else int(tokens_seen), differences)
 
 
