@@ -10,7 +10,7 @@ from podwright_common.similar_names import did_you_mean, question, similar_names
 @pytest.mark.parametrize(
     ("word", "names", "hint"),
     [
-        ("wrkers", ["login", "workers"], "did you mean workers?"),
+        ("wrkrs", ["login", "workers"], "did you mean workers?"),
         ("workers", ["workers-1", "workers-2"], "did you mean workers-2 or workers-1?"),
         ("xyz", ["login", "workers"], ""),
         ("workers", [], ""),
