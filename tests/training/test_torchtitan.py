@@ -196,6 +196,13 @@ def test_what_does_not_fit_is_refused(options, message, recorded, tmp_path, caps
     assert not (tmp_path / "start").exists()
 
 
+def test_a_model_that_a_release_was_not_tried_with_is_refused(recorded, tmp_path, capsys):
+    """The names of Qwen3 in torchtitan 0.2 are known, its checkpoints were never compared."""
+    folder = recorded("llama3-0.2")
+    assert imported(folder / "step-3", tmp_path / "start", qk_norm=True) == 2
+    assert "Qwen3 moves to and from torchtitan 0.3, not 0.2" in capsys.readouterr().err
+
+
 def test_an_output_that_exists_is_kept(recorded, tmp_path, capsys):
     """A second import does not replace the first."""
     folder = recorded("llama3")

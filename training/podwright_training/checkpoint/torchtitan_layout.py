@@ -61,6 +61,8 @@ class TorchtitanLayout:
             raise CheckpointError(
                 f"sliding_window {self.model.sliding_window}: torchtitan's models attend to all preceding tokens"
             )
+        if self.model.qk_norm and self.release == "0.2":
+            raise CheckpointError("qk_norm: Qwen3 moves to and from torchtitan 0.3, not 0.2")
 
     def name(self, parameter: str) -> str:
         """Return torchtitan's name of a parameter, as in its weights."""
