@@ -1,4 +1,4 @@
-"""Time ``podwright check``: alone, and for every wrong file of the tests in one process.
+"""Time ``podwright check``: alone, for every wrong file of the tests in one process, and by users and groups.
 
     python bench/check.py [--rounds 10]
 
@@ -20,6 +20,7 @@ from time import process_time
 
 from podwright.checkout import ROOT
 
+MINIMAL = ROOT / "examples" / "minimal" / "cluster.yaml"
 EXAMPLE = ROOT / "examples" / "production" / "cluster.yaml"
 
 
@@ -40,6 +41,37 @@ def main() -> None:
         start = process_time()
         found = sum(len(report(file).findings) for file in files)
         print(f"{len(files)} wrong files in one process: {process_time() - start:.2f} s, {found} findings")
+    for size in (1, 20, 98):
+        print(f"{size} compute groups: {_judging_s(_with_groups(size)):.2f} s")
+    for size in (10, 500, 1000, 2000):
+        print(f"{size} users: {_judging_s(_with_users(size)):.2f} s")
+
+
+def _with_groups(count: int) -> str:
+    """Return a settings file with many compute groups."""
+    groups = [
+        f"    - {{name: w{number}, role: compute, instance_type: ml.g5.12xlarge, count: 2}}" for number in range(count)
+    ]
+    return "\n".join([MINIMAL.read_text(encoding="utf-8").rstrip(), *groups, ""])
+
+
+def _with_users(count: int) -> str:
+    """Return a settings file with many users."""
+    users = [f"    - {{name: user{number}, uid: {10_001 + number}, groups: [research]}}" for number in range(count)]
+    nodes = ["nodes:", "  groups:", "    - {name: research, gid: 3001}", "  users:", *users, ""]
+    return "\n".join([MINIMAL.read_text(encoding="utf-8").rstrip(), *nodes])
+
+
+def _judging_s(text: str) -> float:
+    """Return the CPU time in which a file without errors is judged."""
+    from podwright.check.checked_settings import check_document
+    from podwright.check.document import Document
+
+    start = process_time()
+    report = check_document(Document.parse(text, file=MINIMAL))
+    if report.findings:
+        raise SystemExit(f"the file has findings: {report.findings[0]}")
+    return process_time() - start
 
 
 def _wrong_files(folder: Path) -> list[Path]:

@@ -116,6 +116,7 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
     openzfs = None if isinstance(settings.openzfs, NoOpenZfs) else PurePosixPath(settings.openzfs.mount_path)
     usual = openzfs or lustre / contract.HOMES_DIRECTORY
     owners: dict[PurePosixPath, str] = {}
+    home_by_parent: dict[PurePosixPath, PurePosixPath] = {}
     for user_path, user in valid_items(settings, USERS, settings.nodes.users, "home"):
         path, home = (*user_path, "home"), PurePosixPath(user.home or usual / user.name)
         folders = (contract.SHARED_DIRECTORY, contract.RUNS_DIRECTORY, contract.DATA_DIRECTORY)
@@ -130,9 +131,10 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
             yield error(path, f"home: {home} is reserved", f"use a separate folder, such as {usual / user.name}")
         elif owners.get(home, user.name) != user.name:
             yield error(path, f"home: {home} is another user's", "use a separate folder")
-        elif around := [other for other in owners if other in home.parents or home in other.parents]:
-            yield error(path, f"home: {home} and {around[0]}, another user's, overlap", "use a separate folder")
+        elif overlapping := home_by_parent.get(home) or next(filter(owners.get, home.parents), None):
+            yield error(path, f"home: {home} and {overlapping}, another user's, overlap", "use a separate folder")
         owners[home] = user.name
+        home_by_parent |= dict.fromkeys(home.parents, home)
 
 
 def named_users(settings: Settings) -> Iterator[Finding]:
