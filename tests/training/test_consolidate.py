@@ -628,6 +628,26 @@ def test_several_files_in_bf16_hold_the_same_weights(exported, model_of):
         assert torch.equal(theirs[name], weight.detach().to(torch.bfloat16))
 
 
+def test_a_bf16_export_keeps_the_biases_of_routers(tiny_flags, tmp_path, model_of):
+    """They stay in fp32, as in published models: bf16 has 0.02 and 0.0201 as one number, and tokens change experts."""
+    folder = RunFolder(tmp_path / "run")
+    experts = {"model_type": "glm4_moe", "num_local_experts": 4, "n_shared_experts": 1, "router_bias_speed": 0.0123}
+    assert main(["train", *tiny_flags(folder.root, ranks=1, max_steps=2, **experts)]) == 0
+    path = consolidate(folder, ExportOptions(dtype="bf16"))
+    (file,) = folder.hf.glob("*.safetensors")
+    exported_weights = load_file(file)
+    dtypes = {name: weight.dtype for name, weight in exported_weights.items()}
+    biases = {name for name in dtypes if name.endswith("e_score_correction_bias")}
+    assert len(biases) == model_of(path).config.num_hidden_layers
+    assert {name for name, dtype in dtypes.items() if dtype == torch.float32} == biases
+    weights = dict(model_of(path).named_parameters())
+    theirs = AutoModelForCausalLM.from_pretrained(folder.hf, dtype=torch.bfloat16).state_dict()
+    for name in biases:
+        assert weights[name].abs().max() > 0.01
+        assert torch.equal(exported_weights[name], weights[name].detach())
+        assert torch.equal(theirs[name], weights[name].detach())
+
+
 @pytest.mark.slow
 def test_the_moving_average_can_be_exported(tiny_flags, tmp_path):
     """With the largest ``ema_decay`` it stays as at the first step; no comparison with the trained weights."""

@@ -35,7 +35,7 @@ from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer, special_token_ids
 from podwright_training.errors import UserError
-from podwright_training.model import HuggingFacePart, from_hugging_face
+from podwright_training.model import HuggingFacePart, from_hugging_face, is_router_bias
 from podwright_training.model_folder import CONFIG, INDEX
 from podwright_training.run_folder import CARD, ORIGIN, commit_folder, place_of, write_atomically
 
@@ -166,11 +166,20 @@ def _files(path: Path, export_options: ExportOptions) -> dict[str, list[Weight]]
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=int(export_options.max_shard_gb * 1e9),
     )
-    return {file: [weights[name] for name in names] for file, names in split.filename_to_tensors.items()}
+    return {
+        # The wider type comes first in a file, so that each tensor begins at a multiple of its item size.
+        file: sorted((weights[name] for name in names), key=lambda weight: -_dtype(weight, export_options).itemsize)
+        for file, names in split.filename_to_tensors.items()
+    }
+
+
+def _dtype(weight: Weight, export_options: ExportOptions) -> torch.dtype:
+    """Return the type of a tensor of the export: bf16 would round routers' biases, which then choose other experts."""
+    return torch.float32 if is_router_bias(weight.part.name) else DTYPES[export_options.dtype]
 
 
 def _size(weight: Weight, export_options: ExportOptions) -> int:
-    return math.prod(weight.shape) * DTYPES[export_options.dtype].itemsize
+    return math.prod(weight.shape) * _dtype(weight, export_options).itemsize
 
 
 def _origin(path: Path, export_options: ExportOptions, averaged_with: Sequence[Path] = ()) -> dict[str, Any]:
@@ -251,7 +260,7 @@ def _header(weights: list[Weight], export_options: ExportOptions) -> bytes:
     end = 0
     for weight in weights:
         begin, end = end, end + _size(weight, export_options)
-        dtype = STORED[DTYPES[export_options.dtype]]
+        dtype = STORED[_dtype(weight, export_options)]
         entries[weight.part.name] = {"dtype": dtype, "shape": weight.shape, "data_offsets": [begin, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
@@ -266,7 +275,7 @@ def _pieces(
     for weight in weights:
         for begin, shape in weight.blocks(readers[0].entries[weight.key].properties.dtype.itemsize):
             block = _mean([reader.read(weight.key, begin, shape) for reader in readers])
-            yield block.to(DTYPES[export_options.dtype]).reshape(-1).view(torch.uint8).numpy().data
+            yield block.to(_dtype(weight, export_options)).reshape(-1).view(torch.uint8).numpy().data
 
 
 def _mean(blocks: Sequence[Tensor]) -> Tensor:
