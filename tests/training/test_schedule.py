@@ -149,3 +149,19 @@ def test_the_best_rate_of_a_range_is_before_the_loss_rises():
     assert best_of_range(losses + rising) == pytest.approx(10**-6 * 1.1**62, rel=0.3)
     assert best_of_range([*losses[:10], (1.0, math.nan), (2.0, 0.0)]) == losses[9][0]
     assert best_of_range([(1.0, math.nan)]) is None
+
+
+@pytest.mark.parametrize(
+    ("fraction", "max_steps", "steps"), [(0.07, 100, 7), (0.14, 50, 7), (0.28, 100, 28), (0.0701, 100, 8), (1e-9, 9, 1)]
+)
+def test_a_fraction_of_the_steps_is_the_decimal_number_that_was_written(fraction, max_steps, steps):
+    """The peak is reached after 7 of 100 steps with a warmup of 0.07, which is 7.000000000000001 in binary."""
+    config = TrainConfig(max_steps=max_steps, warmup=fraction)
+    rates = [learning_rate(step, config) for step in range(1, max_steps + 1)]
+    assert rates.index(config.lr) + 1 == steps
+    config = TrainConfig(max_steps=max_steps, batch_ramp=fraction, global_batch_size=max_steps, train_batch_size=1)
+    sizes = [batch_sequences(step, config, 1) for step in range(1, max_steps + 1)]
+    assert sizes[steps] == max_steps
+    assert sizes.index(max_steps) in {steps - 1, steps}
+    config = TrainConfig(max_steps=max_steps, plateau=fraction)
+    assert [learning_rate(step, config) for step in range(1, max_steps + 1)].count(config.min_lr) in {steps, steps + 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from fractions import Fraction
 
 from podwright_training.config.sections.schedule_options import DECAYS
 from podwright_training.config.train_config import TrainConfig
@@ -20,15 +21,15 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     """
     if config.lr_schedule == "range":
         return float(config.min_lr * (config.lr / config.min_lr) ** (step / config.max_steps))
-    warmup_steps = math.ceil(config.warmup * config.max_steps)
-    decay_end = config.max_steps - math.ceil(config.plateau * config.max_steps)
+    warmup_steps = _steps_of(config.warmup, config)
+    decay_end = config.max_steps - _steps_of(config.plateau, config)
     if step <= warmup_steps:
         return config.lr * step / warmup_steps
     if step >= decay_end:
         return config.min_lr
     decay_begin = warmup_steps
     if config.lr_schedule == "wsd":
-        decay_begin = max(warmup_steps, decay_end - math.ceil(config.wsd_decay * config.max_steps))
+        decay_begin = max(warmup_steps, decay_end - _steps_of(config.wsd_decay, config))
     if step <= decay_begin:
         return config.lr
     progress = (step - decay_begin) / (decay_end - decay_begin)
@@ -54,7 +55,7 @@ def batch_sequences(step: int, config: TrainConfig, data_ranks: int) -> int:
     a partial micro-batch.
     """
     full_size = config.batch_sequences(data_ranks)
-    ramp_steps = math.ceil(config.batch_ramp * config.max_steps)
+    ramp_steps = _steps_of(config.batch_ramp, config)
     if step > ramp_steps:
         return full_size
     any_ranks = config.global_batch_size and not config.num_local_experts
@@ -64,10 +65,18 @@ def batch_sequences(step: int, config: TrainConfig, data_ranks: int) -> int:
 
 def sequences_of_steps(steps: range, config: TrainConfig, data_ranks: int) -> int:
     """Return the sequences of several steps, as ``batch_sequences``."""
-    ramp_end = math.ceil(config.batch_ramp * config.max_steps) + 1
+    ramp_end = _steps_of(config.batch_ramp, config) + 1
     ramp = range(steps.start, max(steps.start, min(steps.stop, ramp_end)))
     rising = sum(batch_sequences(step, config, data_ranks) for step in ramp)
     return rising + max(0, steps.stop - ramp.stop) * config.batch_sequences(data_ranks)
+
+
+def _steps_of(fraction: float, config: TrainConfig) -> int:
+    """Return a fraction of ``max_steps`` in steps, rounded up.
+
+    The fraction is the decimal number that people write: as a binary one, 0.07 of 100 steps would be 8.
+    """
+    return math.ceil(Fraction(str(fraction)) * config.max_steps)
 
 
 def _remaining(progress: float, schedule: str) -> float:
