@@ -6,7 +6,8 @@ import re
 import sys
 import time
 from itertools import count
-from typing import get_type_hints
+from types import SimpleNamespace
+from typing import ClassVar, get_type_hints
 
 import pytest
 import torch
@@ -15,7 +16,16 @@ from hypothesis import strategies as st
 
 from podwright_bootstrap.collectors import training as collector
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.events import EVENTS, StepEvent, TrainEvent, ValidationEvent, event_of, written_fields
+from podwright_training.events import (
+    EVENTS,
+    CheckpointEvent,
+    StartEvent,
+    StepEvent,
+    TrainEvent,
+    ValidationEvent,
+    event_of,
+    written_fields,
+)
 from podwright_training.loop import step_timer
 from podwright_training.loop.metrics import Metrics, batch_hash
 from podwright_training.loop.noise_scale import NoiseScale
@@ -252,6 +262,48 @@ def test_the_axis_of_every_metric_is_the_step(wandb, tmp_path):
     assert calls == [
         identity, *axis, {"step": 7, "train/loss": 2.0}, identity, *axis, {"step": 5, "train/loss": 2.0}
     ]  # fmt: skip
+
+
+class SummaryWriter:
+    """TensorBoard's writer as its reader sees it: ``purge_step`` removes that step and later ones."""
+
+    scalars: ClassVar[dict[str, list[tuple[int, float]]]] = {}
+    closed: ClassVar[list[bool]] = []
+
+    def __init__(self, _log_dir, purge_step=None):
+        self.number = len(self.closed)
+        self.closed.append(False)
+        for name, points in self.scalars.items() if purge_step is not None else ():
+            self.scalars[name] = [(step, value) for step, value in points if step < purge_step]
+
+    def add_scalar(self, name, value, step):
+        assert not self.closed[self.number]
+        self.scalars.setdefault(name, []).append((step, value))
+
+    def flush(self):
+        pass
+
+    def close(self):
+        self.closed[self.number] = True
+
+
+def test_tensorboard_draws_each_step_once(monkeypatch, tmp_path):
+    """Neither a restart from a checkpoint nor a rollback within a start leaves the steps that are taken again."""
+    monkeypatch.setattr(SummaryWriter, "scalars", {})
+    monkeypatch.setattr(SummaryWriter, "closed", [])
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=SummaryWriter))
+    starts = [(0, [1, 2, 3, 4, 5]), (3, [4, 5, 6, 5, 6, 7])]  # In the second one, step 6 is rolled back to 4.
+    for number, (resumed_step, steps) in enumerate(starts):
+        (sink,) = open_sinks(TrainConfig(tensorboard=True), RunFolder(tmp_path))
+        sink.write(StartEvent(step=resumed_step, world_size=1))
+        for place, step in enumerate(steps):
+            sink.write(TrainEvent(step=step, loss=100.0 * number + place))
+            sink.write(
+                CheckpointEvent(step=step - 1, path="checkpoint", seconds=1.0, paused_s=0.0)
+            )  # its thread is late
+    losses = [(1, 0.0), (2, 1.0), (3, 2.0), (4, 100.0), (5, 103.0), (6, 104.0), (7, 105.0)]
+    assert SummaryWriter.scalars["train/loss"] == losses
+    assert SummaryWriter.closed.count(False) == len(starts)  # the last of each
 
 
 @pytest.mark.usefixtures("wandb")

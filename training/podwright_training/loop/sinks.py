@@ -7,13 +7,14 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from numbers import Real
 from typing import Any, Protocol
 
 from podwright_common.regular_file import read_text
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import first_line
-from podwright_training.events import StepEvent
+from podwright_training.events import StartEvent, StepEvent, TrainEvent
 from podwright_training.run_folder import RunFolder, write_atomically
 
 ID_LIMIT_BYTES = 1 << 10  # A file with an id is smaller.
@@ -74,18 +75,35 @@ def _is_logged_in() -> bool:
 
 
 class TensorBoard:
-    """Write every number of an event as ``<event>/<name>`` over steps."""
+    """Write every number of an event as ``<event>/<name>`` over steps.
+
+    A start, or a rollback, takes steps again that were written already. TensorBoard draws both, as a curve that runs
+    back, unless a new file tells it to purge the steps from one on.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder.tensorboard))
+        self._open = partial(SummaryWriter, str(folder.tensorboard))
+        self._writer = self._open()
+        self._last_step = 0
 
     def write(self, event: StepEvent) -> None:
         """Add the event's numbers and flush them to disk."""
+        if isinstance(event, StartEvent):
+            self._purge(event.step + 1)
+        elif isinstance(event, TrainEvent):
+            if event.step <= self._last_step:
+                self._purge(event.step)
+            self._last_step = event.step
         for name, value in _numbers(event).items():
             self._writer.add_scalar(f"{event.kind}/{name}", value, event.step)
         self._writer.flush()
+
+    def _purge(self, first_step: int) -> None:
+        """Let TensorBoard forget what was written of this step and later ones."""
+        self._writer.close()
+        self._writer = self._open(purge_step=first_step)
 
 
 class WeightsAndBiases:
