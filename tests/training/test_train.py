@@ -15,7 +15,10 @@ import yaml
 
 from podwright_testing.metrics import logged
 from podwright_training.__main__ import main
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.events import TrainEvent, written_fields
+from podwright_training.loop import samples
 from podwright_training.loop.metrics import Metrics
 from podwright_training.loop.stop_requests import StopRequests
 from podwright_training.run_folder import RunFolder
@@ -308,6 +311,17 @@ def test_what_the_user_can_fix_is_one_line(tiny_flags, tmp_path, capsys, options
     lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith(f"error: {message}") for line in lines)
     assert not any("Traceback" in line for line in lines)
+
+
+def test_a_prompt_is_a_line_of_its_file(text_dataset, tmp_path):
+    """A separator of Unicode belongs to a text, as in JSON lines; a byte order mark and Windows' line ends do not."""
+    text = "the node\u2028writes\x85a file"
+    (tmp_path / "prompts").write_bytes(f"\ufeff{text}\r\na\r\n".encode())
+    tokenizer = load_tokenizer(str(text_dataset / "tokenizer"))
+    tokens = len(tokenizer.encode(text, add_special_tokens=False))
+    config = TrainConfig(sample_prompts=str(tmp_path / "prompts"), sample_tokens=8, max_context_width=tokens + 7)
+    (problem,) = samples.problems(config, tokenizer)
+    assert f"a text has {tokens} tokens, need at most {tokens - 1}: " in problem
 
 
 def test_a_dataset_without_a_document_is_refused(text_dataset, tiny_flags, tmp_path, capsys):

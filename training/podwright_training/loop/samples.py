@@ -94,5 +94,7 @@ def problems(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> Iterato
 def _encoded(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     if config.sample_prompts is None:
         return []
-    lines = read_text(Path(config.sample_prompts), limit_bytes=LIMIT_BYTES, follow_links=True).splitlines()
+    text = read_text(Path(config.sample_prompts), limit_bytes=LIMIT_BYTES, follow_links=True)
+    # A text may have the separators of Unicode, at which splitlines divides it.
+    lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
     return [tokenizer.encode(line, add_special_tokens=False) for line in lines if line.strip()]
