@@ -99,11 +99,32 @@ def test_an_uncertain_language_is_removed():
         (["min_doc_words"], "thresholds: got min_doc_words, need NAME=NUMBER with a number of at least 0"),
         (["min_doc_words=-1"], "thresholds: got min_doc_words=-1, need NAME=NUMBER"),
         (["new_line_ratio=nan"], "thresholds: got new_line_ratio=nan, need"),
+        (["dup_line_frac=30"], "thresholds: got dup_line_frac=30, need a share from 0 to 1"),
+        (["top_2_gram=1.5"], "thresholds: got top_2_gram=1.5, need a share from 0 to 1"),
+        (["language_threshold=65"], "thresholds: got language_threshold=65, need a share from 0 to 1"),
+        (
+            ["min_doc_words=100", "max_doc_words=10"],
+            "thresholds: min_doc_words=100 and max_doc_words=10 leave no document: need a minimum of at most",
+        ),
+        (["min_doc_words=100001"], "thresholds: min_doc_words=100001 and max_doc_words=100000 leave no document"),
+        (["max_avg_word_length=2"], "thresholds: min_avg_word_length=3 and max_avg_word_length=2 leave no"),
+        (
+            ["dup_line_frac=0.3", "dup_line_frac=0.4"],
+            "thresholds: got dup_line_frac=0.3 and dup_line_frac=0.4, need each name once",
+        ),
+        (
+            ["dup_line_frac=0.3", "--thresholds", "dup_line_frac=0.4"],
+            "thresholds: got dup_line_frac=0.3 and dup_line_frac=0.4, need each name once",
+        ),
+        (
+            ["dup_line_frac=0.3", "--decontaminate", "mmlu=a.jsonl", "mmlu=b.jsonl"],
+            "decontaminate: got mmlu=a.jsonl and mmlu=b.jsonl, need each name once",
+        ),
         (["new_line_ratio=1"], "thresholds: new_line_ratio is one of fineweb, which is not among the filters"),
     ],
 )
 def test_a_wrong_threshold_is_one_line(words, message, tmp_path, capsys):
-    """Unknown names, values that are no number, and thresholds of filters that do not run are refused."""
+    """Unknown or repeated names, values out of range, and thresholds of filters that do not run are refused."""
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     flags = [f"--dataset={tmp_path}", "--dataset-config-name=none", "--tokenizer=a", f"--output={tmp_path / 'out'}"]
     assert main(["curate", *flags, "--thresholds", *words]) == 2

@@ -22,7 +22,7 @@ from podwright_training.command_result import print_result
 from podwright_training.commands.tokenize import train_on_shards
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_TASKS, CurationSettings
-from podwright_training.curation.thresholds import thresholds_in
+from podwright_training.curation.thresholds import named_values, thresholds_in
 from podwright_training.data.bad_data import DataError
 from podwright_training.errors import ConfigError
 from podwright_training.run_variables import add_secrets_flag, secrets_in
@@ -77,11 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"quality filters, by language, from {' '.join(FILTERS)}. Default: {' '.join(DEFAULT_FILTERS)}",
     )  # fmt: skip
     parser.add_argument(
-        "--thresholds", nargs="+", default=[], metavar="NAME=NUMBER",
+        "--thresholds", nargs="+", action="extend", default=[], metavar="NAME=NUMBER",
         help="thresholds of the filters, as max_symbol_word_ratio=0.2, and language_threshold. Default: as published",
     )  # fmt: skip
     parser.add_argument(
-        "--decontaminate", nargs="+", default=[], metavar="NAME=DATASET",
+        "--decontaminate", nargs="+", action="extend", default=[], metavar="NAME=DATASET",
         help="remove documents that share words with these evaluation sets: file, folder, s3:// prefix or name on the "
         "hub. Default: none",
     )  # fmt: skip
@@ -96,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--languages",
         nargs="+",
+        action="extend",
         default=[],
         metavar="CODE",
         help="languages to keep, such as en de; code: source code. Default: all",
@@ -129,9 +130,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Curate, or submit the jobs that do; return the exit status."""
-    thresholds, problems = thresholds_in(args.thresholds)
-    settings = _settings(args, thresholds)
-    if problems := [*problems, *settings.problems()]:
+    thresholds, threshold_problems = thresholds_in(args.thresholds)
+    evaluation_sets, set_problems = named_values("decontaminate", args.decontaminate)
+    settings = _settings(args, thresholds, evaluation_sets)
+    if problems := [*threshold_problems, *set_problems, *settings.problems()]:
         raise ConfigError(problems)
     if args.workers < 1:
         raise ConfigError([f"workers: got {args.workers}, need at least 1"])
@@ -179,7 +181,9 @@ def _lacking(documents: dict[str, int]) -> str:
     return f"training needs training documents: curate again with a --validation-fraction near {fraction:.2g}"
 
 
-def _settings(args: argparse.Namespace, thresholds: Mapping[str, float]) -> CurationSettings:
+def _settings(
+    args: argparse.Namespace, thresholds: Mapping[str, float], evaluation_sets: Mapping[str, str]
+) -> CurationSettings:
     from podwright_training.data.splits import find_split
 
     folder = None if args.dataset_config_name.lower() == "none" else args.dataset_config_name
@@ -191,7 +195,7 @@ def _settings(args: argparse.Namespace, thresholds: Mapping[str, float]) -> Cura
         filters=tuple(args.filters),
         thresholds=thresholds,
         languages=tuple(args.languages),
-        decontaminate={name: dataset for name, _, dataset in (word.partition("=") for word in args.decontaminate)},
+        decontaminate=evaluation_sets,
         evaluation_columns=tuple(args.evaluation_columns),
         decontamination_words=args.decontamination_words,
         mask_personal=args.mask_personal,
