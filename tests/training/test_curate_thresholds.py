@@ -83,6 +83,54 @@ def test_a_threshold_applies_to_scripts_without_spaces():
     assert JudgeQuality("gopher_repetition", {"top_2_gram": 0}).filter(document) == (False, "top_4_gram")
 
 
+MINIMA = [name for name, threshold in THRESHOLDS.items() if threshold.is_minimum and threshold.filter != LANGUAGES]
+
+
+@pytest.mark.parametrize("name", MINIMA)
+def test_a_minimum_of_zero_keeps_all(name):
+    """At 0 a minimum removes no document, not even one whose share is 0, whatever the threshold's name."""
+    text = "12 34 .\n56 78" if name == "max_non_alpha_words_ratio" else "Gulls fly\nand ships sail"
+    step = THRESHOLDS[name].filter
+    loose = {
+        key: 0 if threshold.is_minimum else threshold.limit if threshold.limit == 1 else 10**6
+        for key, threshold in THRESHOLDS.items()
+        if threshold.filter == step and key != "short_line_length"
+    }
+    unpunctuated = step != "c4"
+    assert judged(step, text if unpunctuated else text.replace("y\n", "y.\n") + ".", **loose)[0]
+
+
+def test_minima_are_those_that_remove_lower_values():
+    """Every minimum has a stricter value above its default, and every maximum one below it."""
+    for name, value in STRICTER.items():
+        threshold = THRESHOLDS[name]
+        assert threshold.is_minimum == (value > threshold.default) or name == "short_line_length"
+
+
+def test_a_greatest_share_of_one_keeps_all():
+    """Overlapping n-grams have more characters than the document that they are of."""
+    text = " ".join(["gulls"] * 400)
+    loose = {name: 1 for name, threshold in THRESHOLDS.items() if threshold.filter == "gopher_repetition"}
+    assert judged("gopher_repetition", text, **loose)[0]
+    assert not judged("gopher_repetition", text, **{**loose, "top_2_gram": 0.99})[0]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "name"),
+    [
+        ("ko", "부두에는 배가 많고 아이들은 갈매기를 센다 " * 20, "min_stop_words"),
+        ("th", "เรือจอดอยู่ที่ท่าและเด็กนับนก" * 20, "min_stop_words"),
+        ("th", "เรือจอดอยู่ที่ท่าและเด็กนับนก" * 20, "min_avg_word_length"),
+        ("zh", "船在港口里的孩子们数着海鸥" * 20, "min_avg_word_length"),
+    ],
+)
+def test_a_threshold_without_a_meaning_in_a_language_stays_off(language, text, name):
+    """Without a list, a language has no stop words to count, and a character that counts as a word has no length."""
+    document = Document(text=text, id="1", metadata={LANGUAGE: language})
+    assert JudgeQuality("gopher_quality", {}).filter(document) is True
+    assert JudgeQuality("gopher_quality", {name: THRESHOLDS[name].default}).filter(document) is True
+
+
 def test_an_uncertain_language_is_removed():
     """The threshold is the least probability of the language; the default keeps all."""
     document = Document(text="qwe rty 123 uio asd", id="1")

@@ -6,6 +6,7 @@ Counts are datatrove's statistics: a task adds them up, and the manifest over al
 from __future__ import annotations
 
 import ipaddress
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -82,7 +83,8 @@ class JudgeQuality(BaseFilter):  # type: ignore[misc]
 
     Args:
         name: of ``FILTERS``.
-        thresholds: of this filter, which apply to every language; the others have the defaults of the language.
+        thresholds: of this filter, which apply to every language in which they have a meaning; the others have the
+            defaults of the language.
     """
 
     def __init__(self, name: str, thresholds: Mapping[str, float]) -> None:
@@ -116,15 +118,23 @@ def _filter(
     thresholds: tuple[tuple[str, float], ...],
 ) -> BaseFilter:
     filter_class, limits_of = _FILTERS[name]
-    arguments = limits_of(language, unspaced) | {key: _strict(key, value) for key, value in thresholds}
+    limits = limits_of(language, unspaced)
+    # A limit of None has no meaning in the language, such as stop words without a list of them.
+    meaningful = {key: _applied(key, value) for key, value in thresholds if limits.get(key, value) is not None}
+    arguments = limits | meaningful
     if filter_class is GopherRepetitionFilter:
         arguments = _with_grams(arguments)
     return filter_class(language=Words(), **arguments)
 
 
-def _strict(name: str, value: float) -> float:
-    """Return a threshold that datatrove applies: it takes a maximum of 0 for one that is switched off."""
-    return value if value or name.startswith("min_") else sys.float_info.min
+def _applied(name: str, value: float) -> float:
+    """Return a threshold as datatrove applies it: it takes a maximum of 0 for one that is switched off."""
+    threshold = THRESHOLDS[name]
+    if threshold.is_minimum:
+        return value
+    if value >= threshold.limit:
+        return math.inf  # Overlapping n-grams may have more characters than the document.
+    return value or sys.float_info.min
 
 
 def _gopher_quality(language: str, unspaced: bool) -> dict[str, Any]:  # noqa: FBT001
