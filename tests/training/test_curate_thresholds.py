@@ -226,6 +226,44 @@ def test_thirteen_words_of_an_evaluation_set_are_found_in_any_writing(evaluation
     assert {text: step.filter(Document(text=text, id="1")) for text in texts} == texts
 
 
+def test_records_that_are_not_compared_are_counted(tmp_path):
+    """A record without a text in the columns counts once, whatever the format and the reason."""
+    rows = [
+        {"question": QUESTION, "ctx": LAST_QUESTION}, {"ctx": LAST_QUESTION}, {"answer": "A"}, {"question": None},
+        {"question": ["a", "list"], "ctx": ""},
+    ]  # fmt: skip
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.jsonl").write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+    (tmp_path / "set" / "dataset_info.json").write_text("{\n}\n")
+    for name, columns in {"b": {"ctx": [QUESTION, None]}, "c": {"answer": ["A", "B", "C"]}}.items():
+        pq.write_table(pa.table(columns), tmp_path / "set" / f"{name}.parquet")
+    table = pa.table({"label": [1, 2]})
+    with pa.OSFile(str(tmp_path / "set" / "d.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    sets = decontamination.read_evaluation_sets({"mixed": str(tmp_path / "set")}, columns=("question", "ctx"), words=13)
+    described = sets["mixed"].described()
+    assert (described["files"], described["records"], described["records_without_text"]) == (4, 12, 9)
+    assert (described["texts"], described["short_texts"]) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"question": "cut', "not JSON"),
+        ('["question"]', "a JSON array"),
+        ('"question"', "a str, not an object"),
+        ('{"question": "\\ud800"}', "half of a surrogate pair"),
+    ],
+)
+def test_a_damaged_record_of_an_evaluation_set_is_refused(line, reason, tmp_path):
+    """It is named with its file and line, because a document with its text would pass."""
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps({'question': QUESTION})}\n\n{line}\n")
+    with pytest.raises(
+        DataError, match=rf"^decontaminate: qa: .*/a\.jsonl:3: .*{reason}.*; mend or remove this record$"
+    ):
+        decontamination.read_evaluation_sets({"qa": str(tmp_path / "a.jsonl")}, columns=("question",), words=13)
+
+
 def test_an_evaluation_set_without_text_is_named(evaluation, tmp_path):
     """A set whose columns are others, or whose texts are short, is not taken for a clean one."""
     with pytest.raises(
@@ -262,5 +300,5 @@ def test_the_manifest_has_thresholds_and_counts_of_each_filter(evaluation, text_
     assert (steps["decontamination"]["documents"], steps["decontamination"]["reasons"]) == (32, {"qa": 2})
     assert manifest["evaluation_sets"]["cloze"]["texts"] == 1
     printed = capsys.readouterr().out
-    assert "evaluation set qa: compared 1 texts of 1 files; 1 are too short" in printed
+    assert "evaluation set qa: compared 1 texts of 1 files; 1 are too short; 0 of 2 records have no text" in printed
     assert "qa 2" in printed

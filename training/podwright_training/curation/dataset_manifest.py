@@ -161,7 +161,8 @@ def _evaluation_lines(evaluation_sets: dict[str, dict[str, Any]]) -> Iterator[st
     """Yield a line for each evaluation set that documents were compared with."""
     for name, counts in evaluation_sets.items():
         compared = f"{counts['texts']:,} texts of {counts['files']:,} files"
-        yield f"evaluation set {name}: compared {compared}; {counts['short_texts']:,} are too short"
+        textless = f"{counts['records_without_text']:,} of {counts['records']:,} records have no text in the columns"
+        yield f"evaluation set {name}: compared {compared}; {counts['short_texts']:,} are too short; {textless}"
 
 
 def _named(counts: dict[str, int], separator: str = "") -> str:

@@ -7,7 +7,7 @@ the shared words out of a document; this removes the document, as the data of la
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -19,9 +19,15 @@ from datatrove.pipeline.filters.base_filter import BaseFilter
 from numpy.typing import NDArray
 
 from podwright_training.curation.languages import UNSPACED
-from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, MissingColumnError
-from podwright_training.data.formats import format_of, read_blocks
-from podwright_training.data.splits import named_split
+from podwright_training.data.bad_data import (
+    BadRecordError,
+    BadShardError,
+    DataError,
+    MissingColumnError,
+    MissingTextError,
+)
+from podwright_training.data.formats import format_of, read_blocks, row_count
+from podwright_training.data.splits import named_split, reason_against
 from podwright_training.data.storage import list_files
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 
@@ -35,6 +41,8 @@ class EvaluationSet:
 
     Attributes:
         files: Its files.
+        records: Records of these files.
+        records_without_text: Records with a text in none of the columns, which cannot be compared.
         texts: Texts with at least as many words as a sequence has.
         short_texts: Texts with fewer words, which cannot be compared.
         sequences: Different sequences of words.
@@ -42,6 +50,8 @@ class EvaluationSet:
     """
 
     files: int = 0
+    records: int = 0
+    records_without_text: int = 0
     texts: int = 0
     short_texts: int = 0
     sequences: int = 0
@@ -99,7 +109,7 @@ class RemoveContaminated(BaseFilter):  # type: ignore[misc]  # datatrove has no 
     def filter(self, document: Any) -> bool | tuple[bool, str]:
         """Return whether a document stays, or the evaluation set that it has words of."""
         number_by_hash = _index(self.index)
-        for sequence_hash in _hashes(_words(document.text), self.words):
+        for sequence_hash in _hashes(document.text, self.words):
             if (number := number_by_hash.get(sequence_hash)) is not None:
                 return False, self.names[number]
         return True
@@ -120,13 +130,11 @@ def _read(name: str, dataset: str, columns: Sequence[str], words: int) -> Evalua
     files = _files(name, dataset)
     evaluation_set = EvaluationSet(files=len(files))
     for file in files:
-        for text in _texts(name, file, columns):
-            sequence = _words(text)
-            if len(sequence) < words:
-                evaluation_set.short_texts += 1
-            else:
-                evaluation_set.texts += 1
-                evaluation_set.hashes.update(_hashes(sequence, words))
+        for text in _texts(name, file, columns, evaluation_set):
+            hashes = set(_hashes(text, words))
+            evaluation_set.texts += bool(hashes)
+            evaluation_set.short_texts += not hashes
+            evaluation_set.hashes |= hashes
     if not evaluation_set.texts:
         raise DataError(
             f"decontaminate: {name}: no text of {words} words in the columns {' '.join(columns)} of {dataset}; name "
@@ -143,31 +151,56 @@ def _short(texts: int) -> str:
 
 def _files(name: str, dataset: str) -> list[str]:
     """Return the files of an evaluation set: those for training are left out if there are others."""
-    listing = {Path(dataset).name: dataset} if Path(dataset).is_file() else list_files(dataset)
-    listing = {path: file for path, file in listing.items() if format_of(path) and not path.endswith(TOKENS)}
+    if Path(dataset).is_file():
+        listing = {Path(dataset).name: dataset} if format_of(dataset) else {}
+    else:
+        listing = {path: file for path, file in list_files(dataset).items() if not reason_against(path)}
+    listing = {path: file for path, file in listing.items() if not path.endswith(TOKENS)}
     untrained = {path: file for path, file in listing.items() if named_split(PurePosixPath(path)) != "train"}
     if not listing:
         raise DataError(f"decontaminate: {name}: {dataset} has no file in a format of data, such as .jsonl or .parquet")
     return [file for _, file in sorted((untrained or listing).items())]
 
 
-def _texts(name: str, file: str, columns: Iterable[str]) -> Iterator[str]:
-    for column in columns:
-        try:
-            for block in read_blocks(file, column=column):
-                yield from _texts_of(block.document, len(block))
-        except MissingColumnError:
-            continue
-        except BadShardError as error:
-            raise DataError(f"decontaminate: {name}: {file}: {error}") from error
+def _texts(name: str, file: str, columns: Iterable[str], evaluation_set: EvaluationSet) -> Iterator[str]:
+    """Yield the texts of a file, and count its records and those without a text."""
+    numbers: set[int | str] = set()
+    numbers_with_text: set[int | str] = set()
+    try:
+        for column in columns:
+            for number, text in _column_texts(file, column):
+                numbers.add(number)
+                if text is not None:
+                    numbers_with_text.add(number)
+                    yield text
+        records = len(numbers) or _row_count(file)
+    except BadShardError as error:
+        raise DataError(f"decontaminate: {name}: {file}: {error}") from error
+    except BadRecordError as error:
+        raise DataError(f"decontaminate: {name}: {error}; mend or remove this record") from error
+    evaluation_set.records += records
+    evaluation_set.records_without_text += records - len(numbers_with_text)
 
 
-def _texts_of(document: Callable[[int], Any], count: int) -> Iterator[str]:
-    for index in range(count):
-        try:
-            yield str(document(index))
-        except BadRecordError:  # A record may lack a column that others have.
-            continue
+def _column_texts(file: str, column: str) -> Iterator[tuple[int | str, str | None]]:
+    """Yield the number of each record and its text, if it has one; nothing if the file lacks the column."""
+    try:
+        for block in read_blocks(file, column=column):
+            for index in range(len(block)):
+                number = block.number(index)
+                try:
+                    yield number, str(block.document(index))
+                except MissingTextError:
+                    yield number, None
+                except BadRecordError as error:
+                    raise BadRecordError(f"{file}:{number}: {error}") from error
+    except MissingColumnError:
+        return
+
+
+def _row_count(file: str) -> int:
+    """Return the records of a file that has none of the columns; a file of JSON lines has been read."""
+    return row_count(file) if format_of(file) in {".parquet", ".arrow"} else 0
 
 
 def _words(text: str) -> list[str]:
@@ -175,8 +208,9 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def _hashes(sequence: Sequence[str], words: int) -> Iterator[int]:
+def _hashes(text: str, words: int) -> Iterator[int]:
     """Yield the hash of each sequence of so many words."""
+    sequence = _words(text)
     for begin in range(len(sequence) - words + 1):
         content = " ".join(sequence[begin : begin + words]).encode(errors="surrogatepass")
         yield int.from_bytes(hashlib.blake2b(content, digest_size=HASH_BYTES).digest(), "big")

@@ -23,7 +23,11 @@ class BadRecordError(ValueError):
     """A record is not a document; the message says why."""
 
 
-class EmptyTextError(BadRecordError):
+class MissingTextError(BadRecordError):
+    """A record has no text in a column; its other columns may have some."""
+
+
+class EmptyTextError(MissingTextError):
     """A record's text is empty or null: it is no damage, and left out without a limit."""
 
 

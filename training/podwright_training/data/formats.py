@@ -26,6 +26,7 @@ from podwright_training.data.bad_data import (
     DataError,
     EmptyTextError,
     MissingColumnError,
+    MissingTextError,
     first_line,
 )
 from podwright_training.data.storage import is_local, open_file
@@ -124,7 +125,7 @@ class JsonBlock(DocumentBlock):
         if not isinstance(record, dict):
             raise BadRecordError(f"a {type(record).__name__}, not an object with {self._column!r}")
         if self._column not in record:
-            raise BadRecordError(f"no column {self._column!r} (text_column); columns: {', '.join(record) or 'none'}")
+            raise MissingTextError(f"no column {self._column!r} (text_column); columns: {', '.join(record) or 'none'}")
         return _text(record[self._column], self._column)
 
 
@@ -178,7 +179,7 @@ def _text(value: object, column: str) -> str:
     if value is None or value == "":
         raise EmptyTextError(f"an empty text in {column!r}")
     if not isinstance(value, str):
-        raise BadRecordError(f"no text in {column!r}")
+        raise MissingTextError(f"no text in {column!r}")
     try:
         value.encode()
     except UnicodeEncodeError as error:  # JSON may write half a character
@@ -304,6 +305,16 @@ def _token_blocks(path: str, _column: str, start: int) -> Iterator[DocumentBlock
 
 def _refuse_tokens(path: str, _column: str, _start: int) -> Iterator[DocumentBlock]:
     raise DataError(f"{path} holds tokens, not text: name the dataset that they were made from")
+
+
+def row_count(path: str) -> int:
+    """Return the rows of a Parquet or Arrow file, whatever its columns."""
+    with shard_errors(path), open_file(path) as source:
+        if format_of(path) == ".parquet":
+            with pq.ParquetFile(source) as file:
+                return int(file.metadata.num_rows)
+        _, batches = record_batches(pa.PythonFile(source, "r"))
+        return sum(record_batch.num_rows for record_batch in batches)
 
 
 def check_column(path: str, schema: pa.Schema, column: str) -> None:

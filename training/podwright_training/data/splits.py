@@ -153,14 +153,14 @@ def _reason_by_name(files: Iterable[str]) -> dict[str, str | None]:
     Beside texts, token files of other programs are left out: they may be of these texts, and ``.bin`` may be anything.
     """
     indexes = token_files.indexes_among(files)
-    reasons = {name: _reason_against(name) for name in sorted(files) if name not in indexes}
+    reasons = {name: reason_against(name) for name in sorted(files) if name not in indexes}
     tokens = [name for name, reason in reasons.items() if not reason and format_of(name) in FOREIGN_TOKENS]
     if len(tokens) < sum(not reason for reason in reasons.values()):
         reasons |= dict.fromkeys(tokens, BESIDE_DATA)
     return reasons
 
 
-def _reason_against(name: str) -> str | None:
+def reason_against(name: str) -> str | None:
     """Return why a file is not read as data, whatever its split."""
     path = PurePosixPath(name)
     if any(part.startswith(".") for part in path.parts):
