@@ -3,6 +3,7 @@
 import inspect
 import json
 import random
+import unicodedata
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -224,6 +225,37 @@ def test_thirteen_words_of_an_evaluation_set_are_found_in_any_writing(evaluation
         "": True,
     }
     assert {text: step.filter(Document(text=text, id="1")) for text in texts} == texts
+
+
+def is_removed(evaluation_text, text, folder):
+    """Return whether a document is removed by an evaluation set of one text."""
+    (folder / "one.jsonl").write_text(json.dumps({"text": evaluation_text}))
+    sets = decontamination.read_evaluation_sets({"one": str(folder / "one.jsonl")}, columns=("text",), words=13)
+    decontamination.write_index(folder / "one.npz", sets.values())
+    decontamination._index.cache_clear()  # Another text had the same path.
+    step = decontamination.RemoveContaminated(folder / "one.npz", ("one",), words=13)
+    return step.filter(Document(text=text, id="1")) is not True
+
+
+ACCENTED = "Für die Öfen nahm José Äpfel, später kam Zoë über die Brücke und größere Schiffe fuhren flink davon"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        unicodedata.normalize("NFD", ACCENTED),
+        "".join(chr(ord(letter) + 0xFEE0) if "!" <= letter <= "~" else letter for letter in ACCENTED),  # fullwidth
+        ACCENTED.replace("fl", "\N{LATIN SMALL LIGATURE FL}"),
+        ACCENTED.upper(),  # writes two letters for a sharp s
+        ACCENTED.replace("pä", "p\N{SOFT HYPHEN}ä").replace("ah", "a\N{ZERO WIDTH SPACE}h"),
+    ],
+    ids=["decomposed", "fullwidth", "ligature", "upper", "invisible"],
+)
+def test_words_are_found_in_any_form_of_unicode(text, tmp_path):
+    """The same text has several encodings, on either side of the comparison."""
+    assert text != ACCENTED
+    assert is_removed(ACCENTED, text, tmp_path)
+    assert is_removed(text, ACCENTED, tmp_path)
 
 
 def test_records_that_are_not_compared_are_counted(tmp_path):

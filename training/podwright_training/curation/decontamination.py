@@ -7,6 +7,7 @@ the shared words out of a document; this removes the document, as the data of la
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -33,6 +34,7 @@ from podwright_training.data.token_shards import SUFFIX as TOKENS
 
 HASH_BYTES = 8
 WORD = regex.compile(rf"(?V1)[{UNSPACED}]\p{{M}}*|[\w--[{UNSPACED}]]+")
+INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")  # such as a soft hyphen
 
 
 @dataclass
@@ -204,6 +206,9 @@ def _row_count(file: str) -> int:
 
 
 def _words(text: str) -> list[str]:
+    """Return the words of a text, equal for all its forms in Unicode and in upper or lower case."""
+    if not text.isascii():
+        text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).casefold()
     words: list[str] = WORD.findall(text.lower())
     return words
 
