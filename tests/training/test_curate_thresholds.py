@@ -258,6 +258,19 @@ def test_words_are_found_in_any_form_of_unicode(text, tmp_path):
     assert is_removed(text, ACCENTED, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "letters", ["山川田人日月火水木金土上下左右大小中天気空雨風花鳥", "กขคงจฉชซฌญฎฏฐฑฒณดตถทธนบปผฝ"]
+)
+def test_scripts_without_spaces_need_twice_as_many_characters(letters, tmp_path):
+    """Two texts that cite one title of 25 characters stay; 26 are the same as 13 words, also amid other words."""
+    letters = letters + letters[::-1]
+    assert not is_removed(f"{letters[:25]}ー", f"{letters[:25]}。{'ア' * 30}", tmp_path)
+    assert is_removed(letters[:30], f"アイウ{letters[2:28]}。", tmp_path)
+    mixed = f"{letters[:12]} {' '.join(QUESTION.split()[:7])}"
+    assert is_removed(mixed, f"They say {mixed}.", tmp_path)
+    assert not is_removed(mixed, f"They say {mixed.rsplit(' ', 1)[0]}.", tmp_path)
+
+
 def test_records_that_are_not_compared_are_counted(tmp_path):
     """A record without a text in the columns counts once, whatever the format and the reason."""
     rows = [

@@ -1,7 +1,8 @@
 """Remove documents that share a sequence of words with an evaluation set, which would make its score too good.
 
 The length is GPT-3's, 13 words, without case and punctuation: https://arxiv.org/abs/2005.14165, appendix C. GPT-3 cut
-the shared words out of a document; this removes the document, as the data of later models did.
+the shared words out of a document; this removes the document, as the data of later models did. In scripts without
+spaces, two characters count as one word.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import regex
 from datatrove.pipeline.filters.base_filter import BaseFilter
 from numpy.typing import NDArray
 
-from podwright_training.curation.languages import UNSPACED
+from podwright_training.curation.languages import UNSPACED, UNSPACED_LETTER
 from podwright_training.data.bad_data import (
     BadRecordError,
     BadShardError,
@@ -35,6 +36,7 @@ from podwright_training.data.token_shards import SUFFIX as TOKENS
 HASH_BYTES = 8
 WORD = regex.compile(rf"(?V1)[{UNSPACED}]\p{{M}}*|[\w--[{UNSPACED}]]+")
 INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")  # such as a soft hyphen
+SPACED_WEIGHT, UNSPACED_WEIGHT = 2, 1  # of a word, and of a character in a script without spaces
 
 
 @dataclass
@@ -214,8 +216,16 @@ def _words(text: str) -> list[str]:
 
 
 def _hashes(text: str, words: int) -> Iterator[int]:
-    """Yield the hash of each sequence of so many words."""
+    """Yield the hash of each sequence of so many words, or of twice as many characters in scripts without spaces."""
     sequence = _words(text)
-    for begin in range(len(sequence) - words + 1):
-        content = " ".join(sequence[begin : begin + words]).encode(errors="surrogatepass")
+    weights = [UNSPACED_WEIGHT if UNSPACED_LETTER.match(word) else SPACED_WEIGHT for word in sequence]
+    end, weight, least = 0, 0, SPACED_WEIGHT * words
+    for begin, begin_weight in enumerate(weights):
+        while weight < least and end < len(weights):
+            weight += weights[end]
+            end += 1
+        if weight < least:
+            return
+        content = " ".join(sequence[begin:end]).encode(errors="surrogatepass")
         yield int.from_bytes(hashlib.blake2b(content, digest_size=HASH_BYTES).digest(), "big")
+        weight -= begin_weight
