@@ -237,7 +237,7 @@ def is_removed(evaluation_text, text, folder):
     return step.filter(Document(text=text, id="1")) is not True
 
 
-ACCENTED = "Für die Öfen nahm José Äpfel, später kam Zoë über die Brücke und größere Schiffe fuhren flink davon"
+ACCENTED = "Für die Öfen nahm José Äpfel, Zoë kam über größere Flüsse flink davon"  # 13 words
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ ACCENTED = "Für die Öfen nahm José Äpfel, später kam Zoë über die Brücke
         "".join(chr(ord(letter) + 0xFEE0) if "!" <= letter <= "~" else letter for letter in ACCENTED),  # fullwidth
         ACCENTED.replace("fl", "\N{LATIN SMALL LIGATURE FL}"),
         ACCENTED.upper(),  # writes two letters for a sharp s
-        ACCENTED.replace("pä", "p\N{SOFT HYPHEN}ä").replace("ah", "a\N{ZERO WIDTH SPACE}h"),
+        ACCENTED.replace("pf", "p\N{SOFT HYPHEN}f").replace("ah", "a\N{ZERO WIDTH SPACE}h"),
     ],
     ids=["decomposed", "fullwidth", "ligature", "upper", "invisible"],
 )

@@ -218,7 +218,8 @@ def _words(text: str) -> list[str]:
 def _hashes(text: str, words: int) -> Iterator[int]:
     """Yield the hash of each sequence of so many words, or of twice as many characters in scripts without spaces."""
     sequence = _words(text)
-    weights = [UNSPACED_WEIGHT if UNSPACED_LETTER.match(word) else SPACED_WEIGHT for word in sequence]
+    weight_by_word = {word: UNSPACED_WEIGHT if UNSPACED_LETTER.match(word) else SPACED_WEIGHT for word in set(sequence)}
+    weights = [weight_by_word[word] for word in sequence]
     end, weight, least = 0, 0, SPACED_WEIGHT * words
     for begin, begin_weight in enumerate(weights):
         while weight < least and end < len(weights):
