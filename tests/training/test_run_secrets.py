@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from podwright_testing.hugging_face_hub import Hub
-from podwright_training.__main__ import main
+from podwright_training.__main__ import _parser, _variables, main
 from podwright_training.config import sources
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import ConfigError, UserError
@@ -237,6 +237,87 @@ def test_who_reads_another_users_run_continues_without_its_secret(tmp_path, caps
     )
     monkeypatch.setenv("HF_TOKEN", "mine")
     assert variables_of_run({}, {"HF_TOKEN": str(secret_file(tmp_path / "token"))}) == {}
+
+
+def run_with_variables(root, token):
+    """Write the configuration of a run that sends a token elsewhere."""
+    root.mkdir()
+    (root / "config.yaml").write_text(f"env: {{HF_ENDPOINT: 'http://elsewhere'}}\nsecrets: {{HF_TOKEN: {token}}}\n")
+    return root
+
+
+def variables_in(*words):
+    """Return the variables of a command that ends before it reads the run."""
+    parser = _parser(words[:1])
+    return _variables(parser.parse_args(list(map(str, words))))
+
+
+CHANGES = {
+    "folder of another user": (lambda run: os.chown(run, 1234, -1), "{run} belongs to uid 1234"),
+    "file of another user": (lambda run: os.chown(run / "config.yaml", 1234, -1), "/config.yaml belongs to uid 1234"),
+    "file that all may write": (lambda run: (run / "config.yaml").chmod(0o666), "others may write it, it has mode 666"),
+    "folder of a group": (lambda run: os.chown(run, -1, 1234) or run.chmod(0o770), "others may write it, it has mode"),
+    "parent that all may write": (lambda run: run.parent.chmod(0o777), "others may write it, it has mode 777"),
+}
+
+
+@pytest.mark.parametrize("command", ["evaluate", "generate", "consolidate", "replay"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_variables_of_a_run_that_others_may_change_are_ignored(change, command, tmp_path, capsys, monkeypatch):
+    """HF_ENDPOINT would send the caller's token elsewhere; what --secrets names counts."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    (tmp_path / "runs").mkdir()
+    token = secret_file(tmp_path / "token")
+    run = run_with_variables(tmp_path / "runs" / "run", token)
+    words = (command, "--run-dir", run, *(("--step", "1") if command == "replay" else ()))
+    assert variables_in(*words) == {"HF_ENDPOINT": "http://elsewhere", "HF_TOKEN": TOKEN}
+
+    prepare, reason = CHANGES[change]
+    prepare(run)
+    assert variables_in(*words) == {}
+    assert variables_in(*words, "--secrets", f"HF_TOKEN={token}") == {"HF_TOKEN": TOKEN}
+    line, _ = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: {run}: ")
+    assert reason.format(run=run) in line
+    assert line.endswith("pass the files that this command needs: --secrets 'HF_TOKEN=FILE'")
+
+
+def test_a_link_of_another_user_to_a_run_is_followed_without_its_variables(tmp_path, capsys):
+    """The link may lead elsewhere the next moment."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    run = run_with_variables(tmp_path / "run", secret_file(tmp_path / "token"))
+    (tmp_path / "link").symlink_to(run)
+    os.chown(tmp_path / "link", 1234, -1, follow_symlinks=False)
+    assert variables_in("generate", "--run-dir", tmp_path / "link") == {}
+    assert f"{tmp_path}/link belongs to uid 1234" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["train", "join"])
+def test_training_with_a_file_of_another_user_refuses_its_variables(command, tmp_path, capsys):
+    """AWS_CONFIG_FILE may name a program, which would run as the caller."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    file = tmp_path / "run.yaml"
+    file.write_text("env: {AWS_CONFIG_FILE: /fsx/home/mallory/config}\n")
+    os.chown(file, 1234, -1)
+    assert main([command, "--config", str(file)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {file} sets env, but {file} belongs to uid 1234: read it, and use a copy in a folder of your own, or "
+        "give --env\n"
+    )
+
+
+def test_a_file_of_secrets_keeps_the_plain_variables_of_a_run(tmp_path, monkeypatch):
+    """--secrets replaces the run's secrets alone."""
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    run = run_with_variables(tmp_path / "run", tmp_path / "missing")
+    token = secret_file(tmp_path / "token")
+    variables = variables_in("generate", "--run-dir", run, "--secrets", f"WANDB_API_KEY={token}")
+    assert variables == {"HF_ENDPOINT": "http://elsewhere", "WANDB_API_KEY": TOKEN}
 
 
 # ---- jobs of other trainers ---------------------------------------------------------------------

@@ -19,6 +19,7 @@ from podwright_common.exit_status import DIVERGED, FAILED, INTERRUPTED, WRONG_IN
 from podwright_common.terminal import fit_terminals, whole_lines
 from podwright_training.code_caches import private_caches_in_use
 from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
+from podwright_training.private_folder import who_may_change
 from podwright_training.run_variables import read_variables, secrets_in, variables_in_use, variables_of_run
 from podwright_training.spelling import as_shown
 
@@ -139,17 +140,29 @@ def _run(arguments: list[str]) -> int:
 
 def _variables(args: argparse.Namespace) -> dict[str, str]:
     """Return the variables of a command that may ask the hub: those of --secrets, and of the run that it reads."""
-    variables = read_variables({}, secrets_in(args.secrets))
+    secrets = read_variables({}, secrets_in(args.secrets))
     run_dir = getattr(args, "run_dir", None)
-    if run_dir is None or args.secrets:
-        return variables
+    if run_dir is None:
+        return secrets
     from podwright_training.config.sources import load_run
     from podwright_training.run_folder import RunFolder
 
+    folder = RunFolder(Path(run_dir))
     with suppress(UserError):  # The command reads it, too, and says what is wrong.
-        config = load_run(RunFolder(Path(run_dir)))
-        return variables_of_run(config.env, config.secrets)
-    return variables
+        config = load_run(folder)
+        if not config.env and not config.secrets:
+            return secrets
+        if reason := who_may_change(folder.config):
+            report(
+                UserError(
+                    f"{folder.root}: {reason}, so the run's env and secrets are ignored, which could send your secrets "
+                    "elsewhere; pass the files that this command needs: --secrets 'HF_TOKEN=FILE'"
+                ),
+                level="warning",
+            )
+            return secrets
+        return variables_of_run(config.env, {} if args.secrets else config.secrets) | secrets
+    return secrets
 
 
 def _unwritten(error: OSError) -> int:

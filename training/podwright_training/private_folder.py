@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,6 +74,50 @@ def other_owner(path: Path) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     return user_name(min(owners)) if owners else ""
+
+
+def who_may_change(path: Path) -> str:
+    """Return a line on who may change a file or put another one in its place; empty for this user and root alone.
+
+    Each folder on the way to it counts, and each link with the way to its target.
+    """
+    for place in _way_to(path):
+        try:
+            status = place.lstat()
+        except OSError as error:
+            return f"{place}: {error.strerror}"
+        if status.st_uid not in {os.geteuid(), 0}:
+            return f"{place} belongs to {user_name(status.st_uid)}"
+        if stat.S_ISLNK(status.st_mode) or (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
+            continue
+        is_shared = status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
+        if is_shared or status.st_mode & stat.S_IWOTH:
+            return f"{place}: others may write it, it has mode {stat.S_IMODE(status.st_mode):o}"
+    return ""
+
+
+def _way_to(path: Path) -> Iterator[Path]:
+    """Yield a path and the folders and links on the way to it, as far as links can be followed."""
+    pending, seen = [Path(os.path.abspath(path))], set()  # noqa: PTH100 - resolve() would hide the links
+    while pending:
+        place = pending.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        yield place
+        if place != place.parent:
+            pending.append(place.parent)
+        if place.is_symlink():
+            pending.append(Path(os.path.normpath(place.parent.resolve() / place.readlink())))
+
+
+def _is_private_group(gid: int) -> bool:
+    """Return whether a group is this user's alone, as Linux makes one for each user: it has the user's name."""
+    try:
+        name, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name == name and set(group.gr_mem) <= {name}
 
 
 def refuse_prepared(path: Path) -> None:

@@ -22,6 +22,7 @@ from podwright_training.config.conversion import (
 )
 from podwright_training.config.train_config import PRESETS, SECTIONS, TrainConfig, conflicts, option_names
 from podwright_training.errors import ConfigError
+from podwright_training.private_folder import who_may_change
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import flag
 
@@ -55,7 +56,25 @@ def load(args: argparse.Namespace, names: Sequence[str] = ()) -> TrainConfig:
         ConfigError: With every problem of all sources.
     """
     flags = {name: getattr(args, name) for name in names or option_names() if hasattr(args, name)}
-    return _resolve(args.config, flags, list(problems_of_words(args.unknown_words)))
+    config = _resolve(args.config, flags, list(problems_of_words(args.unknown_words)))
+    if problem := _problem_of_owner(args.config, config, flags):
+        raise ConfigError([problem])
+    return config
+
+
+def _problem_of_owner(file: str | None, config: TrainConfig, flags: Mapping[str, Any]) -> str:
+    """Return why variables of a file are refused; empty if it has none, or only this user and root may change it.
+
+    Variables may send this user's secrets elsewhere (``HF_ENDPOINT``), or name programs (``AWS_CONFIG_FILE``).
+    """
+    names = [name for name in ("env", "secrets") if getattr(config, name) and name not in flags]
+    reason = who_may_change(Path(file)) if file and names else ""
+    if not reason:
+        return ""
+    return (
+        f"{file} sets {' and '.join(names)}, but {reason}: read it, and use a copy in a folder of your own, or give "
+        f"{' and '.join(flag(name) for name in names)}"
+    )
 
 
 def problems_of_words(unknown_words: Sequence[str], *, config: str = "--config") -> Iterator[str]:
