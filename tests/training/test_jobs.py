@@ -250,7 +250,7 @@ WRONG = {  # a value of a sound job, and what the message has
     "mounts: ['/a:/b,/c:/d']": "mounts: got /a:/b,/c:/d, need SOURCE:TARGET, without commas",
     "container: [a]": "container: got a list, need one value",
     "environment: /a": "environment: a container has its own",
-    "env: A=1": "env: got A=1, need `NAME: value` lines",
+    "env: A=1": "env: got a text, need `NAME: value` lines",
     "env: {UID: 0}": "env: UID is Bash's own",
     "env: {A: 1, A: 2}": "A is set twice; the first is in line 3",
     "env: {A-B: 1}": "env: A-B is not a variable name",

@@ -22,7 +22,7 @@ from podwright_training.jobs.script import start_script
 from podwright_training.jobs.spec import JobSpec
 from podwright_training.jobs.spec import load as load_job
 from podwright_training.run_folder import RunFolder
-from podwright_training.run_variables import read_secret, variables_of_run
+from podwright_training.run_variables import problems_of_env, read_secret, variables_of_run
 from podwright_training.slurm.batch_script import Job, render
 
 TOKEN = "hf_" + "Planted" * 5
@@ -112,6 +112,10 @@ FAULTS = {
     "a folder": (lambda path: path.mkdir(), "{path}: is a folder, not a regular file; need a file of your own"),
     "empty": (lambda path: secret_file(path, "\n"), "{path} is empty, need the secret in it"),
     "two lines": (lambda path: secret_file(path, "a\nb\n"), "{path}: need one line of text, at most 64 KiB"),
+    "trailing blank": (
+        lambda path: secret_file(path, f"{TOKEN} \n"),
+        "{path} has a blank before or after the secret; delete the blank",
+    ),
     "no text": (
         lambda path: path.write_bytes(b"\xff") and path.chmod(0o600),
         "{path}: need one line of text, at most 64 KiB",
@@ -153,6 +157,14 @@ WRONG = {
     "secrets: {HF_TOKEN: }": "secrets: HF_TOKEN: need the path of a file",
     "secrets: {K: 'arn:aws:secretsmanager:us-west-2:1:secret:a'}": "get-secret-value --secret-id arn:aws:secrets",
     f"secrets: {{'{TOKEN} ': /a}}": "secrets: need `VARIABLE: /path/of/a/file` lines",
+    f"secrets: {TOKEN}": "secrets: got a text, need `NAME: value` lines",
+    f"env: HF_TOKEN={TOKEN}": "env: got a text, need `NAME: value` lines",
+    f"secrets: {{{TOKEN}: }}": "secrets: VARIABLE: need the path of a file",
+    f"secrets: {{{TOKEN}: {{}}}}": "secrets: a variable: got a mapping, need one value",
+    f"env: {{{TOKEN}: [1]}}": "env: a variable: got a list, need one value",
+    f"env: {{{TOKEN}: }}": "env: VARIABLE looks like a secret",
+    f"env: {{A: {TOKEN}}}": "env: A looks like a secret",
+    "secrets: {UID: /a}": "secrets: UID is Bash's own, which cannot be set",
     "secrets: {A: /a}\nenv: {A: b}": "secrets: A is in env, too; keep one of the two",
     f"env: {{HF_TOKEN: {TOKEN}}}": "env: HF_TOKEN looks like a secret, and others can read a run's configuration: ",
     f"env: {{WANDB_API_KEY: {TOKEN}}}": "name the file in `secrets: {WANDB_API_KEY: /fsx/…}`",
@@ -170,6 +182,63 @@ def test_a_secret_in_place_of_its_file_is_refused_and_not_repeated(line, tmp_pat
         (problem,) = error.value.problems
         assert WRONG[line] in problem
         assert TOKEN not in problem
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN",
+        "HFTOKEN",
+        "PGPASSWORD",
+        "MYSQL_PWD",
+        "WANDB_KEY",
+        "OPENAI_KEY",
+        "GITHUB_PAT",
+        "DB_PASS",
+        "REDIS_PASSWD",
+        "PRIVATE_KEY",
+        "APIKEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "COMET_API_KEY",
+        "CLIENT_SECRET",
+    ],
+)
+def test_a_variable_with_the_name_of_a_secret_is_refused(name):
+    """Others can read a run's configuration."""
+    (problem,) = problems_of_env({name: "abc"})
+    assert problem.startswith(f"env: {name} looks like a secret, ")
+    assert "abc" not in problem
+
+
+@pytest.mark.parametrize("value", ["hf_" + "a" * 30, "ghp_" + "b" * 36, "sk-" + "c" * 40, "AKIA" + "D" * 16])
+def test_a_variable_with_the_value_of_a_secret_is_refused_and_not_repeated(value):
+    """Its name may be anything."""
+    (problem,) = problems_of_env({"A": f"x={value}"})
+    assert problem.startswith("env: A looks like a secret, ")
+    assert value not in problem
+
+
+@pytest.mark.parametrize(
+    "name",
+    [f"{token}_TOKEN" for token in ["PAD", "EOS", "BOS", "MASK", "UNK", "CLS", "SEP"]]
+    + ["MY_PAD_TOKEN", "PWD", "OLDPWD"],
+)
+def test_tokens_of_tokenizers_and_folders_are_no_secrets(name):
+    """They are texts of the vocabulary, and paths."""
+    assert list(problems_of_env({name: "<|end|>"})) == []
+
+
+def test_a_flag_refuses_a_secret_that_is_given_twice(capsys):
+    """One of the two would have no effect."""
+    assert main(["tokenize", "--output", "a", "--secrets", "A=/a A=/b"]) == 2
+    assert capsys.readouterr().err == "error: secrets: A is given twice; keep one of them\n"
+    assert main(["tokenize", "--output", "a", "--secrets", f"{TOKEN}="]) == 2
+    assert TOKEN not in capsys.readouterr().err
+    for command in ("train", "join"):
+        assert main([command, "--secrets", "A=/a A=/b"]) == 2
+        assert capsys.readouterr().err == "error: secrets: A is given twice; keep one of them (flag)\n"
+        assert main([command, "--secrets", f"{TOKEN}="]) == 2
+        assert TOKEN not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -338,6 +407,26 @@ def test_another_trainers_rank_reads_the_file(content, tmp_path):
     """The script that srun starts on each node exports what the file contains, without the end of the line."""
     answer = started(tmp_path, HF_TOKEN=str(secret_file(tmp_path / "to ken", content)))
     assert (answer.returncode, answer.stdout) == (0, f"token {len(TOKEN)}\n")
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "value", "problem"])
+def test_a_trace_of_the_start_script_has_no_secret(name, tmp_path):
+    """A user may export SHELLOPTS=xtrace to find out why a job fails; no name is the script's own."""
+    spec = JobSpec(
+        command=("bash", "-c", f"echo token ${{#{name}}}"),
+        launcher="srun",
+        secrets={name: str(secret_file(tmp_path / "token"))},
+    )
+    values = {"run_dir": tmp_path, "nodes": 1, "ranks_per_node": 1, "ranks": 1}
+    script = start_script(spec, values, environment=Path(sys.prefix))
+    slurm = {"SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NTASKS": "2", "PATH": os.environ["PATH"]}
+    process = subprocess.run(
+        ["bash", "-x", "-c", script], check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=slurm
+    )
+    assert f"token {len(TOKEN)}" in process.stdout
+    assert f"+ read_secret {name} " in process.stdout
+    assert "+ export RANK=1" in process.stdout
+    assert TOKEN not in process.stdout
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +23,19 @@ from podwright_training.private_folder import OTHERS
 
 LONGEST_BYTES = 64 << 10  # Linux passes no longer variable than 128 KiB to a program.
 SECRETS_TEXT = "Files that contain the values of secret environment variables, by variable; only you may read them."
-FILES_TEXT = "Files that contain the values of secret environment variables, by variable; only you may read them."
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-SECRET_VARIABLE = re.compile(r"(?i)(?:^|_)(?:TOKEN|API_?KEY|SECRET|SECRET_(?:ACCESS_)?KEY|PASSWORD)$")
+READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})  # Bash ends at an assignment
+SECRET_VARIABLE = re.compile(
+    r"(?i)PASSWORD$|PASSWD$|API_?KEY$|(?:ACCESS|PRIVATE|WANDB|OPENAI|ANTHROPIC|SECRET)_?KEY$|(?:^|_)(?:PASS|PAT|PWD)$"
+    r"|SECRET$|TOKEN$"
+)
+PLAIN_VARIABLE = re.compile(r"(?i)(?:^|_)(?:PAD|EOS|BOS|MASK|UNK|CLS|SEP|START|END|STOP|IMAGE)_TOKEN$|^(?:OLD)?PWD$")
+SWITCHES = {"", "0", "1", "false", "true"}  # values that are no secrets
+# The forms that issuers document; podwright/check/secrets.py has more of them, which nodes do not have.
+SECRET_VALUE = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20}|gh[pousr]_[A-Za-z0-9]{20}|github_pat_\w{20}|glpat-[\w-]{20}|xox[abeoprs]-[\w-]{10}"
+    r"|sk-[\w-]{20}|(?:AKIA|ASIA)[A-Z0-9]{16}\b)|-----BEGIN [A-Z ]*PRIVATE KEY|://[^\s/:@]+:[^\s/@]+@"
+)
 SECRET_FILE = re.compile(r"(?:/|~/)[^:,]+")  # Slurm's containers mount it as SOURCE:TARGET,…
 # Read when a program starts, before it knows the run's options.
 OF_START = re.compile(r"LD_.+|PYTHON.+|PATH|HOME|USER")
@@ -38,7 +49,7 @@ def problems_of_env(env: Mapping[str, str]) -> Iterator[str]:
     """Yield what is wrong with plain variables that ranks set for themselves, one line each."""
     for name in env:
         if not VARIABLE.fullmatch(name):
-            yield f"env: {name!r} is not a variable name"
+            yield f"env: {'the secret' if SECRET_VALUE.search(name) else repr(name)} is not a variable name"
         elif OF_RANK.fullmatch(name):
             yield f"env: {name} is set for each rank by the program that starts it; leave it out"
         elif OF_START.fullmatch(name):
@@ -47,13 +58,20 @@ def problems_of_env(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def problems_of_open_secrets(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each plain variable that is named as secrets are; it does not repeat the value."""
+    """Yield a line for each plain variable that has a secret's name or value; it does not repeat the value."""
     for name, value in env.items():
-        if value and SECRET_VARIABLE.search(name):
+        has_secret_name = SECRET_VARIABLE.search(name) and not PLAIN_VARIABLE.search(name)
+        has_value = value.lower() not in SWITCHES
+        if (has_value and has_secret_name) or SECRET_VALUE.search(name) or SECRET_VALUE.search(value):
             yield (
-                f"env: {name} looks like a secret, and others can read a run's configuration: write its value into a "
-                f"file that only you can read, and name the file in `secrets: {{{name}: /fsx/…}}`"
+                f"env: {_shown(name)} looks like a secret, and others can read a run's configuration: write its value "
+                f"into a file that only you can read, and name the file in `secrets: {{{_shown(name)}: /fsx/…}}`"
             )
+
+
+def _shown(name: str) -> str:
+    """Return a variable's name for a message, or a placeholder where a user may have written the secret itself."""
+    return name if name.isupper() and not SECRET_VALUE.search(name) else "VARIABLE"
 
 
 def problems_of_secrets(secrets: Mapping[str, str], env: Mapping[str, str]) -> Iterator[str]:
@@ -64,18 +82,20 @@ def problems_of_secrets(secrets: Mapping[str, str], env: Mapping[str, str]) -> I
     for name, path in secrets.items():
         if not VARIABLE.fullmatch(name):
             yield "secrets: need `VARIABLE: /path/of/a/file` lines"
+        elif name in READ_ONLY:
+            yield f"secrets: {name} is Bash's own, which cannot be set"
         elif OF_RANK.fullmatch(name) or OF_START.fullmatch(name):
             yield f"secrets: {name} is no secret; leave it out"
         elif path.startswith("arn:"):
             yield (
-                f"secrets: {name}: got an ARN, need a file: jobs may not use the node's role. Write the file once: "
-                f"(umask 077; aws secretsmanager get-secret-value --secret-id {path} --query SecretString "
+                f"secrets: {_shown(name)}: got an ARN, need a file: jobs may not use the node's role. Write the "
+                f"file once: (umask 077; aws secretsmanager get-secret-value --secret-id {path} --query SecretString "
                 "--output text > FILE)"
             )
         elif not SECRET_FILE.fullmatch(path) or not path.isprintable():
             yield (
-                f"secrets: {name}: need the path of a file that contains the secret, beginning with / or ~/ and "
-                "without : and , (never the secret itself)"
+                f"secrets: {_shown(name)}: need the path of a file that contains the secret, beginning with / or ~/ "
+                "and without : and , (never the secret itself)"
             )
         if name in env:
             yield f"secrets: {name} is in env, too; keep one of the two"
@@ -119,6 +139,8 @@ def read_secret(name: str, path: str) -> str:
         text = "\0"
     if not text.strip():
         raise UserError(f"{place} is empty, need the secret in it")
+    if text != text.strip():
+        raise UserError(f"{place} has a blank before or after the secret; delete the blank")
     if len(content) > LONGEST_BYTES or not text.isprintable():
         raise UserError(f"{place}: need one line of text, at most {LONGEST_BYTES >> 10} KiB, and nothing else")
     return text
@@ -168,6 +190,8 @@ def secrets_in(text: str) -> dict[str, str]:
     except ValueError as error:
         raise UserError(f"secrets: {error}; quotes of a shell go in pairs") from error
     secrets = {name if equals else "": path for name, equals, path in pairs}
+    if twice := sorted(name for name, count in Counter(name for name, _, _ in pairs).items() if count > 1):
+        raise UserError(f"secrets: {_shown(twice[0])} is given twice; keep one of them")
     if problems := list(problems_of_secrets(secrets, {})):
         raise UserError("\n".join(problems))
     return secrets

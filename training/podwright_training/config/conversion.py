@@ -12,6 +12,7 @@ import json
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date
@@ -127,7 +128,7 @@ def _value(setting: Setting, to: FieldType, limits: Mapping[str, Any]) -> Any:
     if to.kind is tuple:
         return _words(setting)
     if to.kind is dict:
-        return _by_name(setting, to.item)
+        return _by_name(setting, to.item, may_be_secret=limits["may_be_secret"])
     words = limits.get("words", ())
     if setting.value in words:
         return setting.value
@@ -204,16 +205,18 @@ def _words(setting: Setting) -> tuple[str, ...]:
     return tuple(setting.value)
 
 
-def _by_name(setting: Setting, item: Any) -> dict[str, Any]:
+def _by_name(setting: Setting, item: Any, *, may_be_secret: bool) -> dict[str, Any]:
     """Return texts by name, or contents of files by name; a flag has ``NAME=text`` words."""
     if isinstance(setting.value, str) and not setting.document:
         return _by_name_in_words(_words(setting))
     if not isinstance(setting.value, dict):
-        raise setting.refusal("`NAME: value` lines")
+        is_hidden = may_be_secret and setting.value and not isinstance(setting.value, list)
+        raise (setting._replace(value="a text") if is_hidden else setting).refusal("`NAME: value` lines")
     if item is not str and setting.document:
         return {name: _content(setting.document, (*setting.path, name)) for name in setting.value}
     if wrong := [name for name, text in setting.value.items() if isinstance(text, dict | list)]:
-        raise ValueError(f"{shown(wrong[0])}: {setting._replace(value=setting.value[wrong[0]]).refusal('one value')}")
+        place = "a variable" if may_be_secret else shown(wrong[0])
+        raise ValueError(f"{place}: {setting._replace(value=setting.value[wrong[0]]).refusal('one value')}")
     return {name: text or "" for name, text in setting.value.items()}
 
 
@@ -222,6 +225,9 @@ def _by_name_in_words(words: Iterable[str]) -> dict[str, str]:
     pairs = [word.partition("=") for word in words]
     if not all(equals for _, equals, _ in pairs):
         raise ValueError("need NAME=value words (flag)")
+    counts = Counter(name for name, _, _ in pairs)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise ValueError(f"{twice[0] if twice[0].isupper() else 'a variable'} is given twice; keep one of them (flag)")
     return {name: text for name, _, text in pairs}
 
 

@@ -38,6 +38,11 @@ def option(
     return field(default=default, metadata={"text": text, "alias": alias, "choices": choices, "words": words, **limits})
 
 
-def mapping_option(text: str) -> Any:
-    """Return a dataclass field for values by name, empty by default; ``text`` is one sentence of help."""
-    return field(default_factory=dict, metadata=option(None, text).metadata)
+def mapping_option(text: str, *, may_be_secret: bool = False) -> Any:
+    """Return a dataclass field for values by name, empty by default.
+
+    Args:
+        text: One sentence of help.
+        may_be_secret: Whether users may paste a secret there, which messages do not repeat.
+    """
+    return field(default_factory=dict, metadata={**option(None, text).metadata, "may_be_secret": may_be_secret})

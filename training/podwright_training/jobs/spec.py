@@ -21,7 +21,7 @@ from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
 from podwright_training.jobs.patterns import NEEDED, ORDERS, READY, VALUES, Patterns
 from podwright_training.json_values import loads, misfit
 from podwright_training.run_folder import RunFolder
-from podwright_training.run_variables import FILES_TEXT, problems_of_open_secrets, problems_of_secrets
+from podwright_training.run_variables import READ_ONLY, SECRETS_TEXT, problems_of_open_secrets, problems_of_secrets
 
 LIMIT_BYTES = 16 << 20  # The job that launch wrote may contain whole scripts.
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun")
@@ -39,7 +39,6 @@ OURS = tuple(map(str, (_RUN.job, _RUN.start, _RUN.sbatch, _RUN.log, _RUN.metrics
 MOST_NODES = 10_000
 LONGEST_NAME = 200  # bytes of a file's name; file systems have 255, and it is written under a longer one
 _PLACE = re.compile(r"\{([a-z_]+)\}")
-_READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})  # Bash ends at an assignment
 _MOUNT = re.compile(r"[^:,]+:[^:,]+(:[^:,]+)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=@-]{0,99}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -104,8 +103,8 @@ class JobSpec:
     environment: str = option("", "Virtual environment of the program. Default: podwright-train's.")
     container: str = option("", "Image for enroot and pyxis: a .sqsh file, or registry#image:tag.")
     mounts: tuple[str, ...] = option((), "Folders that the container sees besides the run's, as SOURCE:TARGET.")
-    env: Mapping[str, str] = mapping_option("Environment variables; never secrets.")
-    secrets: Mapping[str, str] = mapping_option(FILES_TEXT)
+    env: Mapping[str, str] = mapping_option("Environment variables; never secrets.", may_be_secret=True)
+    secrets: Mapping[str, str] = mapping_option(SECRETS_TEXT, may_be_secret=True)
     files: Mapping[str, Any] = mapping_option(
         "Files written into the run's folder: a text, or a mapping that becomes JSON."
     )
@@ -262,7 +261,7 @@ def _conflicts_of_run(spec: JobSpec) -> Conflicts:
 
 def _conflicts_of_names(spec: JobSpec) -> Conflicts:
     """Yield invalid names of variables, files and places."""
-    for name in sorted(_READ_ONLY & set(spec.env)):
+    for name in sorted(READ_ONLY & set(spec.env)):
         yield ("env",), f"env: {name} is Bash's own, which cannot be set"
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
         yield ("env",), f"env: {shown(name)} is not a variable name"

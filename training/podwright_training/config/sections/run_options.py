@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from podwright_training.config.option import Conflicts, mapping_option, option
-from podwright_training.run_variables import FILES_TEXT, problems_of_env, problems_of_secrets
+from podwright_training.run_variables import SECRETS_TEXT, problems_of_env, problems_of_secrets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class RunOptions:
         "rank dumps its stacks.",
         at_least=1,
     )
-    env: Mapping[str, str] = mapping_option("Environment variables of each rank; never secrets.")
-    secrets: Mapping[str, str] = mapping_option(FILES_TEXT)
+    env: Mapping[str, str] = mapping_option("Environment variables of each rank; never secrets.", may_be_secret=True)
+    secrets: Mapping[str, str] = mapping_option(SECRETS_TEXT, may_be_secret=True)
 
 
 def conflicts(config: RunOptions) -> Conflicts:
