@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
 from podwright import checkout
 from podwright.check.findings import Finding, error, warning
 from podwright.check.rules.rule import GROUPS, OWN_SCRIPTS, reads
+from podwright.check.secrets import masked
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
+from podwright.training_lock import compile_command, read_added
 from podwright_bootstrap.features import MAX_INTERVAL_S, MIN_INTERVAL_S
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 
 WORKSPACE_ENDPOINT = "aps-workspaces"
+_USER_INFO = re.compile(r"(?<=://)[^\s/]*@")  # the user, password or token of a package index in its URL
 
 
 def unused_docker_access(settings: Settings) -> Iterator[Finding]:
@@ -46,17 +50,15 @@ def training_requirements(settings: Settings) -> Iterator[Finding]:
             path, "requirements has no effect without a training environment", "delete it, or set source: bundled"
         )
         return
-    compile_it = (
-        "uv pip compile --universal --generate-hashes packages.in "
-        f"--constraint {checkout.REQUIREMENTS_LOCK} -o {requirements}"
-    )
+    compile_it = compile_command(requirements)
     try:
-        text = settings.path(requirements).read_text(encoding="utf-8")
+        text = read_added(settings.path(requirements))
     except (OSError, UnicodeDecodeError) as failure:
         reason = failure.strerror if isinstance(failure, OSError) else "not a text"
         yield error(path, f"{requirements}: {reason}", f"write it: {compile_it}")
         return
-    for problem in problems_of_added(checkout.REQUIREMENTS_LOCK.read_text(encoding="utf-8"), text):
+    shown_text = masked(_USER_INFO.sub("***@", text))  # Messages repeat lines of the file.
+    for problem in problems_of_added(checkout.REQUIREMENTS_LOCK.read_text(encoding="utf-8"), shown_text):
         yield error(path, f"{requirements}: {problem}", f"write it again: {compile_it}")
 
 
