@@ -389,6 +389,31 @@ def test_a_file_of_secrets_keeps_the_plain_variables_of_a_run(tmp_path, monkeypa
     assert variables == {"HF_ENDPOINT": "http://elsewhere", "WANDB_API_KEY": TOKEN}
 
 
+@pytest.mark.parametrize("value", ["/a:$LD_LIBRARY_PATH", "${HOME}/a"])
+def test_a_value_that_only_a_shell_expands_is_refused(value, tmp_path):
+    """It would be literal in run.yaml and job.yaml."""
+    message = "env: A: $NAME is not expanded; write the text that it stands for"
+    for name, load in (("run.yaml", sources.load_file), ("job.yaml", load_job)):
+        file = tmp_path / name
+        file.write_text(f"env: {{A: '{value}', B: 'a$ $(b) $1'}}\n" + ("" if name == "run.yaml" else "command: a\n"))
+        with pytest.raises(ConfigError) as error:
+            load(file)
+        (problem,) = error.value.problems
+        assert problem.endswith(message)
+
+
+def test_another_trainers_job_does_not_set_path(tmp_path):
+    """Without the system's folders the script itself finds no programs."""
+    file = tmp_path / "job.yaml"
+    file.write_text("command: a\nenv: {PATH: '/fsx/bin:$PATH'}\n")
+    with pytest.raises(ConfigError) as error:
+        load_job(file)
+    (problem,) = error.value.problems
+    assert problem.endswith(
+        "env: PATH would hide the job's own programs: name the virtual environment in `environment`"
+    )
+
+
 # ---- jobs of other trainers ---------------------------------------------------------------------
 
 

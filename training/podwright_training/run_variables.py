@@ -39,6 +39,7 @@ SECRET_VALUE = re.compile(
 SECRET_FILE = re.compile(r"(?:/|~/)[^:,]+")  # Slurm's containers mount it as SOURCE:TARGET,…
 # Read when a program starts, before it knows the run's options.
 OF_START = re.compile(r"LD_.+|PYTHON.+|PATH|HOME|USER")
+OF_SHELL = re.compile(r"\$(?:[A-Za-z_]\w*|\{\w+\})")  # Only a shell would expand it.
 # Set for each rank by the program that starts it.
 OF_RANK = re.compile(
     r"(?:LOCAL_|GROUP_|NODE_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)|(?:SLURM|TORCHELASTIC)_.+"
@@ -54,6 +55,14 @@ def problems_of_env(env: Mapping[str, str]) -> Iterator[str]:
             yield f"env: {name} is set for each rank by the program that starts it; leave it out"
         elif OF_START.fullmatch(name):
             yield f"env: {name} is read before a rank knows its options; export it where you start the run"
+    yield from problems_of_values(env)
+
+
+def problems_of_values(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with the values of plain variables, one line each; it does not repeat them."""
+    for name, value in env.items():
+        if OF_SHELL.search(value):
+            yield f"env: {_shown(name)}: $NAME is not expanded; write the text that it stands for"
     yield from problems_of_open_secrets(env)
 
 

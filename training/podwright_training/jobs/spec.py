@@ -21,7 +21,7 @@ from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
 from podwright_training.jobs.patterns import NEEDED, ORDERS, READY, VALUES, Patterns
 from podwright_training.json_values import loads, misfit
 from podwright_training.run_folder import RunFolder
-from podwright_training.run_variables import READ_ONLY, SECRETS_TEXT, problems_of_open_secrets, problems_of_secrets
+from podwright_training.run_variables import READ_ONLY, SECRETS_TEXT, problems_of_secrets, problems_of_values
 
 LIMIT_BYTES = 16 << 20  # The job that launch wrote may contain whole scripts.
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun")
@@ -265,7 +265,10 @@ def _conflicts_of_names(spec: JobSpec) -> Conflicts:
         yield ("env",), f"env: {name} is Bash's own, which cannot be set"
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
         yield ("env",), f"env: {shown(name)} is not a variable name"
-    yield from ((("env",), problem) for problem in problems_of_open_secrets(spec.env))
+    if "PATH" in spec.env:
+        yield ("env",), "env: PATH would hide the job's own programs: name the virtual environment in `environment`"
+    texts = {name: text for name, text in spec.env.items() if name != "PATH"}
+    yield from ((("env",), problem) for problem in problems_of_values(texts))
     yield from ((("secrets",), problem) for problem in problems_of_secrets(spec.secrets, spec.env))
     for name in spec.files:
         if problem := _problem_of_file(Path(name), spec.files):
