@@ -365,7 +365,7 @@ def test_a_link_of_another_user_to_a_run_is_followed_without_its_variables(tmp_p
     assert f"{tmp_path}/link belongs to uid 1234" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["train", "join"])
+@pytest.mark.parametrize("command", ["train", "join", "launch"])
 def test_training_with_a_file_of_another_user_refuses_its_variables(command, tmp_path, capsys):
     """AWS_CONFIG_FILE may name a program, which would run as the caller."""
     if os.geteuid():
@@ -373,7 +373,12 @@ def test_training_with_a_file_of_another_user_refuses_its_variables(command, tmp
     file = tmp_path / "run.yaml"
     file.write_text("env: {AWS_CONFIG_FILE: /fsx/home/mallory/config}\n")
     os.chown(file, 1234, -1)
-    assert main([command, "--config", str(file)]) == 2
+    words = (
+        ["launch", "--nodes=1", "--nproc-per-node=1", f"--run-dir={tmp_path / 'run'}", "--"]
+        if command == "launch"
+        else [command]
+    )
+    assert main([*words, "--config", str(file)]) == 2
     assert capsys.readouterr().err == (
         f"error: {file} sets env, but {file} belongs to uid 1234: read it, and use a copy in a folder of your own, or "
         "give --env\n"

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Take part until the run ends, or this host is asked to leave; return the exit status."""
-    config = sources.load(args)
+    config = sources.load_with_variables(args)
     if args.nproc_per_node < 1:
         raise ConfigError([f"--nproc-per-node: got {args.nproc_per_node}, need at least 1"])
     policy = Policy.of(config, ranks_per_node=args.nproc_per_node)

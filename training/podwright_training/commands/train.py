@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, or resume training, until ``max_steps`` or a signal."""
-    config, ranks = sources.load(args), Ranks.from_environment()
+    config, ranks = sources.load_with_variables(args), Ranks.from_environment()
     with variables_in_use(read_variables(config.env, config.secrets)):
         from podwright_training.loop.run import run  # This import takes seconds, and reads variables.
 

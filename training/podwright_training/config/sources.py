@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from functools import cache
 from itertools import pairwise
@@ -56,13 +56,22 @@ def load(args: argparse.Namespace, names: Sequence[str] = ()) -> TrainConfig:
         ConfigError: With every problem of all sources.
     """
     flags = {name: getattr(args, name) for name in names or option_names() if hasattr(args, name)}
-    config = _resolve(args.config, flags, list(problems_of_words(args.unknown_words)))
-    if problem := _problem_of_owner(args.config, config, flags):
+    return _resolve(args.config, flags, list(problems_of_words(args.unknown_words)))
+
+
+def load_with_variables(args: argparse.Namespace) -> TrainConfig:
+    """Return the configuration of a command that sets its variables in this process or in a job.
+
+    Raises:
+        ConfigError: With every problem of all sources, or because others may change the file's variables.
+    """
+    config = load(args)
+    if problem := _problem_of_owner(args.config, config, vars(args)):
         raise ConfigError([problem])
     return config
 
 
-def _problem_of_owner(file: str | None, config: TrainConfig, flags: Mapping[str, Any]) -> str:
+def _problem_of_owner(file: str | None, config: TrainConfig, flags: Container[str]) -> str:
     """Return why variables of a file are refused; empty if it has none, or only this user and root may change it.
 
     Variables may send this user's secrets elsewhere (``HF_ENDPOINT``), or name programs (``AWS_CONFIG_FILE``).

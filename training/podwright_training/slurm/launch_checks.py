@@ -126,7 +126,7 @@ def trainer_config(args: argparse.Namespace) -> TrainConfig:
     span = [f"--min-nodes={args.nodes.min_nodes}", f"--max-nodes={args.nodes.max_nodes}"]
     is_elastic = args.nodes.min_nodes < args.nodes.max_nodes or args.spares
     try:
-        return sources.load(trainer_values([*(span if is_elastic else []), *trainer_arguments(args)]))
+        return sources.load_with_variables(trainer_values([*(span if is_elastic else []), *trainer_arguments(args)]))
     except ConfigError as error:
         raise LaunchError(str(error)) from error
 
