@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Iterator, Tuple, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Iterator, NamedTuple, Tuple, Union
 
 import yaml
 
@@ -34,6 +34,8 @@ MAX_VALUES = 100_000  # Each alias counts as what it stands for.
 LONGEST_SHOWN = 80  # Characters of a value or key in a message.
 
 _NULL, _MERGE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"
+_BREAKS = "\n\r\x85\u2028\u2029"  # Of YAML 1.1; str.splitlines() knows more.
+_LINE = re.compile(f"([^{_BREAKS}]*)(\r\n|[{_BREAKS}]|\\Z)")
 _IMPOSSIBLE = re.compile("[\\0\ud800-\udfff]")  # Neither files nor programs accept them.
 # PyYAML raises these for `!!int ""`, `!!bool x` and `!!timestamp x`.
 _TAG_ERRORS = (LookupError, AttributeError, TypeError)
@@ -55,6 +57,15 @@ class Position:
     line: int
     column: int
     width: int = 1
+
+
+class Scalar(NamedTuple):
+    """A text of the file: its path, and the offsets in the file at which it is written."""
+
+    path: KeyPath
+    text: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,7 @@ class YamlDocument:
     problems: tuple[YamlProblem, ...]
     _values: dict[KeyPath, yaml.Node]
     _keys: dict[KeyPath, yaml.Node]
+    _root: yaml.Node | None
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -105,7 +117,7 @@ class YamlDocument:
     @classmethod
     def parse(cls, text: str, *, file: Path) -> Self:
         """Parse the text of a file; its mistakes are in ``problems``."""
-        reader, problems = _Reader(), []
+        reader, problems, node = _Reader(), [], None
         try:
             composer = _Composer(text, allows_tags=cls.allows_tags)
             node, problems = composer.get_single_node(), composer.problems
@@ -121,10 +133,10 @@ class YamlDocument:
         except (ValueError, OverflowError) as error:  # an escape or a version number that is malformed
             problems = [YamlProblem("yaml-syntax", (), Position(1, 1), f"not YAML: {error}", _SYNTAX_HINT)]
         if problems or not node:
-            return cls(file, text, not problems, None, tuple(problems), {}, {})
+            return cls(file, text, not problems, None, tuple(problems), {}, {}, node)
         if cls.extension_prefix and isinstance(data, dict):
             data = {key: value for key, value in data.items() if not key.startswith(cls.extension_prefix)}
-        return cls(file, text, True, data, tuple(reader.problems), reader.values, reader.keys)
+        return cls(file, text, True, data, tuple(reader.problems), reader.values, reader.keys, node)
 
     def position(self, path: KeyPath, *, key: bool = False) -> Position:
         """Return the position of the value at a path, else of its key, else of the nearest parent in the file."""
@@ -171,9 +183,22 @@ class YamlDocument:
             for problem in self.problems
         ]
 
-    def texts(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yield every scalar of the data with its path."""
-        return _texts(self.data, ())
+    def scalars(self) -> Iterator[Scalar]:
+        """Yield every text that is a value, also those that the data leaves out; an alias as what it stands for."""
+        if self._root:
+            yield from _scalars(self._root, (), set())
+
+
+def lines_of(text: str, *, keepends: bool = False) -> list[str]:
+    """Return the lines of a text as YAML counts them, which are those of every ``Position``."""
+    *lines, _ = _LINE.findall(text)  # The last one is the empty match at the end.
+    return [line + (end if keepends else "") for line, end in lines]
+
+
+def position_of(text: str, start: int, end: int) -> Position:
+    """Return the position of a part of a text; its width is that of the part's first line."""
+    before = lines_of(f"{text[:start]}.")
+    return Position(len(before), len(before[-1]), max(1, len("".join(lines_of(text[start:end])[:1]))))
 
 
 def load_values(file: Path) -> Any:
@@ -197,15 +222,18 @@ def shown(text: str) -> str:
     return line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}…"
 
 
-def _texts(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    if isinstance(data, str):
-        yield path, data
-    elif isinstance(data, dict):
-        for key, value in data.items():
-            yield from _texts(value, (*path, key))
-    elif isinstance(data, list):
-        for index, value in enumerate(data):
-            yield from _texts(value, (*path, index))
+def _scalars(node: yaml.Node, path: KeyPath, seen: set[int]) -> Iterator[Scalar]:
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag != _NULL:
+            yield Scalar(path, node.value, node.start_mark.index, node.end_mark.index)
+        return
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    is_mapping = isinstance(node, yaml.MappingNode)
+    pairs = [(key.value, item) for key, item in node.value] if is_mapping else enumerate(node.value)
+    for key, item in pairs:
+        yield from _scalars(item, (*path, key if isinstance(key, (str, int)) else ""), seen)
 
 
 def _read(file: Path) -> str:
@@ -408,7 +436,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> YamlProblem:
 
 def _mistake(message: str, position: Position, text: str) -> tuple[str, str] | None:
     """Return the problem and its solution, in plain words, for the parser's commonest messages."""
-    lines = text.splitlines()[: position.line]
+    lines = lines_of(text)[: position.line]
     above = [number for number, line in enumerate(lines[:-1], 1) if line.strip() and not line.lstrip().startswith("#")]
     if "mapping values are not allowed" not in message:
         return next((explanation for words, explanation in _MISTAKES.items() if words in message), None)
@@ -420,8 +448,7 @@ def _mistake(message: str, position: Position, text: str) -> tuple[str, str] | N
 
 
 def _character_problem(error: yaml.reader.ReaderError, text: str) -> YamlProblem:
-    before = text[: error.position].splitlines() or [""]
-    position = Position(len(before), len(before[-1]) + 1)
+    position = position_of(text, error.position, error.position + 1)
     message = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML"
     return YamlProblem("yaml-syntax", (), position, message, "delete it; it may be invisible in your editor")
 

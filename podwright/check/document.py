@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,15 @@ from podwright.check.findings import Finding, KeyPath, Level
 from podwright.check.input_errors import UnreadableFileError
 from podwright.check.secrets import MEANING, find, masked, stars
 from podwright.errors import ArgumentError
-from podwright_common.yaml_document import MAX_DEPTH, Position, YamlDocument, YamlFileError
+from podwright_common.yaml_document import (
+    MAX_DEPTH,
+    Position,
+    Scalar,
+    YamlDocument,
+    YamlFileError,
+    lines_of,
+    position_of,
+)
 from podwright_constructs.problems import dotted
 
 if TYPE_CHECKING:
@@ -27,6 +36,7 @@ CODES = {
     "secret": MEANING,
     "duplicate-key": "The same key twice in one mapping: YAML readers keep only one of them, and not all the same one.",
 }
+_PASSWORD_LINE = re.compile(r"(?i)((?:password|secret_arn)[^:\n]*:\s)(.*)")
 
 
 class Document(YamlDocument):
@@ -90,40 +100,40 @@ class Document(YamlDocument):
         hint = "delete it here and revoke it, because others may have read it"
         message = "this is {}, and a settings file must hold no secrets"
         for secret in find(self.text):
-            before = self.text[: secret.start].split("\n")
-            width = len(self.text[secret.start : secret.end].split("\n")[0])
-            position = Position(len(before), len(before[-1]) + 1, width)
-            yield _finding("secret", self._at(position), position, message.format(secret.kind), hint)
-        for path, _, kind in self._escaped_secrets:
-            yield _finding("secret", path, self.position(path), message.format(kind), hint)
+            path = next((item.path for item in self.scalars() if item.start <= secret.start < item.end), ())
+            position = position_of(self.text, secret.start, secret.end)
+            yield _finding("secret", path, position, message.format(secret.kind), hint)
+        for scalar, _, kind in self._escaped_secrets:
+            position = position_of(self.text, scalar.start, scalar.end)
+            yield _finding("secret", scalar.path, position, message.format(kind), hint)
 
     def without_secrets(self, text: str) -> str:
         """Return a text about the file with its secrets masked."""
         for secret in self._secrets:
             text = text.replace(secret, stars(secret))
-        for value in self._perhaps_secrets.values():
+        for value in {scalar.text for scalar in self._perhaps_secrets}:
             text = text.replace(f"got {value}", f"got {'*' * len(value)}").replace(repr(value), repr("*" * len(value)))
         return masked(text)
 
     @cached_property
     def shown(self) -> str:
         """The file's text as messages quote it: without its secrets, however they are written."""
-        lines = self.text.split("\n")
-        for path in (*(path for path, _, _ in self._escaped_secrets), *self._perhaps_secrets):
-            at = self.position(path)
-            line, start, end = lines[at.line - 1], at.column - 1, at.column - 1 + at.width
-            lines[at.line - 1] = line[:start] + "*" * len(line[start:end]) + line[end:]
-        return masked("\n".join(lines))
+        text = self.text
+        for scalar in (*(scalar for scalar, _, _ in self._escaped_secrets), *self._perhaps_secrets):
+            text = text[: scalar.start] + _starred(text[scalar.start : scalar.end]) + text[scalar.end :]
+        if not self._root:  # Where values begin and end is not certain, so all that follows is a password.
+            text = _PASSWORD_LINE.sub(lambda match: match[1] + _starred(match[2]), text)
+        return masked(text)
 
     @cached_property
-    def _perhaps_secrets(self) -> dict[KeyPath, str]:
+    def _perhaps_secrets(self) -> tuple[Scalar, ...]:
         """Values of passwords, which is no key, and of keys that need a secret's ARN and have something else."""
-        keyed = ((path, str(path[-1]).lower(), value) for path, value in self.texts() if path)
-        return {
-            path: value
-            for path, key, value in keyed
-            if "password" in key or (key.endswith("secret_arn") and not value.startswith("arn:"))
-        }
+        keyed = ((scalar, str(scalar.path[-1]).lower()) for scalar in self.scalars() if scalar.path)
+        return tuple(
+            scalar
+            for scalar, key in keyed
+            if "password" in key or (key.endswith("secret_arn") and not scalar.text.startswith("arn:"))
+        )
 
     @cached_property
     def _secrets(self) -> tuple[str, ...]:
@@ -131,23 +141,21 @@ class Document(YamlDocument):
         return (*plain, *(secret for _, secret, _ in self._escaped_secrets))
 
     @cached_property
-    def _escaped_secrets(self) -> tuple[tuple[KeyPath, str, str], ...]:
-        """Return path, secret and kind of secrets that the text writes with YAML escapes or over several lines."""
+    def _escaped_secrets(self) -> tuple[tuple[Scalar, str, str], ...]:
+        """Return scalar, secret and kind of secrets that the text writes with YAML escapes or over several lines."""
         written = "".join(self.text.split())
         return tuple(
-            (path, value[secret.start : secret.end], secret.kind)
-            for path, value in self.texts()
-            for secret in find(value)
-            if "".join(value[secret.start : secret.end].split()) not in written
+            (scalar, scalar.text[secret.start : secret.end], secret.kind)
+            for scalar in {scalar[2:]: scalar for scalar in self.scalars()}.values()
+            for secret in find(scalar.text)
+            if "".join(scalar.text[secret.start : secret.end].split()) not in written
         )
 
-    def _at(self, position: Position) -> KeyPath:
-        """Return the path of the value at a position; empty for a comment or where nothing was parsed."""
-        for path, _ in self.texts():
-            value = self.position(path)
-            if value.line == position.line and value.column <= position.column < value.column + value.width:
-                return path
-        return ()
+
+def _starred(text: str) -> str:
+    """Return stars for a text; its lines and columns stay."""
+    lines = zip(lines_of(text), lines_of(text, keepends=True), strict=True)
+    return "".join("*" * len(line) + whole[len(line) :] for line, whole in lines)
 
 
 def _finding(code: str, path: KeyPath, position: Position, message: str, hint: str) -> Finding:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 from podwright.check.secrets import masked
 from podwright.json_document import JsonObject
 from podwright_common import terminal
+from podwright_common.yaml_document import lines_of
 from podwright_constructs.problems import Problem, dotted
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def render(findings: Iterable[Finding], *, file: Path, text: str, columns: int |
         text: its lines.
         columns: the width that source lines are cut to. Default: whole lines.
     """
-    lines = masked(text).splitlines()
+    lines = lines_of(masked(text))
     return "\n".join("".join(part for part, _ in _pieces(finding, file, lines, columns)) for finding in findings)
 
 
@@ -117,7 +118,7 @@ def write(findings: Iterable[Finding], *, file: Path, text: str, stream: TextIO)
 
     # The stream itself wraps and escapes the lines.
     console = Console(file=stream, highlight=False, soft_wrap=True)
-    lines = masked(text).splitlines()
+    lines = lines_of(masked(text))
     for finding in findings:
         console.print(_coloured(_pieces(finding, file, lines, terminal.columns(stream))))
 

@@ -179,6 +179,51 @@ def test_refused_yaml(text: str, code: str, line: int, column: int):
 # ---- no file brings it down --------------------------------------------------------------------
 
 
+PASSWORD = "hunter2hunter2"  # noqa: S105 -- of nobody
+HOLDERS = {
+    "plain": f"accounting: {{source: existing, endpoint: h, password: {PASSWORD}}}",
+    "anchor": f"x-db: {{password: &p {PASSWORD}, source: existing}}\naccounting: {{password: *p}}",
+    "alias": f"x-db: &p {PASSWORD}\naccounting: {{password: *p, source: existing, unknown: 1}}",
+    "merged": f"accounting: {{<<: {{password: {PASSWORD}, source: 1}}, password: a, source: existing}}",
+    "twice": f"accounting: {{source: existing, password: a, password: {PASSWORD}}}",
+    "tag": f"accounting: {{source: existing, password: !!str {PASSWORD}}}",
+    "no YAML": f"accounting:\n  password: {PASSWORD}: a",
+    "block": f"accounting:\n  source: existing\n  password: |\n    {PASSWORD}\n",
+}
+
+
+@pytest.mark.parametrize(
+    "character", ["\n# ", "\r# ", "\r\n# ", "\x85# ", "\u2028# ", "\u2029# ", "\x0b", "\x1c", "\ufeff"]
+)
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_password_is_never_shown(holder: str, character: str):
+    """Wherever it stands, and whatever YAML, Python and editors count as the end of a line above it."""
+    text = f"# a{character}note\n{HOLDERS[holder]}"
+    source = Document.parse(text, file=FILE)
+    report = check_document(source)
+    assert report.findings
+    assert PASSWORD not in render(report.findings, file=FILE, text=source.shown)
+    if "\x0b" not in text and "\x1c" not in text:  # YAML refuses these.
+        assert PASSWORD not in source.shown
+    assert len(source.shown) == len(text)
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r", "\r\n", "\x85", "\u2028", "\u2029"])
+def test_lines_are_those_of_yaml(line_break: str):
+    """A finding shows its own line, of a value and of a secret."""
+    text = f"# a{line_break}# \x7b{line_break}regoin: x # ghp_{'a' * 36}"
+    first, second = check_document(Document.parse(text, file=FILE)).findings[-2:]
+    assert (first.line, second.line, second.column) == (3, 3, 13)
+    assert "\n    3 | regoin: x # ghp" in render([first, second], file=FILE, text=text)
+
+
+def test_a_secret_below_a_key_of_anchors_is_found():
+    """Also one that the text writes with escapes, or that nothing uses."""
+    source = Document.parse(f'x-a: ["\\x67hp_{"a" * 36}"]\nx-b: {{token: ghp_{"b" * 36}}}\n', file=FILE)
+    assert [(dotted(found.path), found.line) for found in source.secrets()] == [("x-b.token", 2), ("x-a[0]", 1)]
+    assert "aaaa" not in source.shown
+
+
 def check_holds(text: str) -> None:
     """Judge the text: places lie in it, it can be shown, and settings come out if there is no error."""
     report = check_document(Document.parse(text))
