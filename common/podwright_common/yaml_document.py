@@ -154,6 +154,15 @@ class YamlDocument:
         at = _position(node) if node else self.position(path, key=key)
         return f"{self.file}:{at.line}:{at.column}"
 
+    def offsets(self, path: KeyPath, *, key: bool = False) -> tuple[int, int]:
+        """Return the offsets in the text at which the value at a path, or its key, starts and ends."""
+        node = (self._keys if key else self._values)[path]
+        return node.start_mark.index, node.end_mark.index
+
+    def is_flow(self, path: KeyPath) -> bool:
+        """Return whether a mapping or list is written in brackets."""
+        return bool(getattr(self._values[path], "flow_style", False))
+
     def has(self, path: KeyPath) -> bool:
         """Return whether the file has a value at this path."""
         return not path or path in self._keys
@@ -164,7 +173,8 @@ class YamlDocument:
 
     @cached_property
     def _uses(self) -> Counter[int]:
-        return Counter(id(node) for node in self._values.values())
+        keys = (node for path, node in self._keys.items() if isinstance(path[-1], str))
+        return Counter(map(id, (*self._values.values(), *keys)))
 
     def typed(self, path: KeyPath) -> Any:
         """Return the value at a path with YAML's own types: numbers, dates, booleans.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from podwright.check.findings import Finding, KeyPath, Level
 from podwright.check.input_errors import UnreadableFileError
@@ -37,6 +37,9 @@ CODES = {
     "duplicate-key": "The same key twice in one mapping: YAML readers keep only one of them, and not all the same one.",
 }
 _PASSWORD_LINE = re.compile(r"(?i)((?:password|secret_arn)[^:\n]*:\s)(.*)")
+
+_ANCHOR = re.compile(r"&[\w-]+(?:\s|#.*)*")
+_BLOCK_HEADER = re.compile(r"[|>][-+0-9]*([ \t]+#[^\n\r\x85\u2028\u2029]*)?")
 
 
 class Document(YamlDocument):
@@ -71,8 +74,8 @@ class Document(YamlDocument):
             for problem in self.problems
         )
 
-    def editable_position(self, path: KeyPath) -> Position:
-        """Return the position of a value that an edit replaces.
+    def require_unshared(self, path: KeyPath) -> None:
+        """Refuse to edit a value that others have too.
 
         Raises:
             ArgumentError: an alias or a merge key gives the value to other paths too, which the edit would change.
@@ -81,19 +84,43 @@ class Document(YamlDocument):
             key = dotted(path)
             place = self.place(path)
             raise ArgumentError(f"{place}: {key} shares this value with others, by an alias", f"write {key} by itself")
-        return self.position(path)
 
     def text_with(self, path: KeyPath, scalar: str) -> str:
         """Return the text with another scalar as the value at a path; every other character stays.
 
         Raises:
-            ArgumentError: as ``editable_position``.
+            ArgumentError: as ``require_unshared`` and ``verified``.
         """
-        position = self.editable_position(path)
-        lines = self.text.splitlines(keepends=True)
-        line, start = lines[position.line - 1], position.column - 1
-        lines[position.line - 1] = f"{line[:start]}{scalar}{line[start + position.width :]}"
-        return "".join(lines)
+        self.require_unshared(path)
+        start, end = self.offsets(path)
+        written = self.text[start:end].rstrip()  # The lines after a block scalar belong to it.
+        anchor = match[0] if (match := _ANCHOR.match(written)) else ""
+        comment = (match[1] or "") if (match := _BLOCK_HEADER.match(written, len(anchor))) else ""
+        before = self.text[:start] + anchor
+        space = "" if before.endswith((" ", "\t", *"[{\n\r\x85\u2028\u2029")) else " "
+        text = f"{before}{space}{scalar}{comment}{self.text[start + len(written) :]}"
+        return self.verified(text, path, scalar)
+
+    def value(self, path: KeyPath) -> Any:
+        """Return the value at a path of the file."""
+        value = self.data
+        for key in path:
+            value = value[key]
+        return value
+
+    def verified(self, text: str, path: KeyPath, scalar: str) -> str:
+        """Return the text after an edit, if the value at the path is the scalar, and every other one as before.
+
+        Raises:
+            ArgumentError: other values would change, or the file would be wrong.
+        """
+        edited = self.parse(text, file=self.file)
+        is_sound = edited.parsed and not edited.problems and edited.has(path)
+        is_new = is_sound and edited.value(path) == self.parse(scalar).data
+        if not is_new or _without(edited.data, path) != _without(self.data, path):
+            place = self.place(path)
+            raise ArgumentError(f"{place}: podwright cannot edit {dotted(path)} as it is written", "edit it by hand")
+        return text
 
     def secrets(self) -> Iterator[Finding]:
         """Report each secret of the file, in values, keys and comments."""
@@ -150,6 +177,19 @@ class Document(YamlDocument):
             for secret in find(scalar.text)
             if "".join(scalar.text[secret.start : secret.end].split()) not in written
         )
+
+
+def _without(data: Any, path: KeyPath) -> Any:
+    """Return data with nothing at a path."""
+    if not path:
+        return None
+    key, *below = path
+    if isinstance(data, list):
+        return [_without(item, tuple(below)) if index == key else item for index, item in enumerate(data)]
+    if not isinstance(data, dict):
+        return data
+    inner = {key: _without(data[key], tuple(below))} if below and key in data else {}
+    return {name: item for name, item in data.items() if name != key} | inner
 
 
 def _starred(text: str) -> str:

@@ -32,6 +32,7 @@ from podwright.operations.moving.move import STEP_NAMES
 from podwright.operations.moving.objects import CopiedObjects, bucket_of, copy
 from podwright.operations.moving.settings_text import edited, key_path
 from podwright.operations.moving.steps import STEPS, ClusterMove
+from podwright_common.yaml_document import YamlDocument
 
 PROGRAMS = Path(on_node.__file__).parent
 MINIMAL = checkout.ROOT / "cluster.yaml"
@@ -133,6 +134,41 @@ def test_a_value_that_an_alias_repeats_is_not_edited() -> None:
         with pytest.raises(ArgumentError, match=r"^x:2:\d+: .+ shares this value with others, by an alias"):
             edited(text, {path: "p2"}, file=Path("x"))
     assert edited(text, {("groups", 1, "name"): "c"}, file=Path("x")) == text.replace("name: b", "name: c")
+
+
+WRITTEN = {  # by how a value or section is written: the text after `b` of section `a` is 2
+    "a:\n  b: >-\n    x\n    y\n\n  c: 1\n": "a:\n  b: 2\n\n  c: 1\n",
+    "a:\n  b: |2+  # why\n    x\n  c: 1\n": "a:\n  b: 2  # why\n  c: 1\n",
+    "a:\r\n  b: |\r\n    x\r\n  c: 1\r\n": "a:\r\n  b: 2\r\n  c: 1\r\n",
+    "a:\n  b: x\n    y\n  c: 1\n": "a:\n  b: 2\n  c: 1\n",
+    'a:\n  b: "x\\\n    y" # why\n  c: 1\n': "a:\n  b: 2 # why\n  c: 1\n",
+    "a:\n  b: &b # why\n    1\n  c: 1\n": "a:\n  b: &b # why\n    2\n  c: 1\n",
+    "a:\n  b:\n  c: 1\n": "a:\n  b: 2\n  c: 1\n",
+    "a: {b: , c: 1}\n": "a: {b: 2 , c: 1}\n",
+    "a:\n  b: &b\n  c: 1\n": "a:\n  b: &b 2\n  c: 1\n",
+    "# \x85# \u2028a: {b: x, c: 1}\n": "# \x85# \u2028a: {b: 2, c: 1}\n",
+    "a:\n  {\n    c: 1 }\n": "a:\n  {\n    b: 2, c: 1 }\n",
+    "a:\n  ? c\n  : 1\n": "a:\n  b: 2\n  ? c\n  : 1\n",
+    "a: {? c : 1}\n": "a: {b: 2, ? c : 1}\n",
+    "- \na:\n  b: x\n": None,
+    "a: {b, c: 1}\n": None,
+    "a: {? b, c: 1}\n": None,
+    "a:\n  b: &b x\n  c: {*b : 1}\n": None,
+    "a:\n  <<: {c: 1}\n": None,
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_an_edit_changes_one_value_however_it_is_written(text: str) -> None:
+    """Over several lines, empty, anchored, in braces: all other characters stay, or the edit is refused."""
+    if (after := WRITTEN[text]) is None:
+        with pytest.raises(ArgumentError):
+            edited(text, {("a", "b"): "2"}, file=Path("x"))
+        return
+    assert edited(text, {("a", "b"): "2"}, file=Path("x")) == after
+    for value in ("null", "~", "a\nb", "\u2028", "\x85\x7f", "\U0001f600", 'a"\\b', "#", "- ", ": "):
+        changed = YamlDocument.parse(edited(text, {("a", "b"): value}, file=Path("x")), file=Path("x"))
+        assert changed.data["a"] == {"b": value, "c": "1"}
 
 
 def test_the_journal_is_whole_or_not_there(tmp_path: Path) -> None:
