@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
 from podwright.check.findings import KeyPath
+from podwright.settings.renamed import RENAMED
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
+from podwright_common.similar_names import similar_names
 
 S = TypeVar("S", bound=Section)
 REFERENCE = "${unknown}"  # Each check of a construct lets a Terraform reference pass.
@@ -20,7 +22,8 @@ LARGE = 10**9  # No count, size or duration of the file is as large.
 def incomplete(data: Mapping[str, Any]) -> Settings:
     """Return the settings that ``data`` describes, which name their wrong keys.
 
-    A wrong or missing key has its default or, if it is required, a value of its type, on which no rule may depend.
+    A wrong or missing key has its default or, if it is required, a value of its type, on which no rule may depend. So
+    has an optional key that is misspelt or has its former name.
     """
     builder = _Builder()
     return builder.section(Settings, data, ()).with_wrong_keys(builder.wrong_keys)
@@ -41,6 +44,10 @@ class _Builder:
             if name in data or field.is_required():
                 default = () if field.is_required() else (field.get_default(call_default_factory=True),)
                 values[name] = self._value(field.annotation, data.get(name), (*path, name), default)
+        for name in _meant(section, data, path):
+            field = section.model_fields[name]
+            default = field.get_default(call_default_factory=True)
+            self.wrong_keys[(*path, name)] = (default, *_possible_values(field.annotation))
         return cast("S", section.model_construct(**values))
 
     def _value(self, annotation: Any, value: object, path: KeyPath, default: tuple[object, ...]) -> object:
@@ -58,6 +65,15 @@ class _Builder:
         except ValidationError:
             self.wrong_keys[path] = (*default, *_possible_values(annotation))
             return self.wrong_keys[path][0]
+
+
+def _meant(section: type[Section], data: Mapping[Any, Any], path: KeyPath) -> Iterator[str]:
+    """Yield the optional fields that unknown keys mean, by a former name or a misspelt one."""
+    for key in data.keys() - section.model_fields.keys():
+        name = RENAMED.get((*path, key)) or next(iter(similar_names(str(key), section.model_fields)), "")
+        field = section.model_fields.get(name)
+        if field and not field.is_required() and name not in data:
+            yield name
 
 
 def _possible_values(annotation: Any) -> tuple[object, ...]:
