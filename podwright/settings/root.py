@@ -135,7 +135,7 @@ class Settings(Section):
 
     def is_wrong(self, path: KeyPath) -> bool:
         """Return whether the file's value at a path, or a section above it, is wrong or missing."""
-        return any(path[: len(wrong_path)] == wrong_path for wrong_path in self._wrong_keys)
+        return any(path[:length] in self._wrong_keys for length in range(len(path) + 1))
 
     def are_valid(self, *keys: str) -> bool:
         """Return whether the file has no wrong value at, above or below these keys, in any item of a list.
