@@ -75,8 +75,10 @@ def check_live(report: Report, session: Session | None = None) -> Report:
 
 
 def _in_order(findings: Iterable[Finding], source: Document) -> tuple[Finding, ...]:
-    located = [_masked(_located(finding, source), source) for finding in findings]
-    return tuple(sorted(located, key=lambda finding: (finding.line or 0, finding.column or 0)))
+    located = (_masked(_located(finding, source), source) for finding in findings)
+    # A mistake in a mapping that an anchor names is one, however many merge it.
+    distinct = {(finding.code, finding.line, finding.column, finding.message): finding for finding in located}
+    return tuple(sorted(distinct.values(), key=lambda finding: (finding.line or 0, finding.column or 0)))
 
 
 def _located(finding: Finding, source: Document) -> Finding:
