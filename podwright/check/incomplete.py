@@ -47,7 +47,7 @@ class _Builder:
         for name in _meant(section, data, path):
             field = section.model_fields[name]
             default = field.get_default(call_default_factory=True)
-            self.wrong_keys[(*path, name)] = (default, *_possible_values(field.annotation))
+            self.wrong_keys |= {(*path, name): (default, *_possible_values(field.annotation))}
         return cast("S", section.model_construct(**values))
 
     def _value(self, annotation: Any, value: object, path: KeyPath, default: tuple[object, ...]) -> object:
