@@ -85,7 +85,7 @@ def is_token(value: object) -> bool:
     """
     if isinstance(value, str):
         return "${" in value or "TfToken[" in value
-    return isinstance(value, float) and value <= LARGEST_NUMBER_TOKEN
+    return isinstance(value, (int, float)) and value <= LARGEST_NUMBER_TOKEN
 
 
 def _text(value: object) -> str:

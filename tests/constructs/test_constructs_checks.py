@@ -245,6 +245,14 @@ def test_groups_have_one_order(groups: list[InstanceGroup]) -> None:
             "instance_groups[1].threads_per_core",
         ),
         ([CONTROLLER, replace(WORKERS, role="worker")], "instance_groups[1].role"),
+        (
+            [CONTROLLER, replace(WORKERS, other_instance_types=["#{TfToken[TOKEN.0]}"])],
+            "instance_groups[1].other_instance_types[0]",
+        ),
+        (
+            [CONTROLLER, replace(WORKERS, scheduled_update=replace(SUNDAYS, rollback_alarms=["#{TfToken[TOKEN.0]}"]))],
+            "instance_groups[1].scheduled_update.rollback_alarms[0]",
+        ),
     ],
 )
 def test_a_wrong_group_is_named(groups: list[InstanceGroup], argument: str) -> None:
@@ -518,6 +526,15 @@ def test_terraform_references_pass() -> None:
     assert checks.existing_lustre(ExistingLustreArguments(dns_name=reference, mount_name=reference)) == []
     assert checks.existing_bucket(name=reference) == []
     assert checks.existing_role(arn=reference) == []
+
+
+def test_a_number_that_terraform_will_know_is_named_as_such() -> None:
+    """Also after int(), which apps write because the arguments are whole numbers."""
+    for token in (-1.8881545897087503e289, int(-1.8881545897087503e289)):
+        (problem,) = checks.cluster_instance_groups([CONTROLLER, replace(WORKERS, volume_gib=token)])
+        assert problem.message == (
+            "instance_groups[1].volume_gib: got a value that only Terraform will know, need 0 to 16384"
+        )
 
 
 def test_what_replaces_a_cluster_is_what_its_schema_says() -> None:

@@ -19,6 +19,7 @@ from podwright_constructs.checks.words import (
     choice,
     duplicate_problems,
     is_reference,
+    item_problems,
     key_arn_problems,
     matches,
     name_problems,
@@ -98,6 +99,7 @@ def _instance_type(group: InstanceGroup) -> Iterator[Problem]:
 
 
 def _known_type(path: tuple[str | int, ...], name: str) -> Iterator[Problem]:
+    yield from item_problems(path, name)
     if name not in cluster_instance_types() and not is_reference(name):
         yield Problem("choice", path, name, "a type that SageMaker accepts in a cluster", name_hint(name))
 

@@ -105,11 +105,11 @@ def key_arn_problems(key_arn: str | None) -> list[Problem]:
 
 def matches(path: str | Path, value: str | None, pattern: re.Pattern[str], need: str, hint: str = "") -> list[Problem]:
     """Return a problem if a value is given and does not match the pattern; a Terraform reference always passes."""
-    if value is None or pattern.fullmatch(value):
+    if value is None:
         return []
-    if is_reference(value):
+    if is_reference(value) or value.startswith(LIST_MARK):  # Patterns such as `.+` match the mark of a list, too.
         return item_problems(path, value)
-    return [Problem("malformed", _path(path), value, need, hint)]
+    return [] if pattern.fullmatch(value) else [Problem("malformed", _path(path), value, need, hint)]
 
 
 def item_problems(path: str | Path, value: str) -> list[Problem]:
