@@ -36,7 +36,8 @@ TOKENS: dict[str, Callable[[TerraformVariable], Any]] = {
 }
 REFUSED = "got a value that only Terraform will know"
 OURS_ALONE = {f"podwright_constructs.{name}" for name in ("arguments", "aws", "catalog", "kit", "problems")}
-WITHOUT_SYNTHESIS = {"mount_path"}  # Only programs on nodes read it, from the contract.
+# Only programs on nodes read a mount's path, from the contract; an existing network's VPC, only a file system.
+WITHOUT_SYNTHESIS = {"mount_path", "ExistingNetwork.vpc_id"}
 
 
 def cluster_of_parts(scope: Construct) -> None:
@@ -99,12 +100,12 @@ def classes() -> list[type]:
 def tokens(kind: type) -> Iterator[tuple[str, str]]:
     """Yield each argument of a class that takes text, numbers or a list of texts, with the token to try."""
     for argument in list(inspect.signature(kind.__init__).parameters.values())[1:]:
-        annotation = str(argument.annotation)
+        annotation = str(argument.annotation).removeprefix("Annotated[")
         if argument.name in {"scope", "id_"} or argument.kind == argument.VAR_POSITIONAL:
             continue
-        if re.match(r"(Sequence|list)\[str\]", annotation):
+        if re.match(r"(Sequence|list)\[(str|DeepHealthCheck)\]", annotation):
             yield argument.name, "list"
-        elif re.match(r"(str|Literal)\b", annotation):
+        elif re.match(r"(str|Literal|Capacity|NetworkInterface|AutoPatch)\b", annotation):
             yield argument.name, "text"
         elif re.match(r"(int|float)\b", annotation):
             yield argument.name, "number"
@@ -137,13 +138,13 @@ def outcome(example: str, kind: type, argument: str, token: str) -> str:
             text = synthesized(example, lambda variable: value.append(TOKENS[token](variable)))
     except InvalidArgumentsError as error:
         message = str(error)
-        needs_another = re.search(r"need (one of the two|\w+ too)", message)
+        needs_another = re.search(r"need (one of the two|\w+ too|continuous provisioning|no value on)", message)
         return "" if REFUSED in message or needs_another else message
     except Exception as error:  # noqa: BLE001 -- whatever it is, it is no message to a user
         return f"{type(error).__name__}: {error}"
     if "TfToken" in text or re.search(r"-\d\.\d+e\+\d{3}", text):
         return "its placeholder is in Terraform's configuration"
-    if argument not in WITHOUT_SYNTHESIS and "var.known_later" not in text:
+    if not {argument, f"{kind.__name__}.{argument}"} & WITHOUT_SYNTHESIS and "var.known_later" not in text:
         return "it is not in Terraform's configuration"
     is_nested = token == "list" and re.search(r'\[\s*"\$\{var\.known_later\}"\s*\]', text)  # noqa: S105 -- of Terraform
     return "a list is an item of a list" if is_nested else ""
