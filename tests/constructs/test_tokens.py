@@ -21,7 +21,7 @@ from constructs import Construct
 import podwright_constructs
 from podwright_constructs.aws.provider import AwsProvider
 from podwright_constructs.cluster import HyperPodCluster
-from podwright_constructs.instance_group import InstanceGroup
+from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate
 from podwright_constructs.lifecycle import ExistingLifecycleScripts
 from podwright_constructs.network import ExistingNetwork
 from podwright_constructs.problems import InvalidArgumentsError
@@ -48,7 +48,13 @@ def cluster_of_parts(scope: Construct) -> None:
         cluster_name="research",
         instance_groups=[
             InstanceGroup(name="controller", role="controller", instance_type="ml.m5.xlarge", count=1),
-            InstanceGroup(name="workers", role="compute", instance_type="ml.g5.12xlarge", count=2),
+            InstanceGroup(
+                name="workers",
+                role="compute",
+                instance_type="ml.g5.12xlarge",
+                count=2,
+                scheduled_update=ScheduledUpdate(schedule="cron(0 3 ? * SUN *)"),
+            ),
         ],
         network=ExistingNetwork(vpc_id="vpc-00000001", subnet_ids=["subnet-00000001"], security_group_id="sg-00000001"),
         role=ExistingRole(arn="arn:aws:iam::111122223333:role/nodes"),
