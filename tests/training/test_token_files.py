@@ -1,6 +1,7 @@
 """Tokens that other programs wrote are read as those programs read them."""
 
 import json
+import os
 import shutil
 from itertools import chain
 from pathlib import Path
@@ -239,6 +240,31 @@ def test_token_files_beside_texts_are_left_out(tmp_path):
         "a.bin, b.npy (tokens of another program, beside other data); c.idx (in no format of data)"
     )
     assert tokens.unread_files == "c.idx (in no format of data)"
+
+
+@pytest.mark.parametrize("name", ["more", "linked"])
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch, name):
+    """Its files would be missing in the run without a word; hidden folders and those of a volume have none."""
+    folder, scandir = tmp_path / "data", os.scandir
+    for part in ("more", ".snapshot", "lost+found"):
+        (folder / part).mkdir(parents=True)
+    if name == "linked":
+        (folder / "more").rmdir()
+        (tmp_path / "secret").mkdir()
+        (folder / "linked").symlink_to(tmp_path / "secret")
+    write_megatron(folder / "a.bin", DOCUMENTS)
+    unreadable = {str(folder / ".snapshot"), str(folder / "lost+found")}
+
+    def guarded(path):
+        if str(path) in unreadable:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    assert find_split(str(folder), None, "train").names == ("a.bin",)
+    unreadable.add(str(folder / name))
+    with pytest.raises(DataError, match=rf"cannot read \S*/{name}: Permission denied; make it readable, or move it"):
+        find_split(str(folder), None, "train")
 
 
 @pytest.mark.parametrize("name", ["mds_uint16", "litdata"])

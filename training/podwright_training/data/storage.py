@@ -14,6 +14,7 @@ from podwright_common.regular_file import open_regular
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.schemes import HUB, S3
 
+LOST_AND_FOUND = "lost+found"  # folder of a file system's repair, which only root may read
 Listing = dict[str, str]
 Share = Callable[[str, Callable[[], Listing]], Listing]
 _share: ContextVar[Share | None] = ContextVar("share", default=None)
@@ -42,10 +43,15 @@ def files_below(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder and of folders linked in it, each folder once; also broken links.
 
     A link to a folder around this one is not followed: its other files belong to others.
+
+    Raises:
+        DataError: A folder is unreadable, unless it can have no data: it is hidden, or the ``lost+found`` of a volume.
     """
+    if not folder.is_dir():
+        return
     visited: set[str] = set()
     root = Path(os.path.realpath(folder))
-    for name, folders, files in os.walk(folder, followlinks=True):
+    for name, folders, files in os.walk(folder, followlinks=True, onerror=partial(_refuse_unreadable, folder)):
         real_path = os.path.realpath(name)
         if real_path in visited or Path(real_path) in root.parents:
             folders.clear()
@@ -53,7 +59,19 @@ def files_below(folder: Path) -> Iterator[Path]:
         visited.add(real_path)
         folders.sort()
         paths = (Path(name) / file for file in sorted(files))
-        yield from (path for path in paths if path.is_file() or path.is_symlink())
+        try:
+            yield from [path for path in paths if path.is_file() or path.is_symlink()]
+        except OSError as error:
+            _refuse_unreadable(folder, error)
+
+
+def _refuse_unreadable(root: Path, error: OSError) -> None:
+    """Raise ``DataError`` for a folder or file below ``root`` that may have data and cannot be read."""
+    parts = Path(error.filename).relative_to(root).parts
+    if not any(part.startswith(".") or part == LOST_AND_FOUND for part in parts):
+        raise DataError(
+            f"cannot read {error.filename}: {error.strerror}; make it readable, or move it out of {root}"
+        ) from error
 
 
 def shared(name: str, action: Callable[[], Listing]) -> Listing:
