@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from podwright_testing.token_files import write_llm_c, write_megatron, write_numpy, write_raw
+from podwright_testing.token_files import write_llm_c, write_mds, write_megatron, write_numpy, write_raw
 from podwright_training.__main__ import main
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import order, raw_tokens
@@ -297,6 +297,21 @@ def test_a_resume_with_another_rule_is_refused(tmp_path, open_stream):
     write_megatron(moved / "train.bin", DOCUMENTS, sentences=2)
     (difference,) = open_stream(moved).differences(state)
     assert "token files of data source tokens are read otherwise" in difference
+
+
+@pytest.mark.parametrize("write", [write_megatron, write_mds])
+def test_documents_without_tokens_are_left_out(tmp_path, open_stream, write):
+    """Their checksum puts them in the share for validation, where they would be waited for without end."""
+    name = "a.bin" if write is write_megatron else "a.mds"
+    documents = [[number, END] for number in range(1, 21)]
+    write(tmp_path / name, [*documents, []])
+    with pytest.raises(DataError, match="has no document for validation"):
+        open_stream(tmp_path, split="validation").next_batch()
+    stream, tokens = open_stream(tmp_path, max_epochs=1), []
+    while not stream.is_wholly_spent:
+        batch = stream.next_batch()
+        tokens += torch.cat([batch.tokens_BT[:, :1], batch.labels_BT], dim=1).flatten().tolist()
+    assert sorted(token for token in tokens if token > 0) == list(range(1, 21))
 
 
 def test_each_source_has_its_own_rule(tmp_path):

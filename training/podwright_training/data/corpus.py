@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, count, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,8 +200,12 @@ class Corpus:
                     place = bisect_right(ends, shuffled[number])
                     file, block = blocks[place]
                     document = _read(file, block, shuffled[number] - (ends[place] - len(block)), faults)
-                    if document is not None and self.split.has(document):
+                    if self._is_read(document):
                         yield DataPosition(start.epoch, window, number, documents), document
+
+    def _is_read(self, document: Document | None) -> TypeGuard[Document]:
+        """Return whether a document is intact, in this split and has any token, as packing waits for tokens."""
+        return document is not None and len(document) > 0 and self.split.has(document)
 
     def _require_document(self, encoder: Encoder, faults: Faults) -> None:
         """Raise ``DataError`` if the source has no document at all."""
@@ -214,7 +218,7 @@ class Corpus:
         with closing(_Shards(self, encoder)) as shards:
             for path, block in shards.read(spans, faults):
                 documents = (_read(path, block, index, faults) for index in range(len(block)))
-                if any(document is not None and self.split.has(document) for document in documents):
+                if any(map(self._is_read, documents)):
                     return
         raise DataError(self._empty(faults))
 
