@@ -241,6 +241,21 @@ def test_weights_that_are_not_finite_are_refused(recorded, tmp_path, capsys):
     assert not list((tmp_path / "start").iterdir())
 
 
+@pytest.mark.parametrize("trained", ["weights", "states"])
+def test_a_head_that_was_trained_apart_is_refused(recorded, tmp_path, capsys, trained):
+    """A model that ties its head would drop it."""
+    theirs = DistributedFolder(recorded("qwen3") / "step-3")
+    tensors = {key: theirs.read_whole(key) for key in theirs.entries}
+    if trained == "weights":
+        tensors["lm_head.weight"] = tensors["lm_head.weight"] + 1
+    else:
+        tensors["optimizer.state.lm_head.weight.exp_avg"] = tensors["lm_head.weight"]
+    (tmp_path / "apart").mkdir()
+    write(tmp_path / "apart", tensors, {"train_state": {"step": 3}})
+    assert imported(tmp_path / "apart", tmp_path / "start", **QWEN3) == 2
+    assert "has a trained head of its own (lm_head.weight)" in capsys.readouterr().err
+
+
 def write(folder, tensors, values):
     """Write tensors that are in memory."""
     streamed = {

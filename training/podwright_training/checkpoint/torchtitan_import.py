@@ -105,6 +105,7 @@ class _Conversion:
                 "Hugging Face model, by torchtitan's scripts/checkpoint_conversion/convert_to_hf.py"
             )
         self._check_shapes()
+        self._check_tied_head()
 
     def step(self) -> int:
         """Return the steps that torchtitan has taken."""
@@ -166,6 +167,19 @@ class _Conversion:
                     f"checkpoint {self._source} belongs to another model: {titan_name} is {list(titan_shape)}, "
                     f"need {list(shape)}"
                 )
+
+    def _check_tied_head(self) -> None:
+        """Raise ``CheckpointError`` if this model ties its head to the embeddings, and torchtitan trained it apart."""
+        head = self._layout.head
+        if not self._config.model.tie_word_embeddings or head not in self._folder.entries:
+            return
+        has_states = any(name.startswith(f"optimizer.state.{head}.") for name in self._folder.entries)
+        embeddings = self._layout.name("model.embed_tokens.weight")
+        if has_states or not torch.equal(self._folder.read_whole(head), self._folder.read_whole(embeddings)):
+            raise CheckpointError(
+                f"checkpoint {self._source} has a trained head of its own ({head}), which tie_word_embeddings would "
+                "drop: set tie_word_embeddings: false"
+            )
 
     def _moment(self, name: str, key: str) -> str:
         return f"optimizer.state.{self._layout.optimized_name(name)}.{key}"
