@@ -154,6 +154,16 @@ def test_an_export_is_what_torchtitan_wrote(name, recorded, tmp_path):
         assert ours.value(key) == pytest.approx(theirs.value(key)), key
 
 
+def test_a_moving_average_is_not_exported(recorded, tmp_path, capsys):
+    """As torchtitan has none, an export would drop it; the line says how to move it."""
+    assert imported(recorded("llama3") / "step-3", tmp_path / "start") == 0
+    root = run_folder(tmp_path, tmp_path / "start", ema_decay=0.99)
+    output = tmp_path / "outputs"
+    assert main(["export-checkpoint", "--to", "torchtitan", "--run-dir", str(root), "--output", str(output)]) == 2
+    assert "ema_decay: torchtitan has no moving average of the weights; move the average" in capsys.readouterr().err
+    assert not output.exists()
+
+
 def test_a_document_says_what_moved(recorded, tmp_path, capsys):
     """The step, the tokens, and how the optimizers differ."""
     folder = recorded("llama3")

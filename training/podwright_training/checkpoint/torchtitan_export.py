@@ -40,6 +40,11 @@ def export_checkpoint(
     state = trainer_state.read_state(path)
     layout = TorchtitanLayout(trainer_state.model_config(path), release, fuses_qkv=release != "0.2")
     layout.check_model()
+    if config.ema_decay:
+        raise CheckpointError(
+            "ema_decay: torchtitan has no moving average of the weights; move the average as a Hugging Face model, by "
+            "podwright-train consolidate --ema"
+        )
     manifest.check_hashes(path)
     tokens_seen = state.sequences * config.max_context_width
     final = target / f"step-{state.step}"  # torchtitan looks for this name.
