@@ -175,6 +175,29 @@ def test_a_document_says_what_moved(recorded, tmp_path, capsys):
     assert (state.step, state.sequences) == (3, 0)
 
 
+def test_hyperparameters_of_each_parameter_are_compared(recorded, tmp_path, capsys):
+    """One matrix may decay in another way than the embeddings; without ``initial_lr``, ``lr`` counts."""
+    theirs = DistributedFolder(recorded("llama3") / "step-3")
+    tensors = {key: theirs.read_whole(key) for key in theirs.entries}
+    prefix = "param_groups."
+    optimizer = {
+        key.removeprefix("optimizer."): theirs.value(key)
+        for key in theirs.names_of_values()
+        if key.startswith(f"optimizer.{prefix}") and not key.endswith(".initial_lr")
+    }
+    optimizer |= {key: 0.5 for key in optimizer if key.endswith(".lr")}
+    optimizer[f"{prefix}layers.0.feed_forward.w1.weight.weight_decay"] = 0.7
+    optimizer[f"{prefix}norm.weight.weight_decay"] = 0.1
+    (tmp_path / "other").mkdir()
+    write(tmp_path / "other", tensors, {"train_state": {"step": 3}, "optimizer": optimizer})
+    assert imported(tmp_path / "other", tmp_path / "start", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == [
+        "lr is 0.5 there, 0.01 here",
+        "weight_decay of layers.0.feed_forward.w1.weight is 0.7 there, 0.1 here",
+        "weight_decay of norm.weight is 0.1 there, 0 here",
+    ]
+
+
 def test_text_names_what_does_not_move(recorded, tmp_path, capsys):
     """Without ``--json``: what differs, what is not moved, and how to start."""
     folder = recorded("llama3-0.2")

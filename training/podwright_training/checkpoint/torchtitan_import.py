@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -140,24 +141,32 @@ class _Conversion:
     def differences(self) -> Iterator[str]:
         """Yield how torchtitan's AdamW and that of the run differ."""
         config = self._config
-        matrix, norm = (self._group(name) for name in ("model.embed_tokens.weight", "model.norm.weight"))
-        values = (
-            ("lr", matrix.get("initial_lr", matrix["lr"]), config.lr),
-            ("betas", matrix["betas"], (config.beta1, config.beta2)),
-            ("weight_decay", matrix["weight_decay"], config.weight_decay),
-            ("eps", matrix["eps"], ADAMW_EPS),
-        )
-        for name, titan_value, run_value in values:
-            if titan_value is not None and titan_value != run_value:
-                yield f"{name} is {titan_value} there, {run_value} here"
-        if norm["weight_decay"]:
-            yield f"weight_decay of norms is {norm['weight_decay']} there, 0 here"
+        matrices = {self._layout.optimized_name(name) for name, shape in self._shapes.items() if len(shape) > 1}
+        norms = {self._layout.optimized_name(name) for name in self._shapes} - matrices
+        yield from self._differences_of("lr", matrices | norms, config.lr)
+        yield from self._differences_of("betas", matrices | norms, (config.beta1, config.beta2))
+        yield from self._differences_of("weight_decay", matrices, config.weight_decay)
+        yield from self._differences_of("eps", matrices | norms, ADAMW_EPS)
+        yield from self._differences_of("weight_decay", norms, 0, label=" of norms")
 
-    def _group(self, name: str) -> dict[str, Any]:
-        """Return the hyperparameters of a parameter; ``None`` for those that the checkpoint lacks."""
-        keys = ("initial_lr", "lr", "betas", "weight_decay", "eps")
-        prefix = f"optimizer.param_groups.{self._layout.optimized_name(name)}"
-        return {key: self._folder.value(f"{prefix}.{key}") for key in keys}
+    def _differences_of(
+        self, key: str, parameters: set[str], run_value: float | tuple[float, float], label: str = ""
+    ) -> Iterator[str]:
+        """Yield the values of a hyperparameter that differ from the run's, with parameters that have them."""
+        parameters_by_value = defaultdict(set)
+        for parameter in parameters:
+            value = self._hyperparameter(parameter, key)
+            if value is not None and value != run_value:
+                parameters_by_value[str(value)].add(parameter)
+        for text, differing in sorted(parameters_by_value.items()):
+            subject = key + (label if differing == parameters else f" of {_examples(differing)}")
+            yield f"{subject} is {text} there, {run_value} here"
+
+    def _hyperparameter(self, parameter: str, key: str) -> Any:
+        """Return a value of AdamW for a parameter of torchtitan's optimizer; ``None`` if the checkpoint lacks it."""
+        prefix = f"optimizer.param_groups.{parameter}"
+        value = self._folder.value(f"{prefix}.initial_lr") if key == "lr" else None
+        return self._folder.value(f"{prefix}.{key}") if value is None else value
 
     def _check_shapes(self) -> None:
         for name, shape in self._shapes.items():
