@@ -289,6 +289,43 @@ def test_a_head_that_was_trained_apart_is_refused(recorded, tmp_path, capsys, tr
     assert "has a trained head of its own (lm_head.weight)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("step", [-1, "three"])
+def test_a_step_that_is_no_number_is_refused(recorded, tmp_path, capsys, step):
+    """One line, and nothing is written."""
+    theirs = DistributedFolder(recorded("llama3") / "step-3")
+    (tmp_path / "other").mkdir()
+    write(
+        tmp_path / "other",
+        {key: theirs.read_whole(key) for key in theirs.entries},
+        {"train_state": {"step": step}},
+    )
+    assert imported(tmp_path / "other", tmp_path / "start") == 2
+    assert f"has train_state.step {step!r}, need a whole number of at least 0" in capsys.readouterr().err
+    assert not (tmp_path / "start").exists()
+
+
+@pytest.mark.parametrize("damage", ["transposed", "truncated"])
+def test_an_unreadable_source_is_named(recorded, tmp_path, capsys, damage):
+    """The line is about the checkpoint that is read, not about the folder that could not be written."""
+    theirs = DistributedFolder(recorded("llama3") / "step-3")
+    tensors = {key: theirs.read_whole(key) for key in theirs.entries}
+    name = "layers.0.feed_forward.w1.weight"
+    tensors[name] = tensors[name].t().contiguous().t()
+    source = tmp_path / "other"
+    if damage == "truncated":
+        shutil.copytree(tmp_path / "llama3" / "step-3", source)
+        (file,) = source.glob("*.distcp")
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    else:
+        source.mkdir()
+        write(source, tensors, {"train_state": {"step": 3}})
+    assert imported(source, tmp_path / "start") == 2
+    error = capsys.readouterr().err
+    assert f"checkpoint {source}" in error
+    assert "cannot write" not in error
+    assert ("w1.weight is not contiguous" if damage == "transposed" else "is damaged") in error
+
+
 def write(folder, tensors, values):
     """Write tensors that are in memory."""
     streamed = {

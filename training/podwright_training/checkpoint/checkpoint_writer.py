@@ -109,6 +109,9 @@ def save_tensors(
         )
     except CheckpointException as error:
         failures = [failure[0] for failure in error.failures.values()]
+        for failure in failures:
+            if isinstance(failure, CheckpointError):  # The checkpoint that is converted is unreadable.
+                raise failure from error
         raise CheckpointError(
             f"cannot write {partial}: {'; '.join(sorted({str(failure) for failure in failures}))}",
             passing=all(isinstance(failure, OSError) and failure.errno in PASSING for failure in failures),

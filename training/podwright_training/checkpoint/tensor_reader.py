@@ -98,6 +98,7 @@ class TensorReader:
             raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {name}: {error}") from error
         if not fake.is_contiguous():
             raise DamagedCheckpointError(
-                f"checkpoint {self._path} was not written by podwright-train: {name} is not contiguous"
+                f"checkpoint {self._path}: {name} is not contiguous, as if it were transposed: save it "
+                "again after .contiguous()"
             )
         return _Place(path, info.offset + inside + fake.storage_offset() * fake.element_size())

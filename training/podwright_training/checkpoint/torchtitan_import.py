@@ -113,7 +113,15 @@ class _Conversion:
         step = self._folder.value("train_state.step")
         if step is None:
             raise CheckpointError(f"checkpoint {self._source} has no train_state.step, so its step is not known")
-        return int(step)
+        try:
+            number = int(step)
+        except (TypeError, ValueError):
+            number = -1
+        if number < 0:
+            raise CheckpointError(
+                f"checkpoint {self._source} has train_state.step {step!r}, need a whole number of at least 0"
+            )
+        return number
 
     def tensors(self) -> dict[str, StreamedTensor]:
         """Return the tensors of the run's checkpoint by their keys; each is read when it is written."""
