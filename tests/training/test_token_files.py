@@ -178,6 +178,31 @@ def test_damaged_files_are_named(tmp_path, open_stream, write, damage, message):
         open_stream(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["link", "folder"])
+@pytest.mark.parametrize("name", ["a.idx", "index.json"])
+def test_an_index_that_is_no_file_is_refused(tmp_path, open_stream, kind, name):
+    """Without its index, the file would be read as plain tokens."""
+    (tmp_path / "train").mkdir()
+    path = tmp_path / "train" / ("a.bin" if name == "a.idx" else "chunk-0-0.bin")
+    write_raw(path, DOCUMENTS)
+    if kind == "link":
+        path.with_name(name).symlink_to(tmp_path / "nowhere")
+    else:
+        path.with_name(name).mkdir()
+    with pytest.raises(DataError, match=rf"{name}, the index of .*, is (a link to nothing|no regular file)"):
+        open_stream(tmp_path, token_dtype="uint16")
+
+
+def test_an_index_that_others_have_is_missed(tmp_path, open_stream):
+    """A copy that was cut short has the tokens, and not the documents."""
+    for name in ("a", "b", "c"):
+        write_megatron(tmp_path / f"{name}.bin", DOCUMENTS)
+    open_stream(tmp_path, token_dtype="uint16")
+    (tmp_path / "b.idx").unlink()
+    with pytest.raises(DataError, match=r"b\.bin has no b\.idx beside it, as c\.bin has: copy the index too"):
+        open_stream(tmp_path, token_dtype="uint16")
+
+
 @pytest.mark.parametrize("kind", WRITERS)
 def test_tokens_of_another_vocabulary_are_refused(tmp_path, open_stream, kind):
     """Before the first step, with the document and the token."""
@@ -194,6 +219,22 @@ def test_a_wrong_type_is_noticed(tmp_path, open_stream):
     (tmp_path / "train.bin").write_bytes(bytes(7))
     with pytest.raises(DataError, match=r"7 bytes of tokens, .* uint16: it is truncated, or token_dtype is wrong"):
         open_stream(tmp_path, token_dtype="uint16")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "token_dtype", "other_dtype"),
+    [
+        ("<u4", "uint16", "uint32"), ("<u4", "uint8", "uint32"), ("<u2", "uint8", "uint16"),
+        ("<i8", "int32", "int64"), ("<i8", "uint16", "int64"), ("<u8", "uint32", "int64"),
+    ],
+)  # fmt: skip
+def test_a_type_of_half_the_width_is_noticed(tmp_path, open_stream, dtype, token_dtype, other_dtype):
+    """A part of each number would be a token 0 that is in no text; the true type is read."""
+    documents = [[number % 200 + 2, number % 90 + 5, END] for number in range(400)]
+    write_raw(tmp_path / "train.bin", documents, dtype)
+    with pytest.raises(DataError, match=rf"nearly every second number of type {token_dtype} .* to {other_dtype}$"):
+        open_stream(tmp_path, token_dtype=token_dtype)
+    open_stream(tmp_path, token_dtype=other_dtype).next_batch()
 
 
 def test_documents_that_end_twice_are_refused(tmp_path, open_stream):

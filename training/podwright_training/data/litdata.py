@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.chunk_file import ChunkFile, numbers_in
+from podwright_training.data.storage import has_index
 
 INDEX = "index.json"
 CHUNK_PREFIX, SUFFIX = "chunk-", ".bin"
@@ -30,9 +31,10 @@ DTYPE_BY_FORMAT = {
 
 
 def is_litdata(path: str) -> bool:
-    """Return whether a file is a chunk with an index of its folder."""
+    """Return whether a file is a chunk with an index of its folder; raise ``DataError`` if the index is unusable."""
     name = Path(path).name
-    return name.startswith(CHUNK_PREFIX) and name.endswith(SUFFIX) and Path(path).with_name(INDEX).is_file()
+    is_chunk = name.startswith(CHUNK_PREFIX) and name.endswith(SUFFIX)
+    return is_chunk and has_index(path, Path(path).with_name(INDEX))
 
 
 class LitdataFile(Sequence[NDArray[Any]]):

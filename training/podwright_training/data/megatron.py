@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from podwright_training.data.bad_data import BadRecordError, DataError
 from podwright_training.data.mapped_file import map_file
+from podwright_training.data.storage import has_index
 
 SUFFIX, INDEX_SUFFIX = ".bin", ".idx"
 MAGIC = b"MMIDIDX\x00\x00"
@@ -33,8 +34,8 @@ def index_of(path: str) -> str:
 
 
 def is_megatron(path: str) -> bool:
-    """Return whether a file has an index beside it."""
-    return path.endswith(SUFFIX) and Path(index_of(path)).is_file()
+    """Return whether a file has an index beside it; raise ``DataError`` if the index is unusable."""
+    return path.endswith(SUFFIX) and has_index(path, Path(index_of(path)))
 
 
 class MegatronFile(Sequence[NDArray[Any]]):

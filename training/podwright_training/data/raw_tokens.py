@@ -31,6 +31,10 @@ LLM_C_QUESTIONS = 20240522  # magic number of files such as hellaswag_val.bin
 NUMPY_MAGIC = b"\x93NUMPY"
 NUMPY_HEADER_BYTES = 1 << 16  # A header of an array of numbers is much shorter.
 DOCUMENT_BYTES = 64 << 20  # A longer document is broken, and never held in memory.
+CHECKED_BYTES = 1 << 20  # of the beginning, for a wrong type
+LEAST_NUMBERS = 400  # Fewer numbers may have such parts by chance.
+MOST_SMALL, LEAST_SMALL_PARTS = 0.5, 0.99  # shares of 0 and 1 among the first and among the other parts of numbers
+WIDER_DTYPES = {2: "uint16", 4: "uint32", 8: "int64"}  # by the bytes of a number
 PIECE_TOKENS = 64 << 10  # searched at a time for the end of a document
 
 
@@ -80,6 +84,19 @@ class RawReader(SpanReader):
         """Return whether a document ends in the first 64 MiB of the tokens."""
         end = self._end(0)
         return end is not None and bool(self._tokens[end - 1] == self._rule.stored_end)
+
+    @property
+    def wider_dtype(self) -> str | None:
+        """Return the type that the beginning of a file without a header rather has: a part of each number is 0 or 1."""
+        tokens = self._tokens[: CHECKED_BYTES // self._tokens.itemsize] if not self._header_bytes else self._tokens[:0]
+        for itemsize in (8, 4, 2):
+            parts = itemsize // self._tokens.itemsize
+            if parts <= 1 or len(tokens) < LEAST_NUMBERS * parts:
+                continue
+            small = (tokens[: len(tokens) // parts * parts].reshape(-1, parts) <= 1).mean(axis=0)
+            if small[0] < MOST_SMALL and all(small[1:] > LEAST_SMALL_PARTS):
+                return WIDER_DTYPES[itemsize]
+        return None
 
     def read(self, begin: int, end: int) -> Iterator[DocumentBlock]:
         """Yield the documents that begin in a span as one block."""

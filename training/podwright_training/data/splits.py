@@ -143,6 +143,7 @@ def find_split(dataset: str, dataset_config_name: str | None, split: str) -> Spl
     names = tuple(training if split == "train" else by_split["validation"] or training)
     if not names:
         raise DataError(_nothing(dataset, folder, split, files))
+    token_files.check_indexes(names, files)
     held_out = None if by_split["validation"] else split == "validation"
     return Split(names, tuple(files[name] for name in names), held_out, _as_text(names_by_reason))
 

@@ -159,6 +159,20 @@ def open_unbuffered(path: str) -> BinaryIO:
     return remote.open_unbuffered(path)
 
 
+def has_index(path: str, index: Path) -> bool:
+    """Return whether a local file of tokens has an index.
+
+    Raises:
+        DataError: The index is a link to nothing or no file, so that the tokens would be read as plain ones.
+    """
+    if not os.path.lexists(index):
+        return False
+    if not index.is_file():
+        what = "a link to nothing" if index.is_symlink() else "no regular file"
+        raise DataError(f"{index}, the index of {path}, is {what}: copy it again, or remove it if {path} has no index")
+    return True
+
+
 def is_local(path: str) -> bool:
     """Return whether ``path`` is a local file."""
     return not path.startswith((HUB, S3))

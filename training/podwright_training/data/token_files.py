@@ -53,6 +53,28 @@ def indexes_digest(files: tuple[str, ...]) -> str:
     return digest.hexdigest()[:12]
 
 
+def check_indexes(names: Iterable[str], all_names: Iterable[str]) -> None:
+    """Check that each ``.bin`` file has an index if its folder has those of other ``.bin`` files.
+
+    Args:
+        names: Files that are read.
+        all_names: Files of the dataset.
+
+    Raises:
+        DataError: An index is missing; the tokens would be read as plain ones, without their documents.
+    """
+    all_names = set(all_names)
+    indexed = {name for name in all_names if name.endswith(megatron.SUFFIX) and megatron.index_of(name) in all_names}
+    indexed_by_folder = {PurePosixPath(name).parent: name for name in sorted(indexed)}
+    for name in names:
+        example = indexed_by_folder.get(PurePosixPath(name).parent)
+        if example and name.endswith(megatron.SUFFIX) and name not in indexed:
+            raise DataError(
+                f"{name} has no {PurePosixPath(megatron.index_of(name)).name} beside it, as {example} has: copy the "
+                "index too, or move the file into a folder of its own"
+            )
+
+
 def open_token_file(path: str, size: int, rule: TokenRule, *, column: str) -> SpanReader:
     """Open a file of tokens.
 
@@ -79,6 +101,11 @@ def check_token_file(path: str, size: int, rule: TokenRule, *, column: str, name
     documents = _indexed_documents(path, rule, column)
     if documents is None:
         reader = RawReader(path, rule)
+        if wider_dtype := reader.wider_dtype:
+            raise DataError(
+                f"{path}: nearly every second number of type {rule.dtype} is 0 or 1, as in numbers of type "
+                f"{wider_dtype}: set token_dtype to {wider_dtype}"
+            )
         if len(reader) and not reader.has_end:
             logger.warning("%s: no token %d ends a document in it (token_end)", path, rule.stored_end)
         (block,) = reader.read(0, min(size, CHECKED_BYTES))
