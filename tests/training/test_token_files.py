@@ -331,6 +331,7 @@ def test_a_resume_with_another_rule_is_refused(tmp_path, open_stream):
     stream.next_batch()
     state = json.loads(json.dumps(stream.state_dict()))
     assert open_stream(tmp_path).differences(state) == []
+    assert open_stream(tmp_path, token_dtype="uint32").differences(state) == []  # Megatron's index names the type.
     (difference,) = open_stream(tmp_path, token_end=501).differences(state)
     assert "a run keeps its token_dtype, token_end and .idx files" in difference
     moved = tmp_path / "moved"
@@ -338,6 +339,48 @@ def test_a_resume_with_another_rule_is_refused(tmp_path, open_stream):
     write_megatron(moved / "train.bin", DOCUMENTS, sentences=2)
     (difference,) = open_stream(moved).differences(state)
     assert "token files of data source tokens are read otherwise" in difference
+
+
+@pytest.mark.parametrize("change", ["middle", "second"])
+def test_a_resume_with_another_index_is_refused(tmp_path, open_stream, change):
+    """A change anywhere in the index of any file would be other documents at the same place."""
+    documents = [[5, 6, 7, END]] * 40_000
+    for number in range(3):
+        write_megatron(tmp_path / f"train-{number}.bin", documents if number == 0 else [[5, 6], [7, END]] * 10)
+    write_megatron(tmp_path / "val.bin", DOCUMENTS)
+    stream = open_stream(tmp_path)
+    stream.next_batch()
+    state = json.loads(json.dumps(stream.state_dict()))
+    if change == "second":
+        write_megatron(tmp_path / "train-1.bin", [[5], [6, 7, END]] * 10)
+    else:
+        index = bytearray((tmp_path / "train-0.idx").read_bytes())
+        begin = len(index) - 8 * 20_000
+        first_sequences = np.frombuffer(index, "<i8", 100, begin) // 2 * 2
+        index[begin : begin + 800] = first_sequences.tobytes()
+        (tmp_path / "train-0.idx").write_bytes(index)
+    (difference,) = open_stream(tmp_path).differences(state)
+    assert "token files of data source tokens are read otherwise" in difference
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "mds"])
+def test_a_resume_with_another_column_is_refused(tmp_path, open_stream, kind):
+    """The files are the same, and the documents are others."""
+    if kind == "jsonl":
+        lines = [json.dumps({"text": "w1 w2", "title": "w3 w4"})] * 20
+        for name in ("train", "validation"):
+            (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    else:
+        for name in ("train", "val"):
+            write_mds(tmp_path / f"{name}.mds", DOCUMENTS, columns=("tokens", "title"))
+    stream = open_stream(tmp_path)
+    stream.next_batch()
+    state = json.loads(json.dumps(stream.state_dict()))
+    assert open_stream(tmp_path).differences(state) == []
+    (difference,) = open_stream(tmp_path, text_column="title").differences(state)
+    assert "(text_column) in the checkpoint, 'title' in this run; a run keeps its column" in difference
+    del state["columns"]
+    assert open_stream(tmp_path, text_column="title").differences(state) == []
 
 
 @pytest.mark.parametrize("write", [write_megatron, write_mds])

@@ -33,14 +33,19 @@ def write_llm_c(path: Path, documents: Documents, dtype: str = "<u2") -> None:
     path.write_bytes(header.tobytes() + tokens.tobytes())
 
 
-def write_mds(path: Path, documents: Documents, dtype: str = "uint16") -> None:
-    """Write a shard of MosaicML's streaming with a column of tokens."""
-    columns = {"column_encodings": [f"ndarray:{dtype}"], "column_names": ["tokens"], "column_sizes": [None]}
-    text = json.dumps(columns | {"format": "mds", "version": 2}, sort_keys=True).encode()
+def write_mds(path: Path, documents: Documents, dtype: str = "uint16", *, columns: Sequence[str] = ("tokens",)) -> None:
+    """Write a shard of MosaicML's streaming with columns of tokens, which have the same tokens."""
+    count = len(columns)
+    header = {
+        "column_encodings": [f"ndarray:{dtype}"] * count,
+        "column_names": list(columns),
+        "column_sizes": [None] * count,
+    }
+    text = json.dumps(header | {"format": "mds", "version": 2}, sort_keys=True).encode()
     arrays = [
         bytes([1 << 2 | 1, *len(each).to_bytes(2, "little")]) + np.array(each, dtype).tobytes() for each in documents
     ]
-    samples = [len(array).to_bytes(4, "little") + array for array in arrays]
+    samples = [len(array).to_bytes(4, "little") * count + array * count for array in arrays]
     first = (2 + len(samples)) * 4 + len(text)
     places = np.cumsum([first, *map(len, samples)], dtype="<u4")
     path.write_bytes(len(samples).to_bytes(4, "little") + places.tobytes() + text + b"".join(samples))

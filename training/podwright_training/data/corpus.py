@@ -31,7 +31,8 @@ from podwright_training.data.order import ReadingOrder, Span
 from podwright_training.data.span_reader import SpanReader
 from podwright_training.data.spans import DIVISIBLE, check_tokenizer, open_spans
 from podwright_training.data.splits import Split
-from podwright_training.data.token_files import check_token_file, indexes_digest
+from podwright_training.data.storage import Listing, shared
+from podwright_training.data.token_files import check_token_file, indexes_digest, token_column, uses_dtype
 from podwright_training.data.token_rule import TokenRule
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.token_shards import TokenShard
@@ -123,7 +124,30 @@ class Corpus:
         if format_of(self.split.files[0]) not in FOREIGN_TOKENS:
             return None
         rule = self.token_rule(encoder)
-        return {"token_dtype": rule.dtype, "token_end": rule.stored_end, "indexes": indexes_digest(self.split.files)}
+        facts = self._token_file_facts
+        dtype = {"token_dtype": rule.dtype} if facts["uses_dtype"] else {}
+        return {**dtype, "token_end": rule.stored_end, "indexes": facts["indexes"]}
+
+    @property
+    def column(self) -> str | None:
+        """Return the column that is read; ``None`` for token files without columns."""
+        kind = format_of(self.split.files[0])
+        if kind in FOREIGN_TOKENS:
+            return self._token_file_facts["column"] or None
+        return None if kind == TOKENS else self.text_column
+
+    @cached_property
+    def _token_file_facts(self) -> Listing:
+        """Return what token files of other programs say about themselves; the first rank reads it for all ranks."""
+        return shared(f"token files of {self.split.files[0]} and {self.split.digest}", self._read_token_file_facts)
+
+    def _read_token_file_facts(self) -> Listing:
+        files = self.split.files
+        return {
+            "indexes": indexes_digest(files),
+            "uses_dtype": "yes" if uses_dtype(files, self.text_column) else "",
+            "column": token_column(files[0], self.text_column) or "",
+        }
 
     def documents(
         self, stream: int, start: DataPosition, *, encoder: Encoder, faults: Faults

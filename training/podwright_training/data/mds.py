@@ -34,6 +34,9 @@ class MdsFile(Sequence[NDArray[Any]]):
 
     Raises:
         DataError: The file is unreadable or truncated, or has no column of tokens.
+
+    Attributes:
+        column: The column of the tokens.
     """
 
     def __init__(self, path: str, column: str, dtype: str | None) -> None:
@@ -56,6 +59,7 @@ class MdsFile(Sequence[NDArray[Any]]):
                 f"{path}: column {chosen} has bytes and does not say which numbers they are; set token_dtype (datasets "
                 "of older versions of llm-foundry have int64)"
             )
+        self.column: str = names[names.index(chosen)]
         self._place = names.index(chosen)
         self._decode = _BytesDecoder(str(dtype)) if encoding == "bytes" else _ArrayDecoder(encoding)
 

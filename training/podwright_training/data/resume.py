@@ -17,7 +17,7 @@ OTHER_ORDER = (
     "has no meaning here; finish the run with that version, or start a new one with --init-from and this checkpoint"
 )
 # Digests and sizes of the files, and how those of other programs are read, by name of the source.
-IDENTITIES = ("shards", "sizes", "contents", "token_files")
+IDENTITIES = ("shards", "sizes", "contents", "token_files", "columns")
 OF_STREAMS = ("streams", "documents")  # Values by stream: each rank has those of its own.
 OTHER_DATA = (
     "a run keeps the data that it has begun; name other data another source of data_mixture, or start a new run"
@@ -139,6 +139,12 @@ def _problems_of_token_files(identity: Mapping[str, Any], state: Mapping[str, An
     for name, checkpoint_name in names_in_checkpoint(identity, state).items():
         if checkpoint_name is None:
             continue
+        column, checkpoint_column = identity["columns"].get(name), state.get("columns", {}).get(checkpoint_name)
+        if column and checkpoint_column and column != checkpoint_column:  # Older checkpoints do not have it.
+            yield (
+                f"data source {name} has column {checkpoint_column!r} (text_column) in the checkpoint, {column!r} in "
+                "this run; a run keeps its column"
+            )
         rule, checkpoint_rule = identity["token_files"].get(name), state["token_files"].get(checkpoint_name)
         if rule != checkpoint_rule:
             yield (

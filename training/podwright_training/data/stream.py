@@ -417,6 +417,7 @@ class PackedStream:
             "token_files": {
                 corpus.name: rule for corpus in corpora if (rule := corpus.token_file_identity(self._recipe.encoder))
             },
+            "columns": {corpus.name: column for corpus in corpora if (column := corpus.column)},
             "contents": {
                 corpus.name: corpus.split.contents_digest for corpus in corpora if corpus.split.contents_digest
             },

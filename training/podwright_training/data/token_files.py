@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,14 +15,14 @@ from podwright_training.data import litdata, mds, megatron
 from podwright_training.data.bad_data import BadRecordError, DataError
 from podwright_training.data.formats import DocumentBlock
 from podwright_training.data.mapped_file import map_file
-from podwright_training.data.raw_tokens import RawReader
+from podwright_training.data.raw_tokens import RawReader, layout_of
 from podwright_training.data.span_reader import RowReader, SpanReader
 from podwright_training.data.token_rule import TokenRule
 
 logger = logging.getLogger(__name__)
 
 OLMO_METADATA = ".csv.gz"  # Boundaries of documents; the tokens have them too.
-SAMPLED_INDEXES, SAMPLE_BYTES = 256, 64 << 10
+HASHED_BYTES, SAMPLE_BYTES, LEAST_SAMPLES = 256 << 20, 4 << 10, 16  # of all indexes of a source, and of each one
 CHECKED_DOCUMENTS, CHECKED_BYTES = 64, 1 << 20  # A check reads the beginning of each file.
 LEAST_EQUAL_ENDS = 8  # So many documents hardly end with the same word.
 
@@ -41,16 +40,41 @@ def indexes_among(names: Iterable[str]) -> set[str]:
     return names & indexes
 
 
-@cache
-def indexes_digest(files: tuple[str, ...]) -> str:
-    """Return twelve hexadecimal digits that identify the indexes of token files, by their sizes and samples."""
+def indexes_digest(files: Sequence[str]) -> str:
+    """Return twelve hexadecimal digits that identify the indexes of token files.
+
+    They are of all bytes of each, or of evenly spread samples where the indexes are large together.
+    """
     digest = hashlib.sha256()
-    for file in files[:: -(-len(files) // SAMPLED_INDEXES)]:
-        if megatron.is_megatron(file):
-            content = map_file(megatron.index_of(file))
-            digest.update(f"{len(content)}\n".encode())
-            digest.update(content[:SAMPLE_BYTES].tobytes() + content[-SAMPLE_BYTES:].tobytes())
+    places = max(LEAST_SAMPLES, HASHED_BYTES // SAMPLE_BYTES // len(files))  # of one file
+    for file in files:
+        if not megatron.is_megatron(file):
+            continue
+        content = map_file(megatron.index_of(file))
+        digest.update(f"{file.rpartition('/')[2]} {len(content)}\n".encode())
+        if len(content) <= places * SAMPLE_BYTES:
+            digest.update(content.tobytes())
+            continue
+        for place in range(places):
+            begin = (len(content) - SAMPLE_BYTES) * place // (places - 1)
+            digest.update(content[begin : begin + SAMPLE_BYTES].tobytes())
     return digest.hexdigest()[:12]
+
+
+def uses_dtype(files: Iterable[str], column: str) -> bool:
+    """Return whether any file does not name the type of its numbers, so that ``token_dtype`` decides it."""
+    for file in files:
+        try:
+            if _indexed_documents(file, TokenRule(None, 0, 0, 0), column) is None:
+                layout_of(file, map_file(file), None)
+        except DataError:  # It is read with a type, so it lacks only that.
+            return True
+    return False
+
+
+def token_column(file: str, column: str) -> str | None:
+    """Return the column of tokens in a file; ``None`` for a format without columns."""
+    return mds.MdsFile(file, column, "uint16").column if file.endswith(mds.SUFFIX) else None
 
 
 def check_indexes(names: Iterable[str], all_names: Iterable[str]) -> None:
