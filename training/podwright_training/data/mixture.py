@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -19,6 +20,7 @@ from podwright_training.config.sections.data_options import TOKEN_DTYPES
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
 from podwright_training.data.phases import PHASES, Phase, Problem, number, phases_of_entries, problems_of_phases
+from podwright_training.errors import LONGEST_VALUE
 
 Entries = Iterator[tuple[str, dict[str, Any]]]
 NUMBERS: dict[str, Callable[[str], Any]] = {
@@ -26,6 +28,7 @@ NUMBERS: dict[str, Callable[[str], Any]] = {
     "max_epochs": int,
     "token_end": int,
 }
+LEAST_WEIGHT, MOST_WEIGHT = 1e-100, 1e100  # Sums of weights between these are exact enough.
 VALIDATION_KEYS = ("dataset", "dataset_config_name", "text_column", "token_dtype", "token_end")
 
 # Multiples of badly approximable numbers spread most evenly over [0, 1): here in units of 2**-64.
@@ -203,16 +206,26 @@ def _source(config: TrainConfig, name: str, values: Mapping[str, Any]) -> Source
         "token_end": config.token_end,
     }
     source = Source(**{"name": name, **inherited, **values})
-    return replace(source, weight=_heated(source.weight, config))
+    return replace(source, weight=_heated(name, source.weight, config))
 
 
 def _scaled(phase: Phase, config: TrainConfig) -> Phase:
-    return replace(phase, weights={name: _heated(weight, config) for name, weight in phase.weights.items()})
+    return replace(phase, weights={name: _heated(name, weight, config) for name, weight in phase.weights.items()})
 
 
-def _heated(weight: float, config: TrainConfig) -> float:
-    """Return a weight at the run's ``mixture_temperature``."""
-    heated: float = weight ** (1 / config.mixture_temperature)
+def _heated(name: str, weight: float, config: TrainConfig) -> float:
+    """Return a weight at the run's ``mixture_temperature``; raise ``DataError`` if sums of such lose their digits."""
+    try:
+        heated: float = weight ** (1 / config.mixture_temperature)
+    except OverflowError:
+        heated = math.inf
+    if weight and not LEAST_WEIGHT <= heated <= MOST_WEIGHT:
+        text = str(weight) if len(str(weight)) <= LONGEST_VALUE else f"{str(weight)[:LONGEST_VALUE]}…"
+        raise DataError(
+            f"data_mixture: {name}: weight: got {text}, which "
+            f"at mixture_temperature {config.mixture_temperature:g} is not between {LEAST_WEIGHT:g} and "
+            f"{MOST_WEIGHT:g}: give smaller ratios of weights, or a higher mixture_temperature"
+        )
     return heated
 
 
