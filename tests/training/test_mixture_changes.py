@@ -351,6 +351,24 @@ def test_wrong_phases_are_named_with_their_place(tmp_path, phases, message):
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "temperature"),
+    [
+        ("web: {dataset: o/web, weight: 1e308}\nnotes: {dataset: o/notes, weight: 1e308}\n", 1.0),
+        (f"web: {{dataset: o/web, weight: 1{'0' * 400}}}\nnotes: {{dataset: o/notes}}\n", 1.0),
+        ("web: {dataset: o/web, weight: 1.2e12}\nnotes: {dataset: o/notes}\n", 0.03),
+        ("web: {dataset: o/web, weight: 1e-20}\nnotes: {dataset: o/notes}\n", 0.03),
+        ("web: {dataset: o/web}\nphases: [{from_step: 5, weights: {web: 5e-324}}]\n", 1.0),
+    ],
+)
+def test_weights_that_no_sum_can_hold_are_refused(tmp_path, text, temperature):
+    """One line names the source."""
+    config = replace(mixture_file(tmp_path, text), mixture_temperature=temperature)
+    with pytest.raises(DataError, match=r"^data_mixture: web: weight: got .*, which at mixture_temperature") as caught:
+        data_mixture_of(config)
+    assert len(str(caught.value)) < 300
+
+
 def test_a_mixture_without_weights_is_refused(tmp_path):
     """Something must be read before the first phase."""
     config = mixture_file(tmp_path, "web: {dataset: o/web, weight: 0}\nphases: [{from_step: 5, weights: {web: 1}}]\n")
@@ -404,3 +422,21 @@ def test_a_run_through_a_change_and_a_resume(tiny_flags, text_dataset, tmp_path,
     capsys.readouterr()
     assert main(["replay", "--run-dir", str(halves), "--step", "5"]) == 0
     assert "step 5" in capsys.readouterr().out
+
+
+def test_a_replay_before_the_run_became_a_mixture(tiny_flags, text_dataset, tmp_path, capsys):
+    """A run of one source has logged no weights: replay reads the source that no start has added."""
+    texts = [json.dumps({"text": f"the node reads file {number} and then writes"}) for number in range(200)]
+    (tmp_path / "notes").mkdir()
+    for name, part in (("train", texts[:190]), ("validation", texts[190:])):
+        (tmp_path / "notes" / f"{name}.jsonl").write_text("\n".join(part))
+    options = {"ranks": 1, "checkpoint_freq": 9, "hidden_size": 16, "intermediate_size": 16, "num_layers": 1}
+    run = tmp_path / "run"
+    assert main(["train", *tiny_flags(run, **options, max_steps=2)]) == 0
+    notes = {"dataset": "notes", "dataset_config_name": "", "weight": 3}
+    (tmp_path / "mixture.yaml").write_text(yaml.safe_dump({"web": {"dataset": str(text_dataset)}, "notes": notes}))
+    mixture = {"data_mixture": tmp_path / "mixture.yaml", "max_steps": 4, "warmup": 0}
+    assert main(["train", *tiny_flags(run, **options | mixture)]) == 0
+    capsys.readouterr()
+    for step in ("2", "4"):
+        assert main(["replay", "--run-dir", str(run), "--step", step]) == 0, capsys.readouterr().err

@@ -16,6 +16,7 @@ from podwright_training.checkpoint import checkpoint_reader, hub_model, step_fol
 from podwright_training.checkpoint.store import checkpoint_directories
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.data.mixture import sources_of
 from podwright_training.data.phased_mixture import MixtureChange
 from podwright_training.data.stream import PackedStream, open_stream
 from podwright_training.data.tokenizer import load_tokenizer
@@ -63,7 +64,7 @@ def replay(folder: RunFolder, step: int, *, losses: bool) -> ReplayedBatch:
     config = load_run(folder)
     tokenizer = load_tokenizer(config.tokenizer)
     before = _checkpoint_before(config, place)
-    batches = _read(config, tokenizer, place, before, _weights_in_training(folder))
+    batches = _read(config, tokenizer, place, before, _weights_in_training(folder, config))
     model, weights_step = _model(config, before) if losses else (None, None)
     sequences = [
         ReplayedSequence(
@@ -107,10 +108,20 @@ def _checkpoint_before(config: TrainConfig, place: BatchPlace) -> Path | None:
     )
 
 
-def _weights_in_training(folder: RunFolder) -> list[MixtureChange]:
-    """Return the weights of a mixture as the run has logged them; none of a run of one source."""
+def _weights_in_training(folder: RunFolder, config: TrainConfig) -> list[MixtureChange]:
+    """Return the weights of a mixture as the run has logged them; none of a run of one source.
+
+    A run that became a mixture has logged none for its single source, which is the one that no start has added.
+    """
     changes: list[MixtureChange] = []
-    for event in folder.events_of(MixtureEvent):
+    events = list(folder.events_of(MixtureEvent))
+    if events and events[0].from_sequence:
+        added = {name for event in events for name in event.added or ()}
+        continued = [source.name for source in sources_of(config) if source.name not in added]
+        names = events[0].removed or continued
+        if len(names) == 1:
+            changes.append(MixtureChange(0, {names[0]: 1.0}))
+    for event in events:
         # A resume from an earlier checkpoint reads sequences again, by the weights of that time.
         changes = [change for change in changes if change.first_sequence < event.from_sequence]
         changes.append(MixtureChange(event.from_sequence, event.weights))
