@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import struct
 from itertools import chain
 from pathlib import Path
 
@@ -306,6 +307,31 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch, name):
     unreadable.add(str(folder / name))
     with pytest.raises(DataError, match=rf"cannot read \S*/{name}: Permission denied; make it readable, or move it"):
         find_split(str(folder), None, "train")
+
+
+def test_an_index_of_fairseq_is_named(tmp_path, open_stream):
+    """It begins as Megatron's does."""
+    write_raw(tmp_path / "train.bin", DOCUMENTS)
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQ", 1, 8, len(DOCUMENTS))
+    (tmp_path / "train.idx").write_bytes(header + bytes(12 * len(DOCUMENTS)))
+    with pytest.raises(DataError, match=r"train\.idx is an index of fairseq's, which lists no documents"):
+        open_stream(tmp_path)
+
+
+def test_left_out_token_files_are_named(tmp_path, open_stream):
+    """A JSON file beside them looks like data, and has no text."""
+    write_megatron(tmp_path / "a_text_document.bin", DOCUMENTS)
+    (tmp_path / "stats.json").write_text('{"documents": 40}')
+    with pytest.raises(DataError, match=r"no column 'text' .*; left out: a_text_document\.bin .* move the others"):
+        open_stream(tmp_path)
+
+
+def test_a_shard_without_bytes_is_named(tmp_path, open_stream):
+    """It has no header that would name its type, so no token_dtype helps."""
+    write_llm_c(tmp_path / "train_0.bin", DOCUMENTS)
+    (tmp_path / "train_1.bin").write_bytes(b"")
+    with pytest.raises(DataError, match=r"train_1\.bin has no byte: remove it, or copy it again"):
+        open_stream(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["mds_uint16", "litdata"])

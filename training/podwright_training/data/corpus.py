@@ -112,7 +112,18 @@ class Corpus:
         except BadShardError:
             return  # the stream reports it and continues with the next
         if block:
+            self._check_block(block)
+
+    def _check_block(self, block: DocumentBlock) -> None:
+        """Check the first block; name the files that are left out, as they may be the data that was meant."""
+        try:
             _check_block(block, self.split.files[0])
+        except DataError as error:
+            if not self.split.unread_files:
+                raise
+            raise DataError(
+                f"{error}; left out: {self.split.unread_files}; if those are the data, move the others elsewhere"
+            ) from error
 
     def token_rule(self, encoder: Encoder) -> TokenRule:
         """Return the meaning of the numbers in token files of other programs."""

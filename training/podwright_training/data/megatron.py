@@ -23,6 +23,7 @@ from podwright_training.data.storage import has_index
 SUFFIX, INDEX_SUFFIX = ".bin", ".idx"
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<QBQQ")  # version, code of the type, sequences, entries of the document index
+FAIRSEQ_HEADER, SEQUENCE_BYTES = struct.Struct("<QBQ"), 4 + 8  # It lists lengths and places alone.
 VERSION = 1
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 MODE_BYTES = 1  # A multimodal index ends with the modes of its sequences.
@@ -78,6 +79,11 @@ class MegatronFile(Sequence[NDArray[Any]]):
             raise DataError(
                 f"{self._index_path}: version {version} with numbers of type {code}; this reads version {VERSION} "
                 "with whole numbers (types 1 to 5 and 8)"
+            )
+        if len(index) == len(MAGIC) + FAIRSEQ_HEADER.size + sequence_count * SEQUENCE_BYTES:
+            raise DataError(
+                f"{self._index_path} is an index of fairseq's, which lists no documents and names types by other "
+                "numbers: only those of Megatron's tools/preprocess_data.py are read"
             )
         if not document_count:
             raise DataError(f"{self._index_path} has no list of documents: it was not written to its end")

@@ -161,6 +161,8 @@ def layout_of(path: str, content: NDArray[np.uint8], dtype: str | None) -> Layou
             raise DataError(f"{path} has llm.c's questions and answers for an evaluation, no text: remove it")
         if (magic, version) in LLM_C_DTYPES:
             return Layout(LLM_C_BYTES, np.dtype(LLM_C_DTYPES[magic, version]), token_count)
+    if dtype is None and not len(content):
+        raise DataError(f"{path} has no byte: remove it, or copy it again")
     if dtype is None:
         raise DataError(
             f"{path} does not say which numbers it has: it has neither an .idx file of Megatron's beside it, nor a "
