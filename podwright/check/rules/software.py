@@ -13,7 +13,6 @@ from podwright.check.secrets import masked
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
-from podwright.training_lock import compile_command, read_added
 from podwright_bootstrap.features import MAX_INTERVAL_S, MIN_INTERVAL_S
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 
@@ -43,7 +42,8 @@ def training_requirements(settings: Settings) -> Iterator[Finding]:
     requirements, path = settings.training.requirements, ("training", "requirements")
     if not requirements:
         return
-    from podwright_bootstrap.software.requirements import problems_of_added  # noqa: PLC0415 — few files need it
+    from podwright.training_lock import compile_command, read_added  # noqa: PLC0415 — few files need them
+    from podwright_bootstrap.software.requirements import problems_of_added  # noqa: PLC0415
 
     if settings.training.source == "none":
         yield error(
