@@ -48,6 +48,7 @@ class Editor(yaml.SafeLoader):
 
 
 for name, pattern, first in (
+    ("merge", r"^<<$", "<"),
     ("null", r"^(~|null|Null|NULL|)$", "~nN\0"),
     ("bool", r"^(true|True|TRUE|false|False|FALSE)$", "tTfF"),
     ("int", r"^[-+]?[0-9]+$", "-+0123456789"),

@@ -304,7 +304,7 @@ def test_a_damaged_record_of_an_evaluation_set_is_refused(line, reason, tmp_path
     """It is named with its file and line, because a document with its text would pass."""
     (tmp_path / "a.jsonl").write_text(f"{json.dumps({'question': QUESTION})}\n\n{line}\n")
     with pytest.raises(
-        DataError, match=rf"^decontaminate: qa: .*/a\.jsonl:3: .*{reason}.*; mend or remove this record$"
+        DataError, match=rf"^decontaminate: qa: .*/a\.jsonl:3: .*{reason}.*; correct or remove this record$"
     ):
         decontamination.read_evaluation_sets({"qa": str(tmp_path / "a.jsonl")}, columns=("question",), words=13)
 

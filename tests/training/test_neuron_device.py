@@ -68,7 +68,7 @@ found["index"] = torch.accelerator.current_device_index()
 x = torch.ones(2**20, device="neuron")
 found["on"] = str(x.device)
 del x
-device.synchronize(own)
+torch.get_device_module(own).synchronize()
 found["peak"] = device.peak_memory_bytes(own)
 found["flops"] = device.job_peak_flops(own, ranks)
 found["slow"] = device.slow_precision(ranks, "neuron", "bf16")

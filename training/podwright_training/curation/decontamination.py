@@ -181,7 +181,7 @@ def _texts(name: str, file: str, columns: Iterable[str], evaluation_set: Evaluat
     except BadShardError as error:
         raise DataError(f"decontaminate: {name}: {file}: {error}") from error
     except BadRecordError as error:
-        raise DataError(f"decontaminate: {name}: {error}; mend or remove this record") from error
+        raise DataError(f"decontaminate: {name}: {error}; correct or remove this record") from error
     evaluation_set.records += records
     evaluation_set.records_without_text += records - len(numbers_with_text)
 

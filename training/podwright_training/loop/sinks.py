@@ -78,7 +78,7 @@ class TensorBoard:
     """Write every number of an event as ``<event>/<name>`` over steps.
 
     A start, or a rollback, takes steps again that were written already. TensorBoard draws both, as a curve that runs
-    back, unless a new file tells it to purge the steps from one on.
+    back, unless a new file has the first step that it purges.
     """
 
     def __init__(self, folder: RunFolder) -> None:
