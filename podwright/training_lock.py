@@ -7,7 +7,7 @@ from pathlib import Path
 from podwright import checkout
 from podwright_bootstrap.software.requirements import with_added
 
-LOWEST_PYTHON = "3.10"  # of nodes: requires-python of the training program
+LOWEST_PYTHON = "3.10"  # The training program runs on no older one.
 
 
 def training_lock(added: Path | None) -> str:

@@ -232,18 +232,18 @@ def shown(text: str) -> str:
     return line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}…"
 
 
-def _scalars(node: yaml.Node, path: KeyPath, seen: set[int]) -> Iterator[Scalar]:
+def _scalars(node: yaml.Node, path: KeyPath, visited_ids: set[int]) -> Iterator[Scalar]:
     if isinstance(node, yaml.ScalarNode):
         if node.tag != _NULL:
             yield Scalar(path, node.value, node.start_mark.index, node.end_mark.index)
         return
-    if id(node) in seen:
+    if id(node) in visited_ids:
         return
-    seen.add(id(node))
+    visited_ids.add(id(node))
     is_mapping = isinstance(node, yaml.MappingNode)
     pairs = [(key.value, item) for key, item in node.value] if is_mapping else enumerate(node.value)
     for key, item in pairs:
-        yield from _scalars(item, (*path, key if isinstance(key, (str, int)) else ""), seen)
+        yield from _scalars(item, (*path, key if isinstance(key, (str, int)) else ""), visited_ids)
 
 
 def _read(file: Path) -> str:

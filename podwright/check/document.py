@@ -195,7 +195,7 @@ def _without(data: Any, path: KeyPath) -> Any:
 def _starred(text: str) -> str:
     """Return stars for a text; its lines and columns stay."""
     lines = zip(lines_of(text), lines_of(text, keepends=True), strict=True)
-    return "".join("*" * len(line) + whole[len(line) :] for line, whole in lines)
+    return "".join("*" * len(line) + ended_line[len(line) :] for line, ended_line in lines)
 
 
 def _finding(code: str, path: KeyPath, position: Position, message: str, hint: str) -> Finding:

@@ -98,12 +98,12 @@ def who_may_change(path: Path) -> str:
 
 def _way_to(path: Path) -> Iterator[Path]:
     """Yield a path and the folders and links on the way to it, as far as links can be followed."""
-    pending, seen = [Path(os.path.abspath(path))], set()  # noqa: PTH100 - resolve() would hide the links
+    pending, visited = [Path(os.path.abspath(path))], set()  # noqa: PTH100 - resolve() would hide the links
     while pending:
         place = pending.pop()
-        if place in seen:
+        if place in visited:
             continue
-        seen.add(place)
+        visited.add(place)
         yield place
         if place != place.parent:
             pending.append(place.parent)

@@ -43,7 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             flag(name), default=getattr(defaults, name), help=f"same as train's. Default: {getattr(defaults, name)}"
         )
-    parser.add_argument("--token-dtype", choices=TOKEN_DTYPES, help="same as train's, for a dataset of token files")
+    parser.add_argument(
+        "--token-dtype",
+        choices=TOKEN_DTYPES,
+        metavar="TYPE",
+        help=f"same as train's, for a dataset of token files: {', '.join(TOKEN_DTYPES)}",
+    )
     parser.add_argument("--token-end", type=int, help="same as train's, for a dataset of token files")
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
     parser.add_argument(

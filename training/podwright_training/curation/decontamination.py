@@ -36,7 +36,7 @@ from podwright_training.data.token_shards import SUFFIX as TOKENS
 HASH_BYTES = 8
 WORD = regex.compile(rf"(?V1)[{UNSPACED}]\p{{M}}*|[\w--[{UNSPACED}]]+")
 INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")  # such as a soft hyphen
-SPACED_WEIGHT, UNSPACED_WEIGHT = 2, 1  # of a word, and of a character in a script without spaces
+SPACED_WEIGHT, UNSPACED_WEIGHT = 2, 1  # A character without spaces around it says half as much as a word.
 
 
 @dataclass
@@ -220,12 +220,12 @@ def _hashes(text: str, words: int) -> Iterator[int]:
     sequence = _words(text)
     weight_by_word = {word: UNSPACED_WEIGHT if UNSPACED_LETTER.match(word) else SPACED_WEIGHT for word in set(sequence)}
     weights = [weight_by_word[word] for word in sequence]
-    end, weight, least = 0, 0, SPACED_WEIGHT * words
+    end, weight, needed_weight = 0, 0, SPACED_WEIGHT * words
     for begin, begin_weight in enumerate(weights):
-        while weight < least and end < len(weights):
+        while weight < needed_weight and end < len(weights):
             weight += weights[end]
             end += 1
-        if weight < least:
+        if weight < needed_weight:
             return
         content = " ".join(sequence[begin:end]).encode(errors="surrogatepass")
         yield int.from_bytes(hashlib.blake2b(content, digest_size=HASH_BYTES).digest(), "big")

@@ -123,9 +123,9 @@ def problems_of_thresholds(thresholds: Mapping[str, float], filters: Iterable[st
         elif value > (limit := THRESHOLDS[name].limit):
             yield f"thresholds: got {name}={value}, need a share from 0 to {limit}"
     for names in RANGES:
-        least, most = (thresholds.get(name, THRESHOLDS[name].default) for name in names)
-        if least > most and not thresholds.keys().isdisjoint(names):
-            limits = f"{names[0]}={least} and {names[1]}={most}"
+        minimum, maximum = (thresholds.get(name, THRESHOLDS[name].default) for name in names)
+        if minimum > maximum and not thresholds.keys().isdisjoint(names):
+            limits = f"{names[0]}={minimum} and {names[1]}={maximum}"
             yield f"thresholds: {limits} leave no document: need a minimum of at most the maximum"
 
 

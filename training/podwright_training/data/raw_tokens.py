@@ -31,10 +31,10 @@ LLM_C_QUESTIONS = 20240522  # magic number of files such as hellaswag_val.bin
 NUMPY_MAGIC = b"\x93NUMPY"
 NUMPY_HEADER_BYTES = 1 << 16  # A header of an array of numbers is much shorter.
 DOCUMENT_BYTES = 64 << 20  # A longer document is broken, and never held in memory.
-CHECKED_BYTES = 1 << 20  # of the beginning, for a wrong type
+CHECKED_BYTES = 1 << 20  # A wrong type shows in the beginning of a file.
 LEAST_NUMBERS = 400  # Fewer numbers may have such parts by chance.
 MOST_SMALL, LEAST_SMALL_PARTS = 0.5, 0.99  # shares of 0 and 1 among the first and among the other parts of numbers
-WIDER_DTYPES = {2: "uint16", 4: "uint32", 8: "int64"}  # by the bytes of a number
+WIDER_DTYPES = {2: "uint16", 4: "uint32", 8: "int64"}  # Keys are bytes of a number.
 PIECE_TOKENS = 64 << 10  # searched at a time for the end of a document
 
 

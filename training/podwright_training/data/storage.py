@@ -168,8 +168,8 @@ def has_index(path: str, index: Path) -> bool:
     if not os.path.lexists(index):
         return False
     if not index.is_file():
-        what = "a link to nothing" if index.is_symlink() else "no regular file"
-        raise DataError(f"{index}, the index of {path}, is {what}: copy it again, or remove it if {path} has no index")
+        kind = "a link to nothing" if index.is_symlink() else "no regular file"
+        raise DataError(f"{index}, the index of {path}, is {kind}: copy it again, or remove it if {path} has no index")
     return True
 
 

@@ -22,7 +22,7 @@ from podwright_training.data.token_rule import TokenRule
 logger = logging.getLogger(__name__)
 
 OLMO_METADATA = ".csv.gz"  # Boundaries of documents; the tokens have them too.
-HASHED_BYTES, SAMPLE_BYTES, LEAST_SAMPLES = 256 << 20, 4 << 10, 16  # of all indexes of a source, and of each one
+HASHED_BYTES, SAMPLE_BYTES, LEAST_SAMPLES = 256 << 20, 4 << 10, 16  # A source's indexes share the first.
 CHECKED_DOCUMENTS, CHECKED_BYTES = 64, 1 << 20  # A check reads the beginning of each file.
 LEAST_EQUAL_ENDS = 8  # So many documents hardly end with the same word.
 
@@ -46,7 +46,7 @@ def indexes_digest(files: Sequence[str]) -> str:
     They are of all bytes of each, or of evenly spread samples where the indexes are large together.
     """
     digest = hashlib.sha256()
-    places = max(LEAST_SAMPLES, HASHED_BYTES // SAMPLE_BYTES // len(files))  # of one file
+    places = max(LEAST_SAMPLES, HASHED_BYTES // SAMPLE_BYTES // len(files))
     for file in files:
         if not megatron.is_megatron(file):
             continue
