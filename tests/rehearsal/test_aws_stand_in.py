@@ -328,3 +328,67 @@ def test_an_empty_object_is_stored(aws):
     assert s3.get_object(Bucket="sagemaker-empty", Key="nothing")["Body"].read() == b""
     s3.delete_object(Bucket="sagemaker-empty", Key="nothing")
     s3.delete_bucket(Bucket="sagemaker-empty")
+
+
+def test_a_deleted_nat_gateway_leaves_no_network_interface(aws):
+    """Terraform deletes the subnet next, which an interface would keep."""
+    ec2 = aws.client("ec2")
+    subnet_id = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    request = {"SubnetId": subnet_id, "ConnectivityType": "private"}
+    gateway_id = ec2.create_nat_gateway(**request)["NatGateway"]["NatGatewayId"]
+    assert ec2.describe_network_interfaces()["NetworkInterfaces"]
+    ec2.delete_nat_gateway(NatGatewayId=gateway_id)
+    assert ec2.describe_network_interfaces()["NetworkInterfaces"] == []
+
+
+def test_a_rule_for_all_protocols_is_changed_without_ports(aws):
+    """AWS asks for no ports where a rule has none."""
+    ec2 = aws.client("ec2")
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    group = ec2.create_security_group(GroupName="all-protocols", Description="-", VpcId=vpc)["GroupId"]
+    permission = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "10.0.0.0/8"}]}
+    answer = ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[permission])
+    rule_id = answer["SecurityGroupRules"][0]["SecurityGroupRuleId"]
+    change = {"IpProtocol": "-1", "CidrIpv4": "10.0.0.0/8", "Description": "after"}
+    ec2.modify_security_group_rules(
+        GroupId=group, SecurityGroupRules=[{"SecurityGroupRuleId": rule_id, "SecurityGroupRule": change}]
+    )
+    rules = ec2.describe_security_group_rules(SecurityGroupRuleIds=[rule_id])["SecurityGroupRules"]
+    assert [rule.get("Description") for rule in rules] == ["after"]
+    ec2.delete_security_group(GroupId=group)
+
+
+def test_a_budget_keeps_its_tags_and_subscribers(aws):
+    """Terraform reads both back and would change the budget in every plan."""
+    budgets = aws.client("budgets")
+    account = aws.client("sts").get_caller_identity()["Account"]
+    limit = {"Amount": "10", "Unit": "USD"}
+    budget = {"BudgetName": "monthly", "BudgetLimit": limit, "TimeUnit": "MONTHLY", "BudgetType": "COST"}
+    notification = {"NotificationType": "ACTUAL", "ComparisonOperator": "GREATER_THAN", "Threshold": 80.0}
+    subscribers = [{"SubscriptionType": "EMAIL", "Address": "a@example.com"}]
+    tags = [{"Key": "podwright:cluster", "Value": "one"}]
+    budgets.create_budget(
+        AccountId=account,
+        Budget=budget,
+        NotificationsWithSubscribers=[{"Notification": notification, "Subscribers": subscribers}],
+        ResourceTags=tags,
+    )
+    arn = f"arn:aws:budgets::{account}:budget/monthly"
+    assert budgets.list_tags_for_resource(ResourceARN=arn)["ResourceTags"] == tags
+    answer = budgets.describe_subscribers_for_notification(
+        AccountId=account, BudgetName="monthly", Notification=notification
+    )
+    assert answer["Subscribers"] == subscribers
+    budgets.delete_budget(AccountId=account, BudgetName="monthly")
+
+
+def test_a_prometheus_workspace_keeps_its_key(aws):
+    """A workspace that came back without its key would be replaced."""
+    amp = aws.client("amp")
+    key = f"arn:aws:kms:{aws.region}:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+    encrypted = amp.create_workspace(alias="encrypted", kmsKeyArn=key)["workspaceId"]
+    plain = amp.create_workspace(alias="plain")["workspaceId"]
+    keys = [amp.describe_workspace(workspaceId=item)["workspace"].get("kmsKeyArn") for item in (encrypted, plain)]
+    assert keys == [key, None]
+    for workspace_id in (encrypted, plain):
+        amp.delete_workspace(workspaceId=workspace_id)
