@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from podwright_training import model_folder
 from podwright_training.errors import UserError
-from podwright_training.run_folder import ORIGIN
 
 PROGRAM = "lm_eval"
 INSTALL = "uv tool install --with torch --with transformers --with accelerate lm-eval"
@@ -67,13 +67,15 @@ def run_tasks(
 
 
 def _first_token(model: Path) -> dict[str, Any]:
-    """Return the arguments by which the harness begins texts as podwright-train does: behind the end of another text.
+    """Return the arguments by which the harness begins texts as the training did: with BOS, or behind another text.
 
-    It would begin them with the token that a tokenizer declares for it, which this training never shows. Other models
-    begin as the harness decides.
+    It would begin them with the token that a tokenizer declares for it, which training without ``add_bos`` never shows.
+    Models of other programs begin as the harness decides.
     """
-    if not (model / ORIGIN).exists():
+    add_bos = model_folder.adds_bos(model)
+    if add_bos is None:
         return {}
-    from podwright_training.data.tokenizer import load_tokenizer
+    from podwright_training.data.tokenizer import generation_token_ids, load_tokenizer
 
-    return {"add_bos_token": False, "prefix_token_id": load_tokenizer(str(model)).eos_token_id}
+    ids = generation_token_ids(load_tokenizer(str(model)), add_bos=add_bos)
+    return {"add_bos_token": add_bos, "prefix_token_id": ids["bos_token_id"]}

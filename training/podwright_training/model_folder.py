@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 from podwright_common.regular_file import open_regular, read_text
 from podwright_training.errors import UserError, shortened
 from podwright_training.json_values import loads
+from podwright_training.run_folder import ORIGIN
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
+ADDS_BOS = "add_bos"  # key of an export's record: each document began with BOS in training
 LIMIT_BYTES = 64 << 20  # The index of a model with a million tensors is smaller.
 TEXTS = (".json", ".txt", ".model", ".jinja")  # Tokenizers and configurations have files of these types.
 LARGEST_NUMBER = 1e30
@@ -90,6 +92,16 @@ def refuse_special(folder: Path) -> None:
                 open_regular(path, follow_links=True).close()
             except OSError as error:
                 raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def adds_bos(folder: Path) -> bool | None:
+    """Return whether each document began with BOS in the training of a model; ``None`` if another program trained it.
+
+    Raises:
+        UserError: The record of the export is not readable.
+    """
+    origin = folder / ORIGIN
+    return bool(read_object(origin).get(ADDS_BOS, False)) if origin.exists() else None
 
 
 def read_object(path: Path) -> dict[str, Any]:

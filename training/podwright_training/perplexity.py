@@ -83,7 +83,8 @@ def sums_by_source(loaded: LoadedModel, config: TrainConfig, *, tokens: int) -> 
     try:
         open_text = partial(
             open_stream,
-            replace(config, data_workers=0),  # a few batches: workers would only have to be started
+            # A few batches: workers would only have to be started.
+            replace(config, data_workers=0, add_bos=loaded.add_bos if loaded.is_own else config.add_bos),
             split="validation",
             tokenizer=loaded.tokenizer,
             rank=ranks.rank,

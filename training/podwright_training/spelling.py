@@ -24,7 +24,9 @@ def as_flag(name: str, value: Any) -> str:
 
 def command_line(command: str, **options: Any) -> str:
     """Return a command with its options, to paste into a shell."""
-    words = [word for name, value in options.items() for word in (flag(name), str(value))]
+    words: list[str] = []
+    for name, value in options.items():
+        words += [as_flag(name, value)] if isinstance(value, bool) else [flag(name), str(value)]
     return shlex.join(["podwright-train", *shlex.split(command), *words])
 
 

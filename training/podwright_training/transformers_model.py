@@ -11,7 +11,6 @@ from podwright_training import model_folder
 from podwright_training.data.bad_data import first_line
 from podwright_training.errors import UserError
 from podwright_training.remote_code import needs_code, refusal
-from podwright_training.run_folder import ORIGIN
 
 TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")  # Without such a file, transformers makes up an empty tokenizer.
 
@@ -23,23 +22,27 @@ class LoadedModel:
     Attributes:
         model: Of transformers.
         tokenizer: Its tokenizer.
-        is_own: Whether podwright-train trained it: on documents without a token that begins them, each followed by the
-            tokenizer's end-of-text token.
+        is_own: Whether podwright-train trained it: on documents that each end with the tokenizer's EOS token.
+        add_bos: Whether each document began with the BOS token in training; of ``is_own`` models only.
     """
 
     model: Any
     tokenizer: Any
     is_own: bool = False
+    add_bos: bool = False
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text to continue, begun as the model's texts were in training.
 
-        A model of podwright-train has seen no text begin with another token than the end of the one before. Other
-        models get the beginning that their tokenizer writes. An empty text becomes the one token that precedes a text.
+        Without ``add_bos``, a model of podwright-train has seen no text begin with another token than the end of the
+        one before. Other models get the beginning that their tokenizer writes. An empty text becomes the one token that
+        precedes a text.
         """
         tokenizer = self.tokenizer
         ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
         begin = tokenizer.bos_token_id
+        if self.add_bos:
+            return [begin, *ids]
         if self.is_own or begin is None:
             if not ids and tokenizer.eos_token_id is None:
                 raise UserError("an empty prompt needs a tokenizer with eos_token or bos_token: write a text")
@@ -72,16 +75,18 @@ def load_model(
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from podwright_training.data.tokenizer import load_tokenizer, special_token_ids
+    from podwright_training.checkpoint import trainer_state
+    from podwright_training.data.tokenizer import generation_token_ids, load_tokenizer
 
     disable_progress_bar()
     kind = getattr(torch, dtype)
     try:
         if tokenizer is None:
-            encoder = load_tokenizer(str(folder), cached=True)
+            encoder, add_bos = load_tokenizer(str(folder), cached=True), model_folder.adds_bos(folder)
             model = _of_folder(folder, kind)
         else:
             encoder, model = load_tokenizer(tokenizer), _of_checkpoint(folder, kind)
+            add_bos = trainer_state.adds_bos(folder)
     except UserError:
         raise
     except Exception as error:
@@ -89,9 +94,9 @@ def load_model(
             raise UserError(refusal(folder)) from error
         raise UserError(f"cannot load {folder}: {first_line(error)}") from error
     if tokenizer is not None:  # transformers takes its architecture's usual ids for those that a config does not name
-        model.generation_config.update(**special_token_ids(encoder))
-    is_own = tokenizer is not None or (folder / ORIGIN).exists()
-    return LoadedModel(_on(device or default_device(), model.eval()), encoder, is_own)
+        model.generation_config.update(**generation_token_ids(encoder, add_bos=bool(add_bos)))
+    is_own = add_bos is not None
+    return LoadedModel(_on(device or default_device(), model.eval()), encoder, is_own, bool(add_bos))
 
 
 def _on(device: str, model: Any) -> Any:

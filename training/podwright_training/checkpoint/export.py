@@ -33,10 +33,16 @@ from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.tokenizer import Encoder, load_tokenizer, save_tokenizer, special_token_ids
+from podwright_training.data.tokenizer import (
+    Encoder,
+    generation_token_ids,
+    load_tokenizer,
+    save_as_trained,
+    special_token_ids,
+)
 from podwright_training.errors import UserError
 from podwright_training.model import HuggingFacePart, from_hugging_face, is_router_bias
-from podwright_training.model_folder import CONFIG, INDEX
+from podwright_training.model_folder import ADDS_BOS, CONFIG, INDEX
 from podwright_training.run_folder import CARD, ORIGIN, commit_folder, place_of, write_atomically
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -109,7 +115,7 @@ def export(
         with ThreadPoolExecutor(1) as checker, ThreadPoolExecutor(1) as disk:
             checked = [checker.submit(manifest.check_hashes, checkpoint) for checkpoint in averaged]
             try:
-                _write_tokenizer(partial, tokenizer)
+                _write_tokenizer(partial, tokenizer, add_bos=trainer_state.adds_bos(path))
                 written = list(
                     _write_all(averaged, partial, files, finished, export_options, disk=disk, on_bytes=on_bytes)
                 )
@@ -193,6 +199,7 @@ def _origin(path: Path, export_options: ExportOptions, averaged_with: Sequence[P
         checkpoint.name if checkpoint.parent == path.parent else str(checkpoint): _manifest_hash(checkpoint)
         for checkpoint in averaged_with
     }
+    origin |= {ADDS_BOS: True} if trainer_state.adds_bos(path) else {}
     return origin | ({"averaged_with": manifest_hashes} if manifest_hashes else {})
 
 
@@ -308,7 +315,8 @@ def _read_back(file: Path) -> str:
 def _tokenizer(path: Path, config: TrainConfig) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a run; raise ``UserError`` if it is not the one that the checkpoint was trained with."""
     tokenizer = load_tokenizer(config.tokenizer)
-    trained_digest, encoder = trainer_state.tokenizer_digest(path), Encoder(tokenizer)
+    trained_digest = trainer_state.tokenizer_digest(path)
+    encoder = Encoder(tokenizer, add_bos=trainer_state.adds_bos(path))
     if trained_digest not in (None, encoder.digest, encoder.earlier_digest):
         raise UserError(
             f"tokenizer {config.tokenizer} has changed since checkpoint {path} was trained ({trained_digest} there, "
@@ -317,9 +325,9 @@ def _tokenizer(path: Path, config: TrainConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _write_tokenizer(target: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    save_tokenizer(tokenizer, target)
-    GenerationConfig(**special_token_ids(tokenizer)).save_pretrained(target)
+def _write_tokenizer(target: Path, tokenizer: PreTrainedTokenizerBase, *, add_bos: bool) -> None:
+    save_as_trained(tokenizer, target, add_bos=add_bos)
+    GenerationConfig(**generation_token_ids(tokenizer, add_bos=add_bos)).save_pretrained(target)
 
 
 def _write_description(

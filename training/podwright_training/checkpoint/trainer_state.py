@@ -62,6 +62,11 @@ def tokenizer_digest(path: Path) -> str | None:
     return digest
 
 
+def adds_bos(path: Path) -> bool:
+    """Return whether each document began with BOS in the training of a checkpoint; earlier versions added none."""
+    return bool(read_state(path).data.get("add_bos", False))
+
+
 def write_state(partial: Path, state: TrainerState) -> None:
     """Write the contents without tensors."""
     write_atomically(partial / TRAINER, json.dumps(asdict(state)))

@@ -142,7 +142,9 @@ def _newest_alike(folder: RunFolder, path: Path, other_runs: Sequence[RunFolder]
         config = load_run(other_run)
         newest.append(step_folder.find(config.checkpoints))
         differences = model.differences(trainer_state.model_config(newest[-1]), may_scale=False)
-        if trainer_state.tokenizer_digest(newest[-1]) != tokenizer:
+        if trainer_state.adds_bos(newest[-1]) != trainer_state.adds_bos(path):
+            differences.append(f"add_bos {config.add_bos} there, {load_run(folder).add_bos} here")
+        elif trainer_state.tokenizer_digest(newest[-1]) != tokenizer:
             differences.append(f"tokenizer {config.tokenizer} there, {load_run(folder).tokenizer} here, which differ")
         problems += [f"--merge-with {other_run.root}: {difference}" for difference in differences]
     if problems:

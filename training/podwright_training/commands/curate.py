@@ -71,6 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             flag(name), default=getattr(defaults, name), help=f"same as train's. Default: {getattr(defaults, name)}"
         )
     parser.add_argument("--tokenizer", required=True, help="folder, or name on the hub")
+    parser.add_argument(
+        "--add-bos", action=argparse.BooleanOptionalAction, default=settings.add_bos, help="same as train's"
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
     parser.add_argument(
         "--filters", nargs="*", default=list(DEFAULT_FILTERS), metavar="NAME",
@@ -165,7 +168,15 @@ def _run(curation: Curation, args: argparse.Namespace) -> int:
         shown.append(_lacking(documents))
     else:
         shards = [[s["documents"] for s in manifest["shards"] if s["split"] == split] for split in documents]
-        shown.append(train_on_shards(args.output, args.tokenizer, vocab_size=manifest["vocabulary"], documents=shards))
+        shown.append(
+            train_on_shards(
+                args.output,
+                args.tokenizer,
+                vocab_size=manifest["vocabulary"],
+                documents=shards,
+                add_bos=args.add_bos,
+            )
+        )
     print_result(args, "\n".join(shown), CuratedDataset(args.output, manifest))
     return 0
 
@@ -192,6 +203,7 @@ def _settings(
         dataset_config_name=folder,
         text_column=args.text_column,
         tokenizer=args.tokenizer,
+        add_bos=args.add_bos,
         filters=tuple(args.filters),
         thresholds=thresholds,
         languages=tuple(args.languages),

@@ -39,8 +39,8 @@ from podwright_training.transformers_model import default_device, load_model
 
 SAMPLE_TOKENS = 32  # that each checkpoint writes for each prompt
 TEXT = (  # options that choose the text to judge --model on
-    "dataset", "dataset_config_name", "text_column", "token_dtype", "token_end", "data_mixture", "data_streams",
-    "max_context_width", "validation_sequences", "val_batch_size",
+    "dataset", "dataset_config_name", "text_column", "token_dtype", "token_end", "add_bos", "data_mixture",
+    "data_streams", "max_context_width", "validation_sequences", "val_batch_size",
 )  # fmt: skip
 
 

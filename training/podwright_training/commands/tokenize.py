@@ -50,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"same as train's, for a dataset of token files: {', '.join(TOKEN_DTYPES)}",
     )
     parser.add_argument("--token-end", type=int, help="same as train's, for a dataset of token files")
+    parser.add_argument(
+        "--add-bos", action=argparse.BooleanOptionalAction, default=defaults.add_bos, help="same as train's"
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
     parser.add_argument(
         "--data-workers", type=int, default=os.cpu_count(), help="worker processes. Default: one per CPU"
@@ -77,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         token_dtype=args.token_dtype,
         token_end=args.token_end,
         tokenizer=args.tokenizer,
+        add_bos=args.add_bos,
         workers=args.data_workers,
         max_bad_records=args.max_bad_records,
     )
@@ -85,14 +89,22 @@ def run(args: argparse.Namespace) -> int:
         f"{written.bad_records} broken records skipped\n"
     )
     if all(map(sum, written.documents)):
-        text += train_on_shards(args.output, args.tokenizer, vocab_size=written.vocabulary, documents=written.documents)
+        text += train_on_shards(
+            args.output,
+            args.tokenizer,
+            vocab_size=written.vocabulary,
+            documents=written.documents,
+            add_bos=args.add_bos,
+        )
     else:
         text += "training needs documents of either split: add some to the dataset, or a file for validation"
     print_result(args, text, TokenizedDataset(args.output, written))
     return 0
 
 
-def train_on_shards(folder: Path, tokenizer: str, *, vocab_size: int, documents: Sequence[Sequence[int]]) -> str:
+def train_on_shards(
+    folder: Path, tokenizer: str, *, vocab_size: int, documents: Sequence[Sequence[int]], add_bos: bool = False
+) -> str:
     """Return a command that trains the smallest preset on token shards, with no more streams than documents.
 
     Args:
@@ -100,6 +112,7 @@ def train_on_shards(folder: Path, tokenizer: str, *, vocab_size: int, documents:
         tokenizer: that they were made with.
         vocab_size: of the tokenizer.
         documents: number in each shard, by split.
+        add_bos: whether each document begins with BOS.
     """
     streams = TrainConfig().data_streams
     for split in documents:
@@ -113,6 +126,7 @@ def train_on_shards(folder: Path, tokenizer: str, *, vocab_size: int, documents:
         tokenizer=tokenizer,
         vocab_size=vocab_size,
         data_streams=streams,
+        **({"add_bos": True} if add_bos else {}),
         run_dir=f"runs/{folder.name}",
     )
 
@@ -153,6 +167,7 @@ def tokenize(
     max_bad_records: int,
     token_dtype: str | None = None,
     token_end: int | None = None,
+    add_bos: bool = False,
 ) -> Written:
     """Write both splits of ``dataset`` as token shards; a dataset without validation shards is split as in training.
 
@@ -168,7 +183,7 @@ def tokenize(
     if output.exists():
         raise DataError(f"output {output} exists: remove it, or choose another folder")
     loaded = load_tokenizer(tokenizer)
-    encoder = Encoder(loaded)
+    encoder = Encoder(loaded, add_bos=add_bos)
     output = place_of(output)
     splits = [find_split(dataset, dataset_config_name, name) for name in SPLITS]
     corpus_of = partial(
@@ -183,6 +198,7 @@ def tokenize(
         "text_column": text_column,
     }
     settings |= {"token_dtype": token_dtype, "token_end": token_end} if token_dtype or token_end is not None else {}
+    settings |= {"add_bos": True} if add_bos else {}
     begin(work, {**settings, "tokenizer_digest": encoder.digest, **_inputs(splits)})
     folder = work / "dataset"
     folder.mkdir(exist_ok=True)

@@ -118,6 +118,7 @@ class WriteTokens(PipelineStep):  # type: ignore[misc]
         folder: Path,
         *,
         tokenizer: str,
+        add_bos: bool,
         validation_fraction: float,
         secrets: Mapping[str, str],
         shard_tokens: int = SHARD_TOKENS,
@@ -125,13 +126,14 @@ class WriteTokens(PipelineStep):  # type: ignore[misc]
         super().__init__()
         self.output, self.folder, self.tokenizer, self.shard_tokens = output, folder, tokenizer, shard_tokens
         self.validation_fraction, self.secrets = validation_fraction, secrets
+        self.add_bos = add_bos
 
     def run(self, data: Iterable[Any], rank: int = 0, world_size: int = 1) -> None:
         """Write ``<split>-<rank>-<part>.safetensors``, and describe them in ``<folder>/<rank>.json``."""
         del world_size
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a task is one process
         os.environ |= read_variables({}, self.secrets)
-        encoder = Encoder(load_tokenizer(self.tokenizer))
+        encoder = Encoder(load_tokenizer(self.tokenizer), add_bos=self.add_bos)
         waiting: dict[str, list[NDArray[Any]]] = {"train": [], "validation": []}
         tokens: Counter[str] = Counter()
         shards: list[dict[str, Any]] = []

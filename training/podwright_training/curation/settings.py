@@ -27,6 +27,7 @@ class CurationSettings:
         dataset_config_name: as the trainer's option.
         text_column: as the trainer's option.
         tokenizer: folder or name on the hub.
+        add_bos: as the trainer's option.
         filters: names of ``FILTERS``, in the order in which they run.
         thresholds: of the filters and of the recognition of languages, by their names in ``THRESHOLDS``.
         languages: codes of ``language_codes`` to keep; empty: all.
@@ -47,6 +48,7 @@ class CurationSettings:
     dataset_config_name: str | None = None
     text_column: str = "text"
     tokenizer: str
+    add_bos: bool = False
     filters: tuple[str, ...] = DEFAULT_FILTERS
     thresholds: Mapping[str, float] = field(default_factory=dict)
     languages: tuple[str, ...] = ()

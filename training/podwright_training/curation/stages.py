@@ -116,7 +116,7 @@ class Curation:
             settings.decontaminate, columns=settings.evaluation_columns, words=settings.decontamination_words
         )
         identity = {
-            "tokenizer_digest": Encoder(tokenizer).digest,
+            "tokenizer_digest": Encoder(tokenizer, add_bos=settings.add_bos).digest,
             "vocabulary": len(tokenizer),
             "files": len(split.names),
             "names_digest": split.digest,
@@ -124,7 +124,10 @@ class Curation:
             "evaluation_sets": {name: item.described() for name, item in evaluation_sets.items()},
         }
         curation = cls(settings, output, split, identity, secrets or {})
-        begin(curation.work, {**json.loads(json.dumps(asdict(settings))), **identity})
+        begun = json.loads(json.dumps(asdict(settings)))
+        if not settings.add_bos:
+            del begun["add_bos"]  # Work folders of earlier versions do not have it.
+        begin(curation.work, {**begun, **identity})
         (curation.work / "dataset").mkdir(exist_ok=True)
         write_index(curation.work / EVALUATION_INDEX, evaluation_sets.values())
         return curation
@@ -174,6 +177,7 @@ class Curation:
             work / "dataset",
             work / "shards",
             tokenizer=settings.tokenizer,
+            add_bos=settings.add_bos,
             validation_fraction=settings.validation_fraction,
             secrets=self.secrets,
         )

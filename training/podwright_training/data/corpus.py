@@ -330,6 +330,12 @@ def _read(file: str, block: DocumentBlock, index: int, faults: Faults) -> Docume
 def _check_shard(file: str, encoder: Encoder) -> None:
     try:
         with closing(TokenShard(file)) as shard:
+            if shard.tokenizer == encoder.toggled_digest:
+                without_or_with = ("without", "with") if encoder.add_bos else ("with", "without")
+                raise DataError(
+                    f"{file} holds tokens {without_or_with[0]} BOS, but this run is {without_or_with[1]} add_bos: "
+                    f"set add_bos to {str(not encoder.add_bos).lower()}, or tokenize again"
+                )
             check_tokenizer(file, shard, encoder.digest)
     except BadShardError:
         return  # the stream reports it and continues with the next

@@ -76,10 +76,16 @@ def differences(identity: Mapping[str, Any], state: Mapping[str, Any], streams: 
     if state.get("order") != identity["order"]:
         yield OTHER_ORDER
         return
-    state = {"shuffle": True, "token_files": {}, **state}  # Older checkpoints do not have these.
+    state = {"shuffle": True, "add_bos": False, "token_files": {}, **state}  # Older checkpoints do not have these.
     problems = [
         _difference(key, checkpoint_value=state[key], run_value=identity[key])
-        for key in ("stream_count", "seed", "shuffle", "tokenizer")
+        # add_bos is in the tokenizer's digest too: one line for one cause.
+        for key in (
+            "stream_count",
+            "seed",
+            "shuffle",
+            "tokenizer" if state["add_bos"] == identity["add_bos"] else "add_bos",
+        )
         if state[key] != identity[key]
     ]
     problems += _problems_of_sources(identity, state)
@@ -181,4 +187,6 @@ def _difference(key: str, *, checkpoint_value: Any, run_value: Any) -> str:
         return f"seed is {values}: a run keeps its seed, which orders the data"
     if key == "shuffle":
         return f"shuffle is {values}: a run keeps the order of its data"
+    if key == "add_bos":
+        return f"add_bos is {values}: a run keeps the beginning of its documents"
     return f"the tokenizer is another one than the checkpoint's ({checkpoint_value} there, {run_value} here)"

@@ -77,6 +77,7 @@ def open_stream(
         workers=config.data_workers if training else 0,
         document_mask=config.document_mask,
         shuffle=config.shuffle or not training,
+        add_bos=config.add_bos,
         max_bad_records=config.max_bad_records,
         max_bad_shards=config.max_bad_shards,
         checked=checked,
@@ -86,9 +87,9 @@ def open_stream(
 class PackedStream:
     """Batches of packed token sequences for one rank.
 
-    Documents are tokenised without special tokens, each followed by the tokenizer's end-of-text token, concatenated and
-    cut into sequences of ``context_width + 1`` tokens (inputs and targets: the sequence without its last and its first
-    token). Epochs follow each other, each in another order, up to ``max_epochs`` of the source.
+    Documents are tokenised, each followed by the tokenizer's EOS token, concatenated and cut into sequences of
+    ``context_width + 1`` tokens (inputs and targets: the sequence without its last and its first token). Epochs follow
+    each other, each in another order, up to ``max_epochs`` of the source.
 
     Args:
         sources: Datasets to read, mixed by weight, whole sequences at a time.
@@ -101,6 +102,7 @@ class PackedStream:
         streams: Virtual streams, the same number for the whole run.
         seed: Seed of the order.
         shuffle: Read documents in random order; else in that of the files, of which each stream reads one part.
+        add_bos: Begin each document of text with the tokenizer's BOS token.
         workers: Processes that read, tokenize and pack ahead; 0: this process does it on demand.
         document_mask: Return the positions of tokens in their documents. A document cut by the end of a sequence
             continues in the next at position 0. Labels do not change: a document's last token predicts the
@@ -130,6 +132,7 @@ class PackedStream:
         workers: int = 0,
         document_mask: bool = False,
         shuffle: bool = True,
+        add_bos: bool = False,
         max_bad_records: int = 100,
         max_bad_shards: int = 1,
         checked: bool = False,
@@ -146,7 +149,7 @@ class PackedStream:
                 [source.name for source in sources],
                 streams=streams,
             ),
-            encoder=Encoder(load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer),
+            encoder=Encoder(load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer, add_bos=add_bos),
             streams=streams,
             width=context_width + 1,
             max_bad_records=max_bad_records,
@@ -412,6 +415,7 @@ class PackedStream:
             "seed": corpora[0].seed,
             "shuffle": corpora[0].shuffle,
             "tokenizer": self._recipe.encoder.digest,
+            "add_bos": self._recipe.encoder.add_bos,
             "shards": {corpus.name: corpus.split.digest for corpus in corpora},
             "sizes": {corpus.name: corpus.order.total_bytes for corpus in corpora},
             "token_files": {

@@ -33,6 +33,8 @@ SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token"
 NOT_MEANING = ("version", "truncation", "padding")  # Keys of tokenizer.json: an encoder neither truncates nor pads.
 PROBE = "a"  # a text of one byte in any encoding
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+POST_PROCESSOR = "post_processor"  # key of tokenizer.json: adds the special tokens around a text
+TRAINING_POST_PROCESSOR = "training_post_processor"  # key of an exported tokenizer_config.json: the one before export
 
 
 def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = False) -> PreTrainedTokenizerBase:
@@ -112,7 +114,49 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if isinstance(settings.get("extra_special_tokens"), list):
         settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
-    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_json(path, settings)
+
+
+def save_as_trained(tokenizer: PreTrainedTokenizerBase, folder: Path, *, add_bos: bool) -> None:
+    """Write a tokenizer that begins texts with BOS if training did, and adds no other special token.
+
+    Many published tokenizers begin texts with BOS. Programs that read an export follow its tokenizer, so a model that
+    was trained without BOS would meet a token that it has never seen.
+    """
+    save_tokenizer(tokenizer, folder)
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_padding()
+    backend.no_truncation()
+    begin = begin_tokens(tokenizer, add_bos=add_bos)
+    tokenizer_path, config_path = folder / TOKENIZER_JSON, folder / TOKENIZER_CONFIG
+    config = json.loads(config_path.read_text(encoding="utf-8"))
+    # Where the post-processor adds nothing, llama.cpp reads these, and else begins texts of some tokenizers with BOS.
+    config |= {"add_bos_token": add_bos, "add_eos_token": False}
+    if backend.encode(PROBE).ids != [*begin, *backend.encode(PROBE, add_special_tokens=False).ids]:
+        pipeline = json.loads(tokenizer_path.read_text(encoding="utf-8"))
+        config.setdefault(TRAINING_POST_PROCESSOR, pipeline[POST_PROCESSOR])  # The digest stays that of training.
+        pipeline[POST_PROCESSOR] = _post_processor(pipeline[POST_PROCESSOR], tokenizer.bos_token, begin)
+        _write_json(tokenizer_path, pipeline)
+    _write_json(config_path, config)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _post_processor(training_processor: Any, bos_token: str | None, begin: Sequence[int]) -> dict[str, Any]:
+    """Return a post-processor that puts only the tokens ``begin`` before a text; it trims offsets as training did."""
+    bos = [{"SpecialToken": {"id": bos_token, "type_id": 0}}] if begin else []
+    text, second_text = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    template = {
+        "type": "TemplateProcessing",
+        "single": [*bos, text],
+        "pair": [*bos, text, *bos, second_text],
+        "special_tokens": {bos_token: {"id": bos_token, "ids": list(begin), "tokens": [bos_token]}} if begin else {},
+    }
+    processors = (training_processor or {}).get("processors", [training_processor])
+    trimming = [processor for processor in processors if processor and processor["type"] == "ByteLevel"]
+    return {"type": "Sequence", "processors": [*trimming, template]} if trimming else template
 
 
 def load_for_all_ranks(name: str, of_first_rank: FirstRank) -> PreTrainedTokenizerBase:
@@ -209,11 +253,16 @@ class TextSize:
         return cls(tokenizer, lengths, max(0, int(lengths[ids].sum()) - len(PROBE)))
 
     def count(self, tokens_T: NDArray[np.int64], labels_T: NDArray[np.int64]) -> int:
-        """Return the bytes of labels, each with the token before it: a document begins behind the end of another."""
+        """Return the bytes of labels, each with the token before it.
+
+        A text begins behind BOS, or behind the end of another document where no BOS follows that.
+        """
         if self.lengths is None:
             return len(self.tokenizer.decode(labels_T, skip_special_tokens=True).encode())
-        end = self.tokenizer.eos_token_id
-        beginnings = int(((tokens_T == end) & (labels_T != end)).sum())
+        end, bos = self.tokenizer.eos_token_id, self.tokenizer.bos_token_id
+        follows_end_T = (tokens_T == end) & (labels_T != bos) if bos is not None else tokens_T == end
+        follows_bos_T = tokens_T == bos if bos is not None else np.zeros_like(follows_end_T)
+        beginnings = int(((follows_end_T | follows_bos_T) & (labels_T != end)).sum())
         return int(self.lengths[labels_T].sum()) - self.prefix_bytes * beginnings
 
 
@@ -222,26 +271,54 @@ def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | Non
     return {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
+def generation_token_ids(tokenizer: PreTrainedTokenizerBase, *, add_bos: bool) -> dict[str, int | None]:
+    """Return the special tokens of a generation: without BOS in training, EOS is what precedes a text."""
+    ids = special_token_ids(tokenizer)
+    return ids if add_bos else ids | {"bos_token_id": ids["eos_token_id"]}
+
+
+def begin_tokens(tokenizer: PreTrainedTokenizerBase, *, add_bos: bool) -> tuple[int, ...]:
+    """Return the tokens that begin each document: BOS with ``add_bos``, else none.
+
+    Raises:
+        DataError: With ``add_bos``, the tokenizer has no BOS token, or it is also the EOS token.
+    """
+    if not add_bos:
+        return ()
+    if tokenizer.bos_token_id is None:
+        raise DataError(
+            f"add_bos: tokenizer {tokenizer.name_or_path!r} has no BOS token (bos_token): leave add_bos out"
+        )
+    if tokenizer.bos_token_id == tokenizer.eos_token_id:
+        raise DataError(
+            f"add_bos: the BOS token of tokenizer {tokenizer.name_or_path!r} is its EOS token, {tokenizer.eos_token}, "
+            "which ends each document and so precedes the next: leave add_bos out"
+        )
+    return (tokenizer.bos_token_id,)
+
+
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the rows that an embedding needs: ids may have gaps."""
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
 class Encoder:
-    """Encode whole documents: no special tokens, no truncation, the end-of-text token after each.
+    """Encode whole documents: BOS before each if ``add_bos``, EOS after each, no other special token, no truncation.
 
     Attributes:
-        end: The end-of-text token.
-        digest: Sixteen hexadecimal digits that identify the whole pipeline and the end-of-text token: normalizer,
-            rule of words, vocabulary, merges, added tokens and decoder.
+        add_bos: Whether each document begins with the BOS token.
+        end: The EOS token.
+        digest: Sixteen hexadecimal digits that identify the whole pipeline and the tokens around a document:
+            normalizer, rule of words, vocabulary, merges, added tokens and decoder.
+        toggled_digest: The digest that the other ``add_bos`` would give.
         vocabulary_size: Rows that an embedding needs.
-        earlier_digest: That of vocabulary and end-of-text token alone, as checkpoints of earlier versions have it.
+        earlier_digest: That of vocabulary and EOS token alone, as checkpoints of earlier versions have it.
 
     Raises:
-        DataError: The tokenizer has no end-of-text token, or no ``tokenizer.json``.
+        DataError: The tokenizer has no EOS token, with ``add_bos`` no BOS token, or no ``tokenizer.json``.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, add_bos: bool = False) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise DataError(
@@ -251,22 +328,32 @@ class Encoder:
             raise DataError(
                 f"tokenizer {tokenizer.name_or_path!r} has no end-of-text token (eos_token) to separate documents"
             )
+        self.add_bos = add_bos
         self.end: int = tokenizer.eos_token_id
+        self._begin = begin_tokens(tokenizer, add_bos=add_bos)
         self._backend = Tokenizer.from_str(backend.to_str())  # a copy: the caller's may pad and truncate
         self._backend.no_padding()
         self._backend.no_truncation()
         self._backend.encode_special_tokens = True  # a text that quotes one is text
         pipeline = json.loads(self._backend.to_str())
+        if TRAINING_POST_PROCESSOR in tokenizer.init_kwargs:
+            pipeline[POST_PROCESSOR] = tokenizer.init_kwargs[TRAINING_POST_PROCESSOR]
         meaning = {key: value for key, value in pipeline.items() if key not in NOT_MEANING} | {"end": self.end}
-        self.digest = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
+        with_bos = meaning | {"begin": tokenizer.bos_token_id}
+        self.digest = _short_digest(with_bos if add_bos else meaning)
+        self.toggled_digest = _short_digest(meaning if add_bos else with_bos)
         id_by_token = self._backend.get_vocab(with_added_tokens=True)
         self.vocabulary_size = 1 + max(id_by_token.values(), default=-1)
-        vocabulary = json.dumps([id_by_token, self.end], sort_keys=True)
-        self.earlier_digest = hashlib.sha256(vocabulary.encode()).hexdigest()[:16]
+        self.earlier_digest = _short_digest([id_by_token, self.end, *self._begin])
 
     def encode(self, texts: Sequence[str]) -> Iterator[NDArray[np.uint32]]:
-        """Yield the ids of each text, followed by the end-of-text token."""
+        """Yield the ids of each text, between the tokens that begin and end a document."""
         for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False):
             ids = encoding.ids
+            ids[:0] = self._begin
             ids.append(self.end)
             yield np.array(ids, dtype=np.uint32)
+
+
+def _short_digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

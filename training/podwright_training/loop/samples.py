@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from podwright_common.regular_file import read_text
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.data.tokenizer import begin_tokens
 from podwright_training.events import SampleEvent
 from podwright_training.loop.callback import Callback
 from podwright_training.loop.run_context import RunContext
@@ -32,6 +33,7 @@ class Samples(Callback):
         self._model = model
         self._tokenizer = tokenizer
         self._prompts = _encoded(config, tokenizer)
+        self._begin_length = len(begin_tokens(tokenizer, add_bos=config.add_bos))
         longest = max(map(len, self._prompts), default=0) + config.sample_tokens
         divisor = math.lcm(WIDTH_STEP, 2 * config.context_parallel * config.tensor_parallel)
         self._width = min(config.max_context_width, math.ceil(longest / divisor) * divisor)
@@ -66,7 +68,7 @@ class Samples(Callback):
         for row_T, prompt in zip(tokens_BT.tolist(), self._prompts, strict=True):
             new = row_T[len(prompt) : len(prompt) + added]
             new = new[: new.index(end)] if end in new else new
-            texts.append(self._tokenizer.decode([*prompt, *new]))
+            texts.append(self._tokenizer.decode([*prompt[self._begin_length :], *new]))
         return texts
 
 
@@ -97,4 +99,5 @@ def _encoded(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> list[li
     text = read_text(Path(config.sample_prompts), limit_bytes=LIMIT_BYTES, follow_links=True)
     # A text may have the separators of Unicode, at which splitlines divides it.
     lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
-    return [tokenizer.encode(line, add_special_tokens=False) for line in lines if line.strip()]
+    begin = begin_tokens(tokenizer, add_bos=config.add_bos)
+    return [[*begin, *tokenizer.encode(line, add_special_tokens=False)] for line in lines if line.strip()]

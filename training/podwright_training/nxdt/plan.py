@@ -38,7 +38,7 @@ PRECISIONS = {"bf16": "mixed_precision", "fp32": "fp32"}  # TrainConfig's: NxD T
 # Options of podwright-train that NxD Training has too.
 OPTIONS = frozenset({
     *("run_dir", "preset", "seed", "device", "dataset", "dataset_config_name", "text_column", "tokenizer"),
-    *("token_dtype", "token_end"),
+    *("token_dtype", "token_end", "add_bos"),
     *("data_streams", "data_mixture", "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_layers"),
     *("num_heads", "num_key_value_heads", "head_dim", "max_context_width", "max_position_embeddings", "rope_theta"),
     *("rope_scaling_factor", "rms_norm_eps", "initializer_range", "tie_word_embeddings", "max_steps", "lr", "warmup"),
@@ -123,6 +123,7 @@ class Plan:
         made_of = [getattr(config, name) for name in TOKENISED]
         # They are left out where they are not set, so that datasets of texts keep their names.
         made_of += [f"{name}={value}" for name in TOKEN_FILES if (value := getattr(config, name)) is not None]
+        made_of += ["add_bos"] if config.add_bos else []
         return self.shared / "arrow" / _digest([*made_of, self.samples])
 
     @property

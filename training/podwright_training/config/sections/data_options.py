@@ -52,8 +52,12 @@ class DataOptions:
     )
     tokenizer: str = option(
         "EleutherAI/gpt-neox-20b",
-        "Tokenizer on the Hugging Face hub, or local folder. Its EOS token follows each document; no BOS token begins "
-        "one.",
+        "Tokenizer on the Hugging Face hub, or local folder. Its EOS token follows each document.",
+    )
+    add_bos: bool = option(
+        False,
+        "Begin each document of text with the tokenizer's BOS token. Token files have it already, or not: set this as "
+        "they are.",
     )
     train_batch_size: int = option(2, "Sequences per rank and micro-batch.", at_least=1)
     data_streams: int = option(
