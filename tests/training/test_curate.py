@@ -127,6 +127,13 @@ def test_other_settings_do_not_go_on(planted, text_dataset, tmp_path, capsys):
     assert contents(output) == before
 
 
+def test_a_folder_that_nobody_may_write_is_named(text_dataset, capsys):
+    """The line names the folder; /sys refuses new ones to everybody."""
+    where = ["--dataset", str(text_dataset), "--tokenizer", str(text_dataset / "tokenizer")]
+    assert main(["curate", *where, "--output=/sys/curated"]) == 2
+    assert capsys.readouterr().err.startswith("error: cannot read or write /sys/curated.partial: ")
+
+
 @pytest.mark.slow
 def test_formats_languages_and_personal_data(text_dataset, tmp_path, capsys):
     """Parquet and zstd are read, German goes, and an email address and a public IP address are masked."""

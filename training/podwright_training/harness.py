@@ -16,6 +16,7 @@ from typing import Any
 
 from podwright_training import model_folder
 from podwright_training.errors import UserError
+from podwright_training.folder_listing import paths_below
 
 PROGRAM = "lm_eval"
 INSTALL = "uv tool install --with torch --with transformers --with accelerate lm-eval"
@@ -55,7 +56,7 @@ def run_tasks(
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment
         )
-        results = sorted(Path(folder).rglob("results_*.json"))
+        results = paths_below(Path(folder), "results_*.json")
         if done.returncode or not results:
             last_lines = "\n".join((done.stdout + done.stderr).splitlines()[-LAST_LINES:])
             raise UserError(f"{program_path} failed with exit status {done.returncode}:\n{last_lines}")

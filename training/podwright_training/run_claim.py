@@ -33,6 +33,7 @@ from podwright_common.process import is_alive
 from podwright_common.regular_file import UnreadableFileError, open_regular
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
+from podwright_training.folder_listing import paths_in
 from podwright_training.json_values import loads
 from podwright_training.ranks import host_name
 from podwright_training.run_folder import RunFolder, write_atomically, write_once
@@ -400,7 +401,7 @@ def _newest(folder: Path) -> _Record | None:
 
 
 def _paths(folder: Path) -> list[tuple[Path, int]]:
-    return [(path, int(path.stem)) for path in folder.glob("[0-9]*.json") if path.stem.isdecimal()]
+    return [(path, int(path.stem)) for path in paths_in(folder, "[0-9]*.json") if path.stem.isdecimal()]
 
 
 def _read(path: Path, number: int) -> _Record:

@@ -22,6 +22,7 @@ from podwright_common.file_lock import locked
 from podwright_common.link_target import link_target
 from podwright_common.regular_file import open_regular
 from podwright_training.errors import UserError
+from podwright_training.folder_listing import paths_in
 from podwright_training.json_text import to_json
 from podwright_training.private_folder import other_owner
 
@@ -352,7 +353,7 @@ def commit_folder(partial: Path, final: Path) -> None:
 
 def recover_folders(parent: Path) -> None:
     """Give each folder that was set aside its name back if the name is free: its process was killed."""
-    for aside in parent.glob(f".*{ASIDE}"):
+    for aside in paths_in(parent, f".*{ASIDE}"):
         final = parent / aside.name.removeprefix(".").removesuffix(ASIDE)
         if not final.exists():
             aside.rename(final)

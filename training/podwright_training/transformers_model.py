@@ -10,6 +10,7 @@ from typing import Any
 from podwright_training import model_folder
 from podwright_training.data.bad_data import first_line
 from podwright_training.errors import UserError
+from podwright_training.folder_listing import paths_in
 from podwright_training.remote_code import needs_code, refusal
 
 TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")  # Without such a file, transformers makes up an empty tokenizer.
@@ -67,7 +68,7 @@ def load_model(
     """
     if not (folder / "config.json").exists() and tokenizer is None:
         raise UserError(f"{folder} has no config.json: need a folder in Hugging Face's layout")
-    if tokenizer is None and not any(path for name in TOKENIZER_FILES for path in folder.glob(name)):
+    if tokenizer is None and not any(paths_in(folder, pattern) for pattern in TOKENIZER_FILES):
         raise UserError(f"{folder} has no tokenizer (tokenizer.json): copy the one that the model was trained with")
     if tokenizer is None:
         model_folder.check(folder)

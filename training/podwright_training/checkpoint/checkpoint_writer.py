@@ -34,6 +34,7 @@ from podwright_training.checkpoint.snapshot import Snapshot
 from podwright_training.checkpoint.step_folder import all_checkpoints, damage_of, folders
 from podwright_training.checkpoint.trainer_state import write_state
 from podwright_training.checkpoint.weights_check import Measured
+from podwright_training.folder_listing import paths_in
 from podwright_training.run_folder import commit_folder, recover_folders, write_atomically
 
 
@@ -69,7 +70,7 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
 def _clear(directory: Path, partial: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     recover_folders(directory)
-    for left_over in directory.glob(".step-*"):
+    for left_over in paths_in(directory, ".step-*"):
         if left_over.is_symlink():
             left_over.unlink()
         else:

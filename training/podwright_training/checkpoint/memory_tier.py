@@ -57,6 +57,7 @@ from podwright_training.checkpoint.trainer_state import TrainerState
 from podwright_training.config.sections.checkpoint_options import AUTO
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.failures import best_interval_steps, seconds_between_failures
+from podwright_training.folder_listing import paths_in
 from podwright_training.memory_place import run_id
 from podwright_training.optim import Optimizers
 from podwright_training.ports import own_address
@@ -276,7 +277,7 @@ class MemoryTier:
     def _finish_own(self, partial: Path, snapshot: Snapshot, state: TrainerState) -> dict[str, dict[str, Any]]:
         """Write everything but tensors; return this rank's files."""
         random_state.save_rng(random_state.rng_file(partial), snapshot.rng)
-        names = [random_state.rng_file(partial), *partial.glob(f"__{dist.get_rank()}_*")]
+        names = [random_state.rng_file(partial), *paths_in(partial, f"__{dist.get_rank()}_*")]
         if dist.get_rank() == 0:
             trainer_state.write_state(partial, state)
             names += [partial / TRAINER, partial / INDEX]

@@ -28,6 +28,7 @@ from podwright_training.checkpoint.collective_io import (
     RuinedCheckpointError,
 )
 from podwright_training.checkpoint.manifest import TRAINER, check_hashes, mark_of
+from podwright_training.folder_listing import paths_in
 from podwright_training.run_folder import delete_folder, place_of
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ def marked_bad(directory: Path) -> str:
 
 def all_checkpoints(directory: Path) -> list[Path]:
     """Return all checkpoints' folders, damaged ones too, newest first."""
-    return sorted((path for path in directory.glob("step-*") if NAME.fullmatch(path.name)), reverse=True)
+    return sorted((path for path in paths_in(directory, "step-*") if NAME.fullmatch(path.name)), reverse=True)
 
 
 def damage_of(path: Path) -> DamagedCheckpointError | None:

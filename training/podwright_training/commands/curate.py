@@ -146,7 +146,8 @@ def run(args: argparse.Namespace) -> int:
         return _run(Curation.begin(settings, args.output, secrets=secrets_in(args.secrets)), args)
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"cannot write {args.output}.partial: {reason}; start again to continue") from error
+        place = error.filename or f"{args.output}.partial"
+        raise DataError(f"cannot read or write {place}: {reason}; start again to continue") from error
 
 
 def _run(curation: Curation, args: argparse.Namespace) -> int:

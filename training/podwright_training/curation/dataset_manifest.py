@@ -16,6 +16,7 @@ from podwright_training.curation.settings import FILTERS, CurationSettings
 from podwright_training.curation.thresholds import thresholds_in_use
 from podwright_training.data.splits import SPLITS
 from podwright_training.data.token_shards import remove_unfinished
+from podwright_training.folder_listing import paths_in
 from podwright_training.run_folder import commit_folder, write_atomically
 
 MANIFEST = "manifest.json"
@@ -95,7 +96,7 @@ def steps_of(work: Path) -> Iterator[dict[str, Any]]:
 
 def _stats(work: Path, stage: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield number, name and statistics of each step of a stage, for each of its tasks."""
-    for file in sorted((work / "logs" / stage / "stats").glob("*.json")):
+    for file in paths_in(work / "logs" / stage / "stats", "*.json"):
         for step_number, step in enumerate(json.loads(file.read_text())):
             yield step_number, step["name"], step["stats"]
 
@@ -122,7 +123,7 @@ def _count(value: Any) -> int:
 
 def entries(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the records that the tasks of a stage wrote."""
-    for file in sorted(folder.glob("*.json")):
+    for file in paths_in(folder, "*.json"):
         yield from json.loads(file.read_text())
 
 

@@ -53,6 +53,7 @@ from podwright_training.data.bad_data import DataError
 from podwright_training.data.splits import Split, find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
+from podwright_training.folder_listing import paths_in
 from podwright_training.run_folder import place_of, write_atomically
 from podwright_training.run_variables import variables_in_use
 from podwright_training.work_folder import begin, work_folder
@@ -207,7 +208,7 @@ class Curation:
             )
             with on_stage(stage, logs / "completions"):
                 executor.run()
-            if not any((self.work / "documents").glob("*.parquet")):
+            if not paths_in(self.work / "documents", "*.parquet"):
                 raise DataError(self._nothing_left())
         shutil.rmtree(self.work)
 

@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from podwright_common.atomic_file import rename_durably
 from podwright_training.data.bad_data import BadRecordError, BadShardError, DataError, first_line
 from podwright_training.data.storage import is_local
+from podwright_training.folder_listing import paths_in
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python has it in typing from 3.11 on.
@@ -200,7 +201,7 @@ class TokenShardWriter:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove what killed writers left in a folder whose shards are complete."""
-    for path in folder.glob(f".*{SUFFIX}.*"):
+    for path in paths_in(folder, f".*{SUFFIX}.*"):
         path.unlink(missing_ok=True)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from podwright_training.errors import UserError
+from podwright_training.folder_listing import paths_in
 from podwright_training.run_folder import write_atomically, write_once
 
 KEPT_TERMS = 10
@@ -51,7 +52,7 @@ class Terms:
         Raises:
             UserError: Its file is damaged, or another version of podwright wrote it.
         """
-        paths = (path for path in self._folder.glob("[0-9]*.json") if path.stem.isdecimal())
+        paths = (path for path in paths_in(self._folder, "[0-9]*.json") if path.stem.isdecimal())
         for path in sorted(paths, key=lambda path: int(path.stem), reverse=True):
             with suppress(FileNotFoundError):  # a later leader has removed it
                 return _read(path)
@@ -61,7 +62,7 @@ class Terms:
         """Begin a term; return False if another host has begun it."""
         if not write_once(self._path(term.number), json.dumps(asdict(term))):
             return False
-        for path in sorted(self._folder.glob("[0-9]*.json"))[:-KEPT_TERMS]:
+        for path in paths_in(self._folder, "[0-9]*.json")[:-KEPT_TERMS]:
             path.unlink(missing_ok=True)
         return True
 

@@ -9,6 +9,7 @@ import os
 import time
 from pathlib import Path
 
+from podwright_training.folder_listing import paths_in
 from podwright_training.validation.steps import FILES, RESULTS, node_name, write_result
 
 MIB = 1 << 20
@@ -55,10 +56,10 @@ def _read_mib_s(path: Path) -> float:
 
 def remove_files(folder: Path) -> None:
     """Remove the nodes' test files; the results stay."""
-    for path in (folder / FILES).glob("*"):
+    for path in paths_in(folder / FILES, "*"):
         path.unlink(missing_ok=True)
     if (folder / FILES).is_dir():
         (folder / FILES).rmdir()
     if (folder / RESULTS).is_dir():
-        for path in (folder / RESULTS).glob(".*"):
+        for path in paths_in(folder / RESULTS, ".*"):
             path.unlink(missing_ok=True)
