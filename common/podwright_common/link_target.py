@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import pwd
 from pathlib import Path
 from typing import Type
+
+from podwright_common.file_owner import user_name
 
 
 def link_target(path: Path, *, error_class: Type[Exception]) -> Path:
@@ -26,11 +27,3 @@ def link_target(path: Path, *, error_class: Type[Exception]) -> Path:
     if target.is_symlink() or not target.parent.is_dir():
         raise error_class(f"{link}, where there is no folder: make it, or remove the link")
     return target
-
-
-def user_name(uid: int) -> str:
-    """Return a user's name, or the number of one that this host does not know."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

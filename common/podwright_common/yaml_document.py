@@ -195,6 +195,13 @@ class YamlDocument:
 
     def scalars(self) -> Iterator[Scalar]:
         """Yield every text that is a value, also those that the data leaves out; an alias as what it stands for."""
+        return (scalar for scalar, is_key in self._scalars() if not is_key)
+
+    def keys(self) -> Iterator[Scalar]:
+        """Yield every text that is a key, with the path of its value."""
+        return (scalar for scalar, is_key in self._scalars() if is_key)
+
+    def _scalars(self) -> Iterator[tuple[Scalar, bool]]:
         if self._root:
             yield from _scalars(self._root, (), set())
 
@@ -232,18 +239,28 @@ def shown(text: str) -> str:
     return line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}…"
 
 
-def _scalars(node: yaml.Node, path: KeyPath, visited_ids: set[int]) -> Iterator[Scalar]:
+def _scalars(node: yaml.Node, path: KeyPath, visited_ids: set[int]) -> Iterator[tuple[Scalar, bool]]:
+    """Yield the texts of a node, and whether each is a key."""
     if isinstance(node, yaml.ScalarNode):
         if node.tag != _NULL:
-            yield Scalar(path, node.value, node.start_mark.index, node.end_mark.index)
+            yield _scalar(node, path), False
         return
     if id(node) in visited_ids:
         return
     visited_ids.add(id(node))
-    is_mapping = isinstance(node, yaml.MappingNode)
-    pairs = [(key.value, item) for key, item in node.value] if is_mapping else enumerate(node.value)
-    for key, item in pairs:
-        yield from _scalars(item, (*path, key if isinstance(key, (str, int)) else ""), visited_ids)
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _scalars(item, (*path, index), visited_ids)
+        return
+    for key, item in node.value:
+        item_path = (*path, key.value if isinstance(key, yaml.ScalarNode) else "")
+        if isinstance(key, yaml.ScalarNode):
+            yield _scalar(key, item_path), True
+        yield from _scalars(item, item_path, visited_ids)
+
+
+def _scalar(node: yaml.ScalarNode, path: KeyPath) -> Scalar:
+    return Scalar(path, node.value, node.start_mark.index, node.end_mark.index)
 
 
 def _read(file: Path) -> str:

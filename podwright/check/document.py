@@ -169,11 +169,14 @@ class Document(YamlDocument):
 
     @cached_property
     def _escaped_secrets(self) -> tuple[tuple[Scalar, str, str], ...]:
-        """Return scalar, secret and kind of secrets that the text writes with YAML escapes or over several lines."""
+        """Return scalar, secret and kind of secrets that the text writes with YAML escapes or over several lines.
+
+        A secret may be a value or a key.
+        """
         written = "".join(self.text.split())
         return tuple(
             (scalar, scalar.text[secret.start : secret.end], secret.kind)
-            for scalar in {scalar[2:]: scalar for scalar in self.scalars()}.values()
+            for scalar in {scalar[2:]: scalar for scalar in (*self.scalars(), *self.keys())}.values()
             for secret in find(scalar.text)
             if "".join(scalar.text[secret.start : secret.end].split()) not in written
         )

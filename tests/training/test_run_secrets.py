@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -239,6 +240,39 @@ def test_a_flag_refuses_a_secret_that_is_given_twice(capsys):
         assert capsys.readouterr().err == "error: secrets: A is given twice; keep one of them (flag)\n"
         assert main([command, "--secrets", f"{TOKEN}="]) == 2
         assert TOKEN not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--secrets", "HF_TOKEN", TOKEN],
+        ["train", "--secrets=HF_TOKEN", "=", TOKEN],
+        ["train", "--env", "HF_TOKEN", TOKEN],
+        ["join", "--secrets", "HF_TOKEN", TOKEN],
+        ["tokenize", "--output", "a", "--secrets", "HF_TOKEN", TOKEN],
+        [
+            "launch",
+            "--nodes",
+            "1",
+            "--nproc-per-node",
+            "1",
+            "--run-dir",
+            "a",
+            "--",
+            "--secrets",
+            "HF_TOKEN",
+            TOKEN,
+        ],
+    ],
+)
+def test_a_word_after_a_secret_is_not_repeated(words, capsys):
+    """A value without quotes, or without =, leaves the secret as a word of its own."""
+    with suppress(SystemExit):
+        main(words)
+    output = "".join(capsys.readouterr())
+    assert TOKEN not in output
+    name = words[-3].split("=")[0]
+    assert f"unknown argument after {name}, not shown because it may be a secret: quote the whole value" in output
 
 
 @pytest.mark.parametrize(

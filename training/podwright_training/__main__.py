@@ -21,7 +21,7 @@ from podwright_training.code_caches import private_caches_in_use
 from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
 from podwright_training.private_folder import who_may_change
 from podwright_training.run_variables import read_variables, secrets_in, variables_in_use, variables_of_run
-from podwright_training.spelling import as_shown
+from podwright_training.spelling import parse_known
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes millions of objects, but no garbage
@@ -122,7 +122,7 @@ def _run(arguments: list[str]) -> int:
         arguments.append("--help")
     if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         parser.error(unknown_command(arguments[0], COMMANDS))
-    args, unknown = parser.parse_known_args(as_shown(arguments, parser))
+    args, unknown = parse_known(parser, arguments)
     if unknown and not hasattr(args, "unknown_words"):
         parser.refuse(unknown[0], arguments)
     args.unknown_words = unknown

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from podwright_common.link_target import user_name
+from podwright_common.file_owner import numbered, user_name
 from podwright_training.errors import UserError
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -39,8 +39,8 @@ def why_not_private(path: Path) -> str:
         return f"{path} is not a folder; remove it"
     if status.st_uid != os.geteuid() or status.st_mode & OTHERS:
         return (
-            f"{path}: got owner uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}; need your own folder of "
-            "mode 700; remove it"
+            f"{path}: got owner {numbered(status.st_uid)}, mode {stat.S_IMODE(status.st_mode):o}; need your own folder "
+            "of mode 700; remove it"
         )
     if may_be_exchanged(path):
         return f"{path.parent}: all users may rename what is in it; chmod +t {path.parent}"
@@ -61,7 +61,7 @@ def why_not_trusted(path: Path) -> str:
     strangers = owners - {os.geteuid(), 0}
     if strangers or status.st_mode & OTHERS_MAY_WRITE:
         uid = min(strangers or owners)
-        return f"{path}: got owner uid {uid}, mode {stat.S_IMODE(status.st_mode):o}; need your own"
+        return f"{path}: got owner {numbered(uid)}, mode {stat.S_IMODE(status.st_mode):o}; need your own"
     return (
         f"{path.parent}: all users may rename what is in it; chmod +t {path.parent}" if may_be_exchanged(path) else ""
     )
@@ -162,7 +162,7 @@ def make_closed(path: Path) -> None:
         raise UserError(f"{path}: {error.strerror}; need a folder of your own: name another --run-dir") from error
     try:
         if (owner := os.fstat(folder).st_uid) != os.geteuid():
-            raise UserError(f"{path} belongs to uid {owner}, need your own: name another --run-dir")
+            raise UserError(f"{path} belongs to {numbered(owner)}, need your own: name another --run-dir")
         os.fchmod(folder, 0o700)
     finally:
         os.close(folder)

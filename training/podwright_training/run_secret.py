@@ -12,6 +12,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from podwright_common.file_owner import is_unmapped, numbered
 from podwright_training.errors import UserError
 from podwright_training.private_folder import OTHERS
 from podwright_training.run_folder import RunFolder
@@ -30,6 +31,8 @@ def run_secret(folder: RunFolder) -> bytes:
     if not path.exists():
         _create(path)
     status = path.lstat()
+    if is_unmapped(status.st_uid):
+        raise UserError(f"{path} belongs to {numbered(status.st_uid)}")
     if status.st_uid != os.geteuid() or status.st_mode & OTHERS or path.is_symlink():
         raise UserError(
             f"{path} must be your own file, which others may not read: remove it, and end what else trains in this "

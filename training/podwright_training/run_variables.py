@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from podwright_common.link_target import user_name
+from podwright_common.file_owner import user_name
 from podwright_common.regular_file import open_regular
 from podwright_training.errors import UserError, report
 from podwright_training.private_folder import OTHERS

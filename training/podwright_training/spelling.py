@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+SECRET_FLAGS = {"--secrets": "'HF_TOKEN=FILE …'", "--env": "'NAME=VALUE …'"}  # Examples of their values.
 SWITCHED = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -55,6 +56,29 @@ def as_shown(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[
         else:
             words.append(f"{flag(name)}{equals}{value}")
     return [*words, *arguments[end:]]
+
+
+def parse_known(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the values of flags in any spelling, and the unknown words; one that may be a secret is replaced.
+
+    ``--secrets HF_TOKEN hf_…`` is a common mistake, and a message that repeats the word would print the secret.
+    """
+    values, unknown_words = parser.parse_known_args(as_shown(arguments, parser))
+    notes = {
+        word: f"after {name}, not shown because it may be a secret: quote the whole value, {name} {SECRET_FLAGS[name]}"
+        for word, name in _words_after_secret_flags(arguments)
+    }
+    return values, [notes.get(word, word) for word in unknown_words]
+
+
+def _words_after_secret_flags(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each word between ``--secrets`` or ``--env`` and the next flag, with that flag."""
+    name = ""
+    for word in arguments:
+        if word.startswith("-"):
+            name = flag(word.partition("=")[0])
+        elif name in SECRET_FLAGS:
+            yield word, name
 
 
 def flags_by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:

@@ -16,7 +16,7 @@ from podwright_training.nxdt import chain, memory
 from podwright_training.nxdt.plan import INDEX, MEMBERS, Plan, layout_of, problems, shared_folder
 from podwright_training.run_folder import NXDT_STEPS, RunFolder
 from podwright_training.slurm.launched_run import LaunchedNxdtRun, SubmittedJobs
-from podwright_training.spelling import as_shown
+from podwright_training.spelling import parse_known
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +110,6 @@ def _config(args: argparse.Namespace) -> tuple[TrainConfig, set[str]]:
     parser = Parser(prog="podwright-train launch")
     sources.add_arguments(parser)
     words = [*(["--preset", args.preset] if args.preset else []), *args.trainer_arguments]
-    flags, unknown = parser.parse_known_args(as_shown(words, parser))
+    flags, unknown = parse_known(parser, words)
     flags.unknown_words = unknown
     return sources.load(flags), {name for name in option_names() if hasattr(flags, name)}

@@ -17,7 +17,7 @@ from podwright_training.errors import ConfigError, LaunchError
 from podwright_training.private_folder import may_be_exchanged, other_owner
 from podwright_training.slurm.batch_script import SIGNAL_LEAD_S
 from podwright_training.slurm.node_facts import NodeFacts
-from podwright_training.spelling import as_shown, flag
+from podwright_training.spelling import flag, parse_known
 
 FOREIGN = ("job", "nproc_per_node", "time_limit", "accelerator", "efa")  # options that --backend nxdt lacks
 
@@ -111,7 +111,7 @@ def trainer_values(words: Sequence[str]) -> argparse.Namespace:
     """Return the values of the trainer's flags."""
     parser = Parser(prog="podwright-train launch")
     sources.add_arguments(parser)
-    arguments, unknown = parser.parse_known_args(as_shown(words, parser))
+    arguments, unknown = parse_known(parser, words)
     arguments.unknown_words = unknown
     return arguments
 
