@@ -212,8 +212,9 @@ def test_a_pipeline_shrinks_to_the_hosts_that_have_its_state(elastic_run, alone)
     assert (sorted(event["hosts"]), event["lost_steps"]) == (sorted([hosts[1], hosts[3]]), 0)
     os.kill(run.ranks_of(last)[0], signal.SIGSTOP)
     event = run.wait_for(event["generation"] + 1)
-    assert f"on {hosts[3]} is stopped (SIGSTOP)" in event["cause"]
-    assert "trainer.py" in "".join(path.read_text() for path in (run.folder.root / "stacks").glob("rank-*.txt"))
+    cause = re.match(rf"rank (\d+) on {hosts[3]} is stopped \(SIGSTOP\)", event["cause"])
+    assert cause, event["cause"]
+    assert "trainer.py" in run.folder.stacks(int(cause[1])).read_text()
     assert run.finish() == dict.fromkeys(range(4), 0) | {leader: 75, lost: -signal.SIGKILL}
     same_numbers(run, alone)
 

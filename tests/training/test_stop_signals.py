@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+import time
 
 import pytest
 
@@ -15,6 +17,8 @@ from podwright_training.loop.trainer import Trainer
 from podwright_training.parallel import ParallelModel
 from podwright_training.run_folder import RunFolder
 
+KILL_WAIT_S = 30  # Slurm's default
+VALIDATION_S = 300
 STEPS = {"max_steps": 9, "validation_freq": 1, "checkpoint_freq": 100, "ranks": 1}
 
 
@@ -48,6 +52,32 @@ def test_a_validation_ends_at_its_next_batch(tiny_flags, tmp_path, signalled, nu
     assert main(["train", *tiny_flags(tmp_path, validation_sequences=64, val_batch_size=2, **STEPS)]) == 0
     assert len(calls) == 1
     assert _kinds(tmp_path) == ["start", "files", "files", "data", "train", "checkpoint", "end"]
+
+
+@pytest.mark.slow
+def test_a_long_validation_ends_before_slurm_kills(tiny_flags, tmp_path, monkeypatch):
+    """Slurm sends SIGKILL KillWait after SIGTERM. A validation of 5 minutes ends in time, with a checkpoint."""
+    evaluate, batches = ParallelModel.evaluate, []
+
+    def evaluate_slowly(*arguments, **options):
+        if not batches:
+            killer.start()
+            os.kill(os.getpid(), signal.SIGTERM)
+        batches.append(time.monotonic())
+        time.sleep(VALIDATION_S / (sequences / 2))
+        return evaluate(*arguments, **options)
+
+    sequences = 64
+    killer = threading.Timer(KILL_WAIT_S, os._exit, [128 + signal.SIGKILL])
+    monkeypatch.setattr(ParallelModel, "evaluate", evaluate_slowly)
+    try:
+        assert main(["train", *tiny_flags(tmp_path, validation_sequences=sequences, val_batch_size=2, **STEPS)]) == 0
+    finally:
+        killer.cancel()
+    assert len(batches) == 1
+    assert _kinds(tmp_path)[-2:] == ["checkpoint", "end"]
+    (checkpoint,) = step_folder.intact(RunFolder(tmp_path).checkpoints)
+    assert step_folder.step_of(checkpoint) == 1
 
 
 def test_samples_end_at_their_next_token(tiny_flags, tmp_path, signalled):
