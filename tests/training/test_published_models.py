@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from podwright_testing.exported_models import OPTIONS_BY_MODEL, installed
 from podwright_training.__main__ import main
 from podwright_training.checkpoint.hugging_face import HuggingFaceModel
 from podwright_training.commands.consolidate import consolidate
@@ -16,7 +17,6 @@ from podwright_training.config.architecture import ModelConfig, RopeScaling
 from podwright_training.run_folder import RunFolder
 
 TRANSFORMERS_4 = ("transformers==4.57.3", "tokenizers==0.22.1", "huggingface_hub==0.36.0")
-PROXY_S = 300
 SIZES = {
     "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 16384, "rope_theta": 1e4,
@@ -29,15 +29,6 @@ MODELS = {
     "qwen3": {"qk_norm": True},
     "qwen3_moe": {"qk_norm": True, "num_local_experts": 4},
     "glm4_moe": {"num_local_experts": 4, "n_shared_experts": 1},
-}
-OPTIONS = {
-    "llama": {"model_type": "llama_v3"},
-    "scaled": {"model_type": "llama_v3", "rope_scaling_factor": 8, "tie_word_embeddings": 1},
-    "mistral": {"model_type": "mistral", "sliding_window": 16},
-    "mixtral": {"model_type": "mixtral", "num_local_experts": 4},
-    "qwen3": {"model_type": "llama_v3", "qk_norm": 1},
-    "qwen3_moe": {"model_type": "qwen3_moe", "num_local_experts": 4, "qk_norm": 1},
-    "glm4_moe": {"model_type": "glm4_moe", "num_local_experts": 4, "n_shared_experts": 1, "router_bias_speed": 0},
 }
 LOGITS_OF_TRANSFORMERS_4 = """import sys
 import torch, transformers
@@ -123,28 +114,61 @@ def test_a_configuration_has_both_spellings(name):
     assert name != "glm4_moe" or content["partial_rotary_factor"] == 1.0
 
 
+READ_BY_SERVERS = {  # Keys that vLLM 0.33 and llama.cpp's converter read, and have other defaults for.
+    "llama": {"attention_bias": False, "mlp_bias": False, "head_dim": 4},
+    "scaled": {"original_max_position_embeddings": 8192},
+    "mistral": {"sliding_window": 8},
+    "mixtral": {"sliding_window": None, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3": {"head_dim": 4, "attention_bias": False},
+    "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 8, "norm_topk_prob": True, "decoder_sparse_step": 1},
+    "glm4_moe": {
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 8,
+        "first_k_dense_replace": 0,
+        "num_nextn_predict_layers": 0,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.0,
+        "norm_topk_prob": True,
+        "use_qk_norm": False,
+        "partial_rotary_factor": 1.0,
+    },
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_servers_find_the_keys_that_they_read(name):
+    """Neither vLLM nor llama.cpp's converter takes a default of its own."""
+    content = model_of(name).to_published(dtype="float32", special_tokens={})
+    keys = READ_BY_SERVERS[name]
+    assert {key: content.get(key, "missing") for key in keys} == keys
+
+
+@pytest.mark.parametrize("context", [None, 4096])
+def test_the_context_before_scaling_is_at_the_top_too(tmp_path, context):
+    """Converters of llama.cpp read it there, and take 8192 if it is missing; transformers reads the same rotation."""
+    scaling = RopeScaling(factor=8.0, original_max_position_embeddings=context) if context else None
+    model = ModelConfig(**{**SIZES, "model_type": "llama", "rope_scaling": scaling})
+    assert published(tmp_path / "hf", model).problems(model) == []
+    content = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert content.get("original_max_position_embeddings") == context
+
+
 @pytest.fixture(scope="module")
 def transformers_4(tmp_path_factory):
     """Return a folder with transformers 4, from the registry or from $PODWRIGHT_TRANSFORMERS_4."""
     if folder := os.environ.get("PODWRIGHT_TRANSFORMERS_4"):
         return folder
-    folder = tmp_path_factory.mktemp("transformers4")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, *TRANSFORMERS_4]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROXY_S)
-    except subprocess.TimeoutExpired:
-        pytest.skip("the package registry does not answer")
-    if done.returncode:
-        pytest.skip(f"cannot install transformers 4: {done.stderr.strip().splitlines()[-1:]}")
-    return folder
+    return installed(tmp_path_factory.mktemp("transformers4"), *TRANSFORMERS_4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", OPTIONS_BY_MODEL)
 def test_transformers_4_computes_the_logits_of_transformers_5(tiny_flags, tmp_path, transformers_4, name):
     """An export gives the same logits to 1e-5 in both releases, and its tokenizer loads in both."""
     folder = RunFolder(tmp_path / "run")
-    assert main(["train", *tiny_flags(folder.root, ranks=1, max_steps=1, **OPTIONS[name])]) == 0
+    assert main(["train", *tiny_flags(folder.root, ranks=1, max_steps=1, **OPTIONS_BY_MODEL[name])]) == 0
     consolidate(folder)
     tokens = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(0))
     torch.save(tokens, tmp_path / "tokens")

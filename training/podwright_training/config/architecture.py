@@ -125,8 +125,11 @@ class ModelConfig:
         """
         architecture = ARCHITECTURES[self.model_type]
         scaling = {"rope_type": "llama3", **asdict(self.rope_scaling)} if self.rope_scaling else None
+        # llama.cpp reads it at the top level, and would take 8192 instead of another value.
+        context_before = "original_max_position_embeddings"
         return {
             **self.to_hf(),
+            **({context_before: scaling[context_before]} if scaling else {}),
             "dtype": dtype,
             "torch_dtype": dtype,
             "rope_theta": self.rope_theta,
