@@ -70,6 +70,7 @@ EXAMPLES = {
     "consolidate": ("consolidate --run-dir runs/tiny",),
     "import-checkpoint": (
         "import-checkpoint --from torchtitan --source outputs/checkpoint/step-1000 --output start --config run.yaml",
+        "import-checkpoint --from megatron --source checkpoints/iter_0001000 --output start --config run.yaml",
     ),
     "export-checkpoint": ("export-checkpoint --to torchtitan --run-dir runs/a --output outputs/checkpoint",),
     "evaluate": ("evaluate --run-dir runs/tiny", "evaluate --model llama --config runs/tiny/config.yaml"),

@@ -40,12 +40,26 @@ class DistributedFolder(TensorReader):
         Raises:
             DamagedCheckpointError: The bytes are something else.
         """
+        content = self.content(name)
+        if content is None:
+            return None
+        try:
+            return torch.load(BytesIO(content), weights_only=True)
+        except Exception as error:  # damaged bytes raise any exception
+            raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {name}: {error}") from error
+
+    def content(self, name: str) -> bytes | None:
+        """Return the bytes of what is no tensor; ``None`` if the checkpoint has none of this name.
+
+        Raises:
+            DamagedCheckpointError: The file cannot be read.
+        """
         place = self._index.storage_data.get(MetadataIndex(name))
         if place is None:
             return None
         try:
             with (self._path / place.relative_path).open("rb") as file:
                 file.seek(place.offset)
-                return torch.load(BytesIO(file.read(place.length)), weights_only=True)
-        except Exception as error:  # damaged bytes raise any exception
+                return file.read(place.length)
+        except OSError as error:
             raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {name}: {error}") from error

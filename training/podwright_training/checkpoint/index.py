@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import WriteItemType
 
 from podwright_training.checkpoint.collective_io import DamagedCheckpointError
 
@@ -29,7 +31,12 @@ KNOWN = {
             *("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING"),
         )
     ),
+    *(  # Megatron-Core keeps the plan of the save in the index.
+        ("torch.distributed.checkpoint.planner", name)
+        for name in ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData")
+    ),
 }
+ENUMERATIONS = _MEM_FORMAT_ENCODING, WriteItemType
 
 
 class IndexedReader(FileSystemReader):
@@ -78,8 +85,9 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is not part of an index of tensors; the file was not loaded")
 
 
-def _member(enumeration: object, name: str) -> _MEM_FORMAT_ENCODING:
-    """Return a member of the one enumeration that an index names, and no other attribute of anything."""
-    if enumeration is not _MEM_FORMAT_ENCODING or name not in _MEM_FORMAT_ENCODING.__members__:
-        raise pickle.UnpicklingError(f"attribute {name} is not part of an index of tensors; the file was not loaded")
-    return _MEM_FORMAT_ENCODING[name]
+def _member(enumeration: object, name: str) -> Enum:
+    """Return a member of an enumeration that an index names, and no other attribute of anything."""
+    for allowed in ENUMERATIONS:
+        if enumeration is allowed and name in allowed.__members__:
+            return allowed[name]
+    raise pickle.UnpicklingError(f"attribute {name} is not part of an index of tensors; the file was not loaded")

@@ -13,17 +13,18 @@ from torch.optim import AdamW
 
 from podwright_training.checkpoint import manifest, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.checkpoint.conversion import MOMENTS, ConvertedCheckpoint
+from podwright_training.checkpoint.fused_qkv import PROJECTIONS
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.checkpoint.tensor_stream import StreamedTensor, unfinished_folder, write_stream
-from podwright_training.checkpoint.torchtitan_import import MOMENTS, TorchtitanCheckpoint
-from podwright_training.checkpoint.torchtitan_layout import PROJECTIONS, TorchtitanLayout
+from podwright_training.checkpoint.torchtitan_layout import TorchtitanLayout
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.run_folder import commit_folder
 
 
 def export_checkpoint(
     path: Path, target: Path, config: TrainConfig, release: str, *, learning_rate: Callable[[int, TrainConfig], float]
-) -> TorchtitanCheckpoint:
+) -> ConvertedCheckpoint:
     """Write a checkpoint of a run as ``target``/step-N, which torchtitan of this release loads.
 
     Args:
@@ -60,7 +61,7 @@ def export_checkpoint(
         }
         write_stream(partial_folder, conversion.tensors(), values)
         commit_folder(partial_folder, final)
-    return TorchtitanCheckpoint(final, state.step, tokens_seen, _differences(config))
+    return ConvertedCheckpoint(final, state.step, tokens_seen, _differences(config))
 
 
 class _Conversion:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from podwright_training.checkpoint import fused_qkv
 from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.checkpoint.fused_qkv import PROJECTIONS
 from podwright_training.config.architecture import ModelConfig
 
 RELEASES = ("0.3", "0.2")
-PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 MODULES = {  # The values are torchtitan's names, within a block.
     "input_layernorm": "attention_norm",
     "post_attention_layernorm": "ffn_norm",
@@ -106,16 +106,11 @@ class TorchtitanLayout:
 
     def fuse(self, projections: list[Tensor]) -> Tensor:
         """Return the matrix of queries, keys and values, each in torchtitan's order of rows."""
-        parts = [tensor.reshape(self.model.num_key_value_heads, -1, *tensor.shape[1:]) for tensor in projections]
-        return torch.cat(parts, dim=1).flatten(0, 1)
+        return fused_qkv.fuse(self.model, projections)
 
     def split(self, parameter: str, fused: Tensor) -> Tensor:
         """Return queries, keys or values from their common matrix."""
-        width = self.model.head_dim
-        queries = width * (self.model.num_attention_heads // self.model.num_key_value_heads)
-        heads = fused.reshape(self.model.num_key_value_heads, -1, *fused.shape[1:])
-        parts = torch.split(heads, [queries, width, width], dim=1)
-        return parts[PROJECTIONS.index(_projection(parameter))].flatten(0, 1)
+        return fused_qkv.split(self.model, _projection(parameter), fused)
 
     def _module(self, module: str) -> str:
         projection = module.removeprefix("self_attn.")

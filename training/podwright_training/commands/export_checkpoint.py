@@ -12,6 +12,7 @@ from podwright_training.config.sources import load_run
 from podwright_training.run_folder import RunFolder, writable
 
 RELEASES = {"torchtitan": "0.3", "torchtitan-0.2": "0.2"}
+MEGATRON = "megatron"
 
 
 @dataclass(frozen=True)
@@ -30,42 +31,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to",
         dest="format",
-        choices=tuple(RELEASES),
+        choices=(*RELEASES, MEGATRON),
         required=True,
         help="trainer that loads it: torchtitan is release 0.3",
     )
     parser.add_argument("--run-dir", required=True, help="folder of the run")
     parser.add_argument("--step", type=int, help="step of the checkpoint to export. Default: the newest")
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="folder in which step-N is written")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="folder in which step-N or iter_N is written")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the checkpoint as step-N into the folder; return the status."""
-    from podwright_training.checkpoint import step_folder, torchtitan_export  # seconds
-    from podwright_training.loop.schedule import learning_rate
+    """Write the checkpoint as step-N or iter_N into the folder; return the status."""
+    from podwright_training.checkpoint import megatron_export, step_folder, torchtitan_export  # seconds
+    from podwright_training.loop.schedule import learning_rate, sequences_of_steps
 
     config = load_run(RunFolder(Path(args.run_dir)))
     source = step_folder.find(config.checkpoints, args.step)
     output = Path(args.output)
     with writable(output, flag="--output"):
-        converted = torchtitan_export.export_checkpoint(
-            source, output, config, RELEASES[args.format], learning_rate=learning_rate
-        )
+        if args.format == MEGATRON:
+            converted = megatron_export.export_checkpoint(
+                source, output, config, sequences=lambda steps: sequences_of_steps(steps, config, data_ranks=1)
+            )
+        else:
+            converted = torchtitan_export.export_checkpoint(
+                source, output, config, RELEASES[args.format], learning_rate=learning_rate
+            )
     document = ExportedCheckpoint(
         source, converted.path, converted.step, converted.tokens_seen or 0, differences=converted.differences
     )
-    print_result(args, _text(document), document)
+    print_result(args, _text(args, document), document)
     return 0
 
 
-def _text(exported: ExportedCheckpoint) -> str:
+def _text(args: argparse.Namespace, exported: ExportedCheckpoint) -> str:
+    checkpoint = exported.checkpoint.absolute()
+    torchtitan = [
+        f"next: torchtitan, with {checkpoint} as checkpoint.initial_load_path,",
+        "      dataloader in checkpoint.exclude_from_loading, and without checkpoint.initial_load_model_only",
+    ]
+    megatron = [
+        f"next: Megatron-LM, with --load {checkpoint.parent} --ckpt-format torch_dist --no-load-rng",
+        f"      --override-opt-param-scheduler, and {exported.step} in latest_checkpointed_iteration.txt",
+    ]
     return "\n".join(
         [
             f"{exported.source} → {exported.checkpoint} (step {exported.step}, {exported.tokens_seen:,} tokens)",
             *(f"differs: {difference}" for difference in exported.differences),
             "not moved: the position in the data and the random states",
-            f"next: torchtitan, with {exported.checkpoint.absolute()} as checkpoint.initial_load_path,",
-            "      dataloader in checkpoint.exclude_from_loading, and without checkpoint.initial_load_model_only",
+            *(megatron if args.format == MEGATRON else torchtitan),
         ]
     )

@@ -11,7 +11,7 @@ from podwright_training.command_result import print_result
 from podwright_training.config import sources
 from podwright_training.run_folder import writable
 
-FORMATS = ("torchtitan",)
+FORMATS = ("torchtitan", "megatron")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train import-checkpoint``, then one per option of ``TrainConfig``."""
     group = parser.add_argument_group("import", "The options below describe the model and the optimizer of the run.")
     group.add_argument("--from", dest="format", choices=FORMATS, required=True, help="trainer that wrote it")
-    group.add_argument("--source", required=True, metavar="FOLDER", help="the checkpoint, such as checkpoint/step-1000")
+    group.add_argument("--source", required=True, metavar="FOLDER", help="the checkpoint: step-1000 or iter_0001000")
     group.add_argument("--output", required=True, metavar="FOLDER", help="folder for the checkpoint, for --init-from")
     add_json(group)
     sources.add_arguments(parser)
@@ -37,11 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the checkpoint into the folder; return the status."""
     config = sources.load(args)
-    from podwright_training.checkpoint import torchtitan_import  # seconds
+    from podwright_training.checkpoint import megatron_import, torchtitan_import  # seconds
 
+    convert = (megatron_import if args.format == "megatron" else torchtitan_import).import_checkpoint
     output = Path(args.output)
     with writable(output, flag="--output"):
-        converted = torchtitan_import.import_checkpoint(Path(args.source), output, config)
+        converted = convert(Path(args.source), output, config)
     document = ImportedCheckpoint(
         converted.path, converted.step, converted.tokens_seen, differences=converted.differences
     )

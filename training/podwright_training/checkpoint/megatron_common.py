@@ -1,0 +1,142 @@
+"""Read what a checkpoint of Megatron-LM or Megatron-Core has besides tensors: arguments, step, hyperparameters.
+
+Older releases wrote it to the file ``common.pt``; Megatron-Core 0.19 writes it among the tensors, and reads both.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
+from podwright_training.checkpoint.distributed_folder import DistributedFolder
+from podwright_training.checkpoint.inert_pickle import StandIn, load_inert
+from podwright_training.config.architecture import ModelConfig
+
+COMMON_FILE = "common.pt"
+COMMON_KEY = "common_state/shard_0_1"
+
+
+class MegatronCommon:
+    """What a checkpoint of Megatron has besides tensors.
+
+    Args:
+        folder: The checkpoint.
+        source: Its path.
+
+    Raises:
+        CheckpointError: The checkpoint has nothing of that kind.
+        DamagedCheckpointError: It is unreadable.
+    """
+
+    def __init__(self, folder: DistributedFolder, source: Path) -> None:
+        self._source = source
+        file = source / COMMON_FILE
+        content = file.read_bytes() if file.is_file() else folder.content(COMMON_KEY)
+        if content is None:
+            raise CheckpointError(
+                f"{source} is not a checkpoint of Megatron-Core: it has neither {COMMON_FILE} nor common_state"
+            )
+        try:
+            common = load_inert(content)
+        except Exception as error:  # damaged bytes raise any exception
+            raise DamagedCheckpointError(f"checkpoint {source} is damaged: {COMMON_FILE}: {error}") from error
+        self._values = _mapping(common[0] if isinstance(common, list) and common else common)
+        arguments = self._values.get("args")
+        self._arguments: dict[str, Any] = vars(arguments) if isinstance(arguments, Namespace) else {}
+
+    def step(self) -> int:
+        """Return the steps that Megatron has taken.
+
+        Raises:
+            CheckpointError: The checkpoint does not say it.
+        """
+        step = self._values.get("iteration")
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise CheckpointError(
+                f"checkpoint {self._source} has iteration {step!r}, need a whole number of at least 0"
+            )
+        return step
+
+    def optimizer_step(self) -> int:
+        """Return the steps of its Adam, which do not count those that overflowed."""
+        step = _mapping(self._optimizer().get("state")).get("common_step")
+        steps = [step, *(group.get("step") for group in self.parameter_groups())]
+        return next((int(number) for number in steps if number is not None), self.step())
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the hyperparameters of Adam, of each group of parameters."""
+        groups = self._optimizer().get("param_groups")
+        return [group for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
+
+    def tokens_seen(self) -> int | None:
+        """Return the tokens that Megatron has trained on, if it has counted its samples."""
+        samples, width = self._arguments.get("consumed_train_samples"), self._arguments.get("seq_length")
+        return samples * width if isinstance(samples, int) and isinstance(width, int) else None
+
+    def optimizer_format(self) -> str | None:
+        """Return the format of a distributed optimizer, if the checkpoint says it."""
+        names = (
+            _mapping(self._values.get("optimizer")).get("param_state_sharding_type"),
+            _mapping(self._values.get("content_metadata")).get("distrib_optim_sharding_type"),
+        )
+        return next((name for name in names if isinstance(name, str)), None)
+
+    def differences(self, model: ModelConfig) -> Iterator[str]:
+        """Yield how its model and this one differ, as far as arguments were saved, one phrase each."""
+        saved = {name: value for name, value in self._arguments.items() if not isinstance(value, StandIn)}
+        if not saved.get("group_query_attention", True):
+            saved["num_query_groups"] = saved.get("num_attention_heads")  # The argument has its default, 1.
+        if not saved.get("use_rope_scaling"):
+            saved.pop("rope_scaling_factor", None)
+        for name, value in _arguments_of(model).items():
+            if saved.get(name, value) not in (value, None):
+                yield f"{name} is {saved[name]} there, {value} here"
+
+    def _optimizer(self) -> dict[str, Any]:
+        optimizer = _mapping(self._values.get("optimizer"))
+        return _mapping(optimizer.get("optimizer")) or optimizer
+
+
+def _arguments_of(model: ModelConfig) -> dict[str, Any]:
+    """Return Megatron's arguments of a model by their names; those that no family here has are constants."""
+    return model_arguments(model) | {
+        "rotary_percent": 1.0,
+        "rotary_interleaved": False,
+        "rotary_scaling_factor": 1.0,
+        "add_qkv_bias": False,
+        "apply_layernorm_1p": False,
+        "multi_latent_attention": False,
+        "squared_relu": False,
+        "attention_output_gate": False,
+        "softmax_type": "vanilla",
+    }
+
+
+def model_arguments(model: ModelConfig) -> dict[str, Any]:
+    """Return the arguments of Megatron-LM that describe a model."""
+    return {
+        "num_layers": model.num_hidden_layers,
+        "hidden_size": model.hidden_size,
+        "ffn_hidden_size": model.intermediate_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_query_groups": model.num_key_value_heads,
+        "kv_channels": model.head_dim,
+        "normalization": "RMSNorm",
+        "norm_epsilon": model.rms_norm_eps,
+        "swiglu": True,
+        "add_bias_linear": False,
+        "position_embedding_type": "rope",
+        "rotary_base": model.rope_theta,
+        "use_rope_scaling": model.rope_scaling is not None,
+        "rope_scaling_factor": model.rope_scaling.factor if model.rope_scaling else None,
+        "qk_layernorm": model.qk_norm,
+        "untie_embeddings_and_output_weights": not model.tie_word_embeddings,
+        "num_experts": None,
+    }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
