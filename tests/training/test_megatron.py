@@ -58,6 +58,8 @@ OPTIONS = {
     "activation_checkpointing": False,
 }
 QWEN3 = {"qk_norm": True, "head_dim": 8, "tie_word_embeddings": True}
+MAIN_WEIGHTS = {"bf16": "fp32_param", "distributed": "param"}  # name of a recording: fp32 weights of a model in bf16
+MOMENTS = "exp_avg", "exp_avg_sq"
 RECORDINGS = {"llama": {}, "qwen3": QWEN3, "layers": {"vocab_size": 40}}  # name: options that differ
 
 
@@ -134,7 +136,9 @@ def test_losses_after_the_import_are_those_of_megatron(name, recorded, tmp_path)
     assert losses == pytest.approx(expected["losses"], abs=2e-5)
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [*((name, 1e-5) for name in RECORDINGS), ("bf16", 0.02)])
+@pytest.mark.parametrize(
+    ("name", "tolerance"), [*((name, 1e-5) for name in RECORDINGS), *((name, 0.02) for name in MAIN_WEIGHTS)]
+)
 def test_logits_after_the_import_are_those_of_megatron(name, tolerance, recorded, tmp_path, model_of):
     """Heads, gates and rotation are those that this model needs; Megatron's model in bf16 rounds its own."""
     folder, options = recorded(name), RECORDINGS.get(name, {})
@@ -145,7 +149,7 @@ def test_logits_after_the_import_are_those_of_megatron(name, tolerance, recorded
     assert logits.flatten().tolist() == pytest.approx(expected, abs=tolerance)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "bf16"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", *MAIN_WEIGHTS])
 def test_an_export_is_what_megatron_wrote(name, recorded, tmp_path):
     """Import and export give each tensor bit by bit; weights in bf16 are exported in fp32."""
     folder, options = recorded(name), RECORDINGS.get(name, {})
@@ -153,18 +157,19 @@ def test_an_export_is_what_megatron_wrote(name, recorded, tmp_path):
     ours = DistributedFolder(exported(tmp_path, tmp_path / "start", **options))
     theirs = DistributedFolder(folder / ITERATION)
     extra = ours.entries.keys() - theirs.entries.keys()
-    assert all(key.startswith("optimizer.state.fp32_param.") for key in extra)
+    assert all(key.startswith(("optimizer.state.fp32_param.", "optimizer.state.param.")) for key in extra)
     for key, entry in theirs.entries.items():
         assert torch.equal(ours.read_whole(key).to(entry.properties.dtype), theirs.read_whole(key)), key
     assert theirs.names_of_values() - ours.names_of_values() == {COMMON_KEY}
 
 
-def test_each_state_of_adam_moves(recorded, tmp_path):
+@pytest.mark.parametrize(("name", "main_weights"), MAIN_WEIGHTS.items())
+def test_each_state_of_adam_moves(name, main_weights, recorded, tmp_path):
     """Element by element: the rows of a head, of gate and of up, the steps, and fp32 weights of a model in bf16."""
-    folder = recorded("bf16")
+    folder = recorded(name)
     assert imported(folder / ITERATION, tmp_path / "start") == 0
     ours, (theirs, _) = TensorReader(tmp_path / "start" / STEP), contents(folder / ITERATION)
-    for part, state, suffix in (("model", "fp32_param", ""), *(("optimizer", key, f".{key}") for key in MOMENTS)):
+    for part, state, suffix in (("model", main_weights, ""), *(("optimizer", key, f".{key}") for key in MOMENTS)):
         fused = theirs[f"optimizer.state.{state}.decoder.layers.self_attention.linear_qkv.weight"]
         gates = theirs[f"optimizer.state.{state}.decoder.layers.mlp.linear_fc1.weight"]
         for layer in range(2):
@@ -180,15 +185,12 @@ def test_each_state_of_adam_moves(recorded, tmp_path):
     assert all(ours.read_whole(key).item() == 3 for key in ours.entries if key.endswith(".step"))
 
 
-MOMENTS = "exp_avg", "exp_avg_sq"
-
-
-@pytest.mark.parametrize("name", RECORDINGS)
+@pytest.mark.parametrize("name", [*RECORDINGS, *MAIN_WEIGHTS])
 def test_megatron_continues_an_export(name, recorded, tmp_path):
     """Its own ``dist_checkpointing.load`` reads it; logits and losses are those of its own checkpoint."""
     if find_spec("megatron") is None:
-        pytest.skip("megatron-core is not installed; put its package and einops on PYTHONPATH")
-    folder, options = recorded(name), RECORDINGS[name]
+        pytest.skip("megatron-core is not installed; put its package, einops and psutil on PYTHONPATH")
+    folder, options = recorded(name), RECORDINGS.get(name, {})
     assert imported(folder / ITERATION, tmp_path / "start", **options) == 0
     checkpoint = exported(tmp_path, tmp_path / "start", **options)
     command = [sys.executable, str(RECORDED / "train_megatron.py"), "continue", name, str(checkpoint)]
@@ -369,12 +371,7 @@ def test_a_step_that_is_no_number_is_refused(common, message, recorded, tmp_path
 
 def test_a_format_that_depends_on_ranks_is_refused(recorded, tmp_path, capsys):
     """The line names the format, and the flag with which Megatron-LM writes another."""
-    tensors, common = contents(recorded("llama") / ITERATION)
-    weights = {key: tensor for key, tensor in tensors.items() if not key.startswith("optimizer.")}
-    buffer = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.float32, torch.float32).bucket_idx_0.exp_avg"
-    values = {**common[0], "args": None, "content_metadata": {"distrib_optim_sharding_type": "dp_reshardable"}}
-    write(tmp_path / "buffers", {**weights, buffer: torch.zeros(9)}, {COMMON_KEY: [values]})
-    assert imported(tmp_path / "buffers", tmp_path / "start") == 2
+    assert imported(recorded("buffers") / ITERATION, tmp_path / "start") == 2
     error = capsys.readouterr().err
     assert "has its optimizer in the format dp_reshardable, which depends on Megatron's ranks" in error
     assert "--dist-ckpt-optim-fully-reshardable" in error

@@ -3,7 +3,7 @@
 Megatron-Core is no requirement of the tests. ``python train_megatron.py record NAME FOLDER`` wrote the checkpoints
 beside this file. ``python train_megatron.py continue NAME FOLDER`` prints the logits and losses that Megatron-Core
 computes from a checkpoint, such as one that ``podwright-train export-checkpoint`` wrote. PYTHONPATH needs
-megatron-core 0.19.2 and einops.
+megatron-core 0.19.2, einops and psutil.
 """
 
 from __future__ import annotations
@@ -31,6 +31,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen3": {"qk_layernorm": True, "kv_channels": 8, "tied": True},
     "bf16": {"bf16": True},
+    "distributed": {
+        "bf16": True,
+        "distributed": True,
+        "metadata": {
+            "distrib_optim_sharding_type": "fully_reshardable",
+            "distrib_optim_fully_reshardable_mem_efficient": True,
+        },
+    },
+    "buffers": {"bf16": True, "distributed": True, "metadata": {"distrib_optim_sharding_type": "dp_reshardable"}},
     "layers": {"padded_vocab": 40, "metadata": {"non_homogeneous_layers": True, "singleton_local_shards": True}},
 }
 
@@ -46,6 +55,7 @@ def pretend_to_have_a_gpu() -> None:
     torch.Tensor.type = lambda self, *to: (  # type: ignore[assignment]
         cpu_type(self, *to) if to else cpu_type(self).replace("torch.", "torch.cuda.")
     )
+    torch.cuda.current_stream = MagicMock()  # type: ignore[assignment]
     torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
 
@@ -63,7 +73,7 @@ class MegatronRun:
     """A run of Megatron-Core: its model and optimizer, and the steps of its trainer."""
 
     def __init__(self, name: str) -> None:
-        from megatron.core.distributed import DistributedDataParallelConfig
+        from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
         from megatron.core.models.gpt.gpt_model import GPTModel
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
@@ -72,7 +82,7 @@ class MegatronRun:
         variant = {"bf16": False, "qk_layernorm": False, "kv_channels": DIM // HEADS, "tied": False} | VARIANTS[name]
         self.iteration = 0
         self.metadata = {"chained_optim_avoid_prefix": True} | variant.get("metadata", {})
-        bf16 = variant["bf16"]
+        bf16, distributed = variant["bf16"], variant.get("distributed", False)
         config = TransformerConfig(
             num_layers=LAYERS,
             hidden_size=DIM,
@@ -123,10 +133,12 @@ class MegatronRun:
             clip_grad=0.0,
             bf16=bf16,
             params_dtype=config.params_dtype,
-            use_distributed_optimizer=False,
+            use_distributed_optimizer=distributed,
         )
-        self.model.ddp_config = DistributedDataParallelConfig(use_distributed_optimizer=False)
-        self.optimizer = get_megatron_optimizer(optimizer_config, [self.model])
+        data_parallel = DistributedDataParallelConfig(use_distributed_optimizer=distributed)
+        self.model.ddp_config = data_parallel
+        self.trained = DistributedDataParallel(config, data_parallel, self.model) if distributed else self.model
+        self.optimizer = get_megatron_optimizer(optimizer_config, [self.trained])
         for group in self.optimizer.param_groups:  # as Megatron's scheduler does
             group["weight_decay"] = WEIGHT_DECAY * group["wd_mult"]
 
@@ -142,9 +154,14 @@ class MegatronRun:
         tokens = batch(self.iteration + 1)
         logits = self.logits(tokens[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-        loss.backward()
-        for parameter in self.model.parameters():
-            parameter.main_grad = parameter.grad.float()
+        if self.trained is self.model:
+            loss.backward()
+            for parameter in self.model.parameters():
+                parameter.main_grad = parameter.grad.float()
+        else:
+            self.trained.zero_grad_buffer()
+            loss.backward()
+            self.trained.finish_grad_sync()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.iteration += 1
@@ -183,11 +200,30 @@ class MegatronRun:
         """Load a checkpoint with ``megatron.core.dist_checkpointing``."""
         from megatron.core import dist_checkpointing
 
+        if self.trained is not self.model:
+            self.step()  # Without Transformer Engine a distributed optimizer has no states to load into before.
         self.metadata = dist_checkpointing.load_content_metadata(str(folder))
         state = dist_checkpointing.load(self.sharded_state(is_loading=True), str(folder))
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if self.trained is self.model:
+            self.optimizer.load_state_dict(state["optimizer"])
+        else:
+            step = float(state["optimizer"]["optimizer"]["param_groups"][0]["step"])
+            _accept_steps(step)
+            self.optimizer.load_state_dict(state["optimizer"])
+            for states in self.optimizer.chained_optimizers[0].optimizer.state.values():
+                states["step"] = torch.tensor(step)  # All parameters got the same tensor, which each one counts up.
         self.iteration = state["iteration"]
+
+
+def _accept_steps(step: float) -> None:
+    """Let the distributed optimizer load the steps of PyTorch's Adam, as it does those of Transformer Engine's."""
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    load = DistributedOptimizer._set_main_param_and_optimizer_states
+    DistributedOptimizer._set_main_param_and_optimizer_states = lambda self, parameter, tensors: load(
+        self, parameter, {"step": torch.tensor(step), **tensors}
+    )
 
 
 def main(command: str, name: str, folder: str) -> None:

@@ -107,7 +107,7 @@ class _Conversion:
             names_by_key[place.key][place.layer].append(name)
         sources = {  # prefix of Megatron's key: (prefix, suffix) of this run's
             "": ("model.", ""),
-            f"{STATE}.{MAIN_WEIGHTS}.": ("model.", ""),
+            **{f"{STATE}.{state}.": ("model.", "") for state in MAIN_WEIGHTS},
             f"{STATE}.exp_avg.": ("optimizer.", ".exp_avg"),
             f"{STATE}.exp_avg_sq.": ("optimizer.", ".exp_avg_sq"),
         }

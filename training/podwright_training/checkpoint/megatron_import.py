@@ -29,7 +29,8 @@ from podwright_training.checkpoint.tensor_stream import StreamedTensor
 from podwright_training.config.train_config import TrainConfig
 
 STATE = "optimizer.state"
-MAIN_WEIGHTS = "fp32_param"  # which Adam updates where the model is in bf16 or fp16
+# The weights in fp32 that Adam updates where the model is in bf16 or fp16: without and with a distributed optimizer.
+MAIN_WEIGHTS = ("fp32_param", "param")
 TRACKER = "latest_checkpointed_iteration.txt"
 # Of the distributed optimizer: their tensors are buffers of many parameters, which depend on the number of ranks.
 BUFFERS = "optimizer.distributed."
@@ -71,7 +72,8 @@ class _Conversion:
         self.measurements = Measurements(source)
         self._optimizer_step = self.common.optimizer_step()
         # Where the model is in fp32, the weights are their own main weights.
-        self._weights_prefix = self._prefix(MAIN_WEIGHTS) if self._has_states(MAIN_WEIGHTS) else ""
+        prefixes = (self._prefix(state) for state in MAIN_WEIGHTS if self._has_states(state))
+        self._weights_prefix = next(prefixes, "")
 
     def check(self) -> None:
         """Raise ``CheckpointError`` if the checkpoint is one of another model, or lacks the states of Adam."""

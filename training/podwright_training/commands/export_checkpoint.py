@@ -73,7 +73,7 @@ def _text(args: argparse.Namespace, exported: ExportedCheckpoint) -> str:
     ]
     megatron = [
         f"next: Megatron-LM, with --load {checkpoint.parent} --ckpt-format torch_dist --no-load-rng",
-        f"      --override-opt-param-scheduler, and {exported.step} in latest_checkpointed_iteration.txt",
+        f"      --override-opt_param-scheduler, and {exported.step} in latest_checkpointed_iteration.txt",
     ]
     return "\n".join(
         [
