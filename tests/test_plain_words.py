@@ -23,7 +23,19 @@ IDLE = re.compile(
     re.IGNORECASE,
 )
 NAMES = {  # that headings write with a capital letter, beside words of capitals
-    *("HyperPod", "Slurm", "Terraform", "Terrain", "Trainium", "Python", "Debian", "Hugging", "Face", "Grafana"),
+    *(
+        "HyperPod",
+        "Slurm",
+        "Terraform",
+        "Terrain",
+        "Trainium",
+        "Python",
+        "Debian",
+        "Hugging",
+        "Face",
+        "Grafana",
+        "Megatron",
+    ),
 }
 PROSE = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("*/README.md"),
                                                          *ROOT.glob("docs/**/*.md")))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Write another trainer's checkpoint as one of a run: what conversions have in common."""
+"""Convert another trainer's checkpoint to one of a run: the steps that all trainers share."""
 
 from __future__ import annotations
 
@@ -112,6 +112,6 @@ def shapes_of(config: TrainConfig) -> dict[str, tuple[int, ...]]:
 
 
 def examples(names: set[str]) -> str:
-    """Return a few of the names, and the number of the others."""
+    """Return a few of the names, and the number of further ones."""
     more = f" and {len(names) - EXAMPLES} more" if len(names) > EXAMPLES else ""
     return ", ".join(sorted(names)[:EXAMPLES]) + more

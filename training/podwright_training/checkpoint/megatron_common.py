@@ -1,4 +1,4 @@
-"""Read what a checkpoint of Megatron-LM or Megatron-Core has besides tensors: arguments, step, hyperparameters.
+"""Read the values in a checkpoint of Megatron-LM or Megatron-Core: arguments, step, hyperparameters.
 
 Older releases wrote it to the file ``common.pt``; Megatron-Core 0.19 writes it among the tensors, and reads both.
 """
@@ -20,7 +20,7 @@ COMMON_KEY = "common_state/shard_0_1"
 
 
 class MegatronCommon:
-    """What a checkpoint of Megatron has besides tensors.
+    """The values in a checkpoint of Megatron: all but its tensors.
 
     Args:
         folder: The checkpoint.

@@ -123,9 +123,9 @@ class _Conversion:
         keys_by_layer = {
             layer: [f"{prefix}{name}{suffix}" for name in names] for layer, names in names_by_layer.items()
         }
-        (first, *_), names = next(iter(keys_by_layer.values())), next(iter(names_by_layer.values()))
-        entry = self._reader.entries[first]
-        shape = self._layout.shape(names[0], tuple(entry.size))
+        name = next(iter(names_by_layer.values()))[0]  # All that are fused have one dtype.
+        entry = self._reader.entries[f"{prefix}{name}{suffix}"]
+        shape = self._layout.shape(name, tuple(entry.size))
         if None in keys_by_layer:
             return StreamedTensor(shape, entry.properties.dtype, partial(self._fused, keys_by_layer[None]))
         parts = [partial(self._fused, keys_by_layer[layer]) for layer in range(len(keys_by_layer))]

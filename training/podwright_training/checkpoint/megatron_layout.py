@@ -48,7 +48,7 @@ UNFUSED_NORMS = {
 
 
 class Place(NamedTuple):
-    """Where Megatron has a parameter, alone or with others.
+    """The tensor of Megatron that contains a parameter.
 
     Attributes:
         key: Name of the tensor.
