@@ -72,7 +72,10 @@ EXAMPLES = {
         "import-checkpoint --from torchtitan --source outputs/checkpoint/step-1000 --output start --config run.yaml",
         "import-checkpoint --from megatron --source checkpoints/iter_0001000 --output start --config run.yaml",
     ),
-    "export-checkpoint": ("export-checkpoint --to torchtitan --run-dir runs/a --output outputs/checkpoint",),
+    "export-checkpoint": (
+        "export-checkpoint --to torchtitan --run-dir runs/a --output outputs/checkpoint",
+        "export-checkpoint --to megatron --run-dir runs/a --output checkpoints",
+    ),
     "evaluate": ("evaluate --run-dir runs/tiny", "evaluate --model llama --config runs/tiny/config.yaml"),
     "generate": ("generate --run-dir runs/tiny --max-new-tokens 32",),
     "report": ("report --run-dir runs/tiny", "report --run-dir runs/a runs/b --usd-per-hour 98.32"),

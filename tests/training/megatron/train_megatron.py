@@ -48,16 +48,14 @@ def pretend_to_have_a_gpu() -> None:
     """Import Megatron-Core without Triton, and let its optimizer allocate its scalars in CPU memory."""
     for name in ("triton", "triton.language"):
         sys.modules.setdefault(name, MagicMock(__version__="3.5.0"))
-    torch.compile = lambda function=None, **_: function or (lambda inner: inner)  # type: ignore[assignment]
+    torch.compile = lambda function=None, **_: function or (lambda inner: inner)
     for name in ("tensor", "zeros"):
         setattr(torch, name, partial(_on_cpu, getattr(torch, name)))
     cpu_type = torch.Tensor.type
-    torch.Tensor.type = lambda self, *to: (  # type: ignore[assignment]
-        cpu_type(self, *to) if to else cpu_type(self).replace("torch.", "torch.cuda.")
-    )
-    torch.cuda.current_stream = MagicMock()  # type: ignore[assignment]
-    torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
-    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
+    torch.Tensor.type = lambda self, *to: cpu_type(self, *to) if to else cpu_type(self).replace("torch.", "torch.cuda.")
+    torch.cuda.current_stream = MagicMock()
+    torch.cuda.synchronize = lambda *_: None
+    torch.cuda.current_device = lambda: torch.device("cpu")
 
 
 def _on_cpu(factory: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:

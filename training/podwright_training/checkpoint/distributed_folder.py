@@ -60,6 +60,7 @@ class DistributedFolder(TensorReader):
         try:
             with (self._path / place.relative_path).open("rb") as file:
                 file.seek(place.offset)
-                return file.read(place.length)
+                content: bytes = file.read(place.length)
         except OSError as error:
             raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {name}: {error}") from error
+        return content

@@ -12,7 +12,7 @@ from typing import Any
 
 from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.checkpoint.distributed_folder import DistributedFolder
-from podwright_training.checkpoint.inert_pickle import StandIn, load_inert
+from podwright_training.checkpoint.inert_pickle import load_inert
 from podwright_training.config.architecture import ModelConfig
 
 COMMON_FILE = "common.pt"
@@ -62,9 +62,9 @@ class MegatronCommon:
 
     def optimizer_step(self) -> int:
         """Return the steps of its Adam, which do not count those that overflowed."""
-        step = _mapping(self._optimizer().get("state")).get("common_step")
-        steps = [step, *(group.get("step") for group in self.parameter_groups())]
-        return next((int(number) for number in steps if number is not None), self.step())
+        common_step = _mapping(self._optimizer().get("state")).get("common_step")
+        steps = [common_step, *(group.get("step") for group in self.parameter_groups())]
+        return next((number for step in steps if (number := _whole_number(step)) is not None), self.step())
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the hyperparameters of Adam, of each group of parameters."""
@@ -86,7 +86,7 @@ class MegatronCommon:
 
     def differences(self, model: ModelConfig) -> Iterator[str]:
         """Yield how its model and this one differ, as far as arguments were saved, one phrase each."""
-        saved = {name: value for name, value in self._arguments.items() if not isinstance(value, StandIn)}
+        saved = {name: value for name, value in self._arguments.items() if isinstance(value, str | int | float)}
         if not saved.get("group_query_attention", True):
             saved["num_query_groups"] = saved.get("num_attention_heads")  # The argument has its default, 1.
         if not saved.get("use_rope_scaling"):
@@ -140,3 +140,10 @@ def model_arguments(model: ModelConfig) -> dict[str, Any]:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _whole_number(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # absent, or nothing that Megatron writes
+        return None

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from podwright_common.atomic_file import new_file
 from podwright_training.checkpoint import manifest, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.conversion import ADAMW_EPS, ConvertedCheckpoint
@@ -23,7 +24,7 @@ from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.checkpoint.tensor_stream import StackedTensor, StreamedTensor, unfinished_folder, write_stream
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.run_folder import commit_folder, new_file, write_atomically
+from podwright_training.run_folder import commit_folder, write_atomically
 
 FORMAT = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
 CONTENT = {
