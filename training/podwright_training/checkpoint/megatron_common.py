@@ -86,7 +86,9 @@ class MegatronCommon:
 
     def differences(self, model: ModelConfig) -> Iterator[str]:
         """Yield how its model and this one differ, as far as arguments were saved, one phrase each."""
-        saved = {name: value for name, value in self._arguments.items() if isinstance(value, str | int | float)}
+        saved: dict[str, Any] = {
+            name: value for name, value in self._arguments.items() if isinstance(value, str | int | float)
+        }
         if not saved.get("group_query_attention", True):
             saved["num_query_groups"] = saved.get("num_attention_heads")  # The argument has its default, 1.
         if not saved.get("use_rope_scaling"):
