@@ -14,8 +14,9 @@ import sys
 import time
 import traceback
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator
 
 from podwright_bootstrap import boot_report, contract
 from podwright_bootstrap.boot_report import Result
@@ -24,6 +25,9 @@ from podwright_bootstrap.host import files, log, waits
 from podwright_bootstrap.host.errors import BootstrapError, CommandError, TimeLimitError
 from podwright_bootstrap.host.waits import STEP_PATIENCE
 from podwright_bootstrap.node import Node, identify
+from podwright_bootstrap.remediation import checks
+from podwright_bootstrap.slurm import nodes
+from podwright_bootstrap.software import after_reboot
 from podwright_bootstrap.steps import Step, ldap, user_updates
 from podwright_bootstrap.steps.accelerators import AcceleratorsStep
 from podwright_bootstrap.steps.accounting import AccountingStep
@@ -58,7 +62,7 @@ from podwright_bootstrap.steps.running_jobs import RunningJobsStep
 from podwright_bootstrap.steps.runs import RunsStep
 from podwright_bootstrap.steps.s3_mounts import S3MountsStep
 from podwright_bootstrap.steps.scratch import ScratchStep
-from podwright_bootstrap.steps.slurm import SlurmStep
+from podwright_bootstrap.steps.slurm import SlurmStep, hear_from
 from podwright_bootstrap.steps.slurm_conf import SlurmConfStep
 from podwright_bootstrap.steps.slurm_logs import SlurmLogsStep
 from podwright_bootstrap.steps.ssh import SshStep
@@ -136,12 +140,18 @@ def main(arguments: list[str] | None = None) -> int:
             except BootstrapError as error:
                 return _fail("lock", error)
         try:
-            return _follow_users() if options.follow_users else _boot_as(options)
+            return _chosen_part(options)()
         except Exception as error:  # noqa: BLE001 (whatever it is, it is one line)
             return _fail("users.json" if options.follow_users else "identity", error)
 
 
-def _fail(step: str, error: Exception) -> int:
+def _chosen_part(options: argparse.Namespace) -> Callable[[], int]:
+    if options.follow_users:
+        return _follow_users
+    return _return_after_reboot if options.after_reboot else partial(_boot_as, options)
+
+
+def _fail(step: str, error: BaseException) -> int:
     hint = getattr(error, "hint", "") or f"look at the log and at {contract.RESOURCE_CONFIG.parent}"
     log.say(boot_report.failure(step, _why(error), host=socket.gethostname(), hint=hint))
     return 1
@@ -175,6 +185,41 @@ def _follow_users() -> int:
     return exit_code
 
 
+def _return_after_reboot() -> int:
+    """Let jobs onto this node if Slurm itself has put it down, and each step holds without being applied."""
+    node = identify(ProvisioningParameters.from_json(contract.read(source())))
+    hear_from(node)
+    if not nodes.is_put_down(node.hostname):
+        log.say(f"Slurm itself has not put {node.hostname} down")
+        return 0
+    for step in STEPS:
+        problem = _problem(step, node)
+        if problem and not step.degraded_feature:
+            return _fail(step.name, problem)
+        if problem:
+            log.say(f"warning: {step.name}: {_why(problem)}")
+    if node.parameters.nodes.remediation is not None:
+        findings = checks.findings_by_check(node.facts, contract.record_of_this_node())
+        if findings:
+            texts = "; ".join(text for texts in findings.values() for text in texts)
+            return _fail(RemediationStep.name, BootstrapError(texts, hint=RemediationStep.hint))
+    returned = nodes.return_after_reboot(node.hostname)
+    log.say(f"let jobs onto {node.hostname} again" if returned else f"somebody has taken {node.hostname} out meanwhile")
+    return 0
+
+
+def _problem(step: Step, node: Node) -> BaseException | None:
+    """Return why a step does not hold; None if it does, or is not for this node."""
+    if _why_not(step, node):
+        return None
+    try:
+        with waits.time_limit(step.time_limit_s * STEP_PATIENCE):
+            step.verify(node)
+    except (Exception, TimeLimitError) as error:  # noqa: BLE001 (whatever it is, the node does not return)
+        return error
+    return None
+
+
 def _has_new_password(node: Node) -> bool:
     return LdapStep.name not in node.parameters.nodes.skip and ldap.has_new_password(node)
 
@@ -188,6 +233,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--skip", metavar="STEP", choices=names, action="append", default=[], help=skip)
     follow = "run the steps that users go by, if the bucket has other users, groups or another policy"
     parser.add_argument("--follow-users", action="store_true", help=follow)
+    returning = "if Slurm itself has put the node down, as after a reboot, check it and let jobs onto it"
+    parser.add_argument(after_reboot.OPTION, action="store_true", help=returning)
     parser.add_argument("--status", action="store_true", help="show how the last boot went")
     return parser.parse_args(arguments)
 

@@ -50,6 +50,12 @@ DATA_DIRECTORY = "data"  # the data that runs read
 
 SLURM_ROOT = Path("/opt/slurm")
 LOGIN_NODE_REASON = "podwright: login node"  # the reason in Slurm why a login node gets no jobs
+# slurmctld's reason for a node that it has put down because of a reboot that Slurm had not ordered. With HyperPod's
+# ReturnToService=1 such a node stays down. A reason that somebody has given before stays, too.
+REBOOT_REASON = "Node unexpectedly rebooted"
+# Without accounting, Slurm 24.11 keeps the reason of a node that is resumed, and shows it when the node goes down
+# later. It accepts no empty one.
+NO_REASON = "none"
 METRICS_NAMESPACE = "/aws/sagemaker/Clusters"  # the one that the nodes' role may write to
 RUNNING_JOBS_METRIC = "RunningJobs"
 CLUSTER_DIMENSION = "ClusterName"

@@ -39,7 +39,8 @@ REPORTS = st.builds(
     CHECKS.map(tuple),
 )
 REASON_OF_PROLOG = "podwright: GPU 1 has 3 uncorrected memory errors"
-FREE = ("", REASON_OF_PROLOG, "Prolog error")  # the last is slurmctld's, of a prolog that could not say why
+# The last two are slurmctld's: of a prolog that could not say why, and of a reboot.
+FREE = ("", REASON_OF_PROLOG, "Prolog error", "Node unexpectedly rebooted")
 REASONS = st.sampled_from([*FREE, "Not responding", "Action:Reboot"])
 LIMITS = st.builds(Remediation, st.integers(1, 60), st.integers(1, 50), st.integers(1, 100), st.booleans())
 

@@ -77,10 +77,10 @@ def test_slurm_conf_has_the_partitions_of_hyperpod(describe: Callable[..., Names
     files = describe(CONTROLLER, COMPUTE, LOGIN)._files().slurm_files()
     lines = files["slurm.conf"].splitlines()
     assert "SlurmctldHost=ip-10-0-16-5(10.0.16.5)" in lines
-    assert "NodeName=ip-10-0-16-6 NodeAddr=10.0.16.6 CPUs=48 RealMemory=190000 Gres=gpu:2" in lines
-    assert "NodeName=ip-10-0-16-7 NodeAddr=10.0.16.7 CPUs=48 RealMemory=190000" in lines
-    assert "PartitionName=dev Nodes=ip-10-0-16-6,ip-10-0-16-7 State=UP Default=YES" in lines
-    assert "PartitionName=gpu Nodes=ip-10-0-16-6 State=UP" in lines
+    assert "NodeName=ip-10-0-16-6 NodeAddr=10.0.16.6 CPUs=48 RealMemory=190000 Gres=gpu:2 State=UNKNOWN" in lines
+    assert "NodeName=ip-10-0-16-7 NodeAddr=10.0.16.7 CPUs=48 RealMemory=190000 State=UNKNOWN" in lines
+    assert "PartitionName=dev Nodes=ip-10-0-16-6,ip-10-0-16-7 MaxTime=INFINITE State=UP Default=YES" in lines
+    assert "PartitionName=gpu Nodes=ip-10-0-16-6 MaxTime=INFINITE State=UP" in lines
     assert not any(line.startswith("NodeName=ip-10-0-16-5") for line in lines)
     assert files["gres.conf"].splitlines() == [
         f"NodeName=ip-10-0-16-6 Name=gpu File=/dev/nvidia{index}" for index in range(2)

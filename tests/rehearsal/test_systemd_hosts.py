@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from podwright_bootstrap.contract import REBOOT_REASON
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.leftovers import leftovers
 from podwright_rehearsal.hosts.waiting import wait_for
@@ -29,6 +30,17 @@ def as_root(cluster: NamespacedCluster, line: str, *, host: str = WORKER) -> str
     """Return the output of root's command on a host, with its exit status unless that is 0."""
     done = cluster.run(line, host=host, user="root", check=False)
     return done.stdout.strip() + (f" (exit {done.returncode})" if done.returncode else "")
+
+
+def resume_after_reboot(cluster: NamespacedCluster, host: str) -> None:
+    """Let jobs onto a node that Slurm has put down for its reboot: no unit of ours is on these hosts."""
+    wait_for(
+        lambda: REBOOT_REASON in as_root(cluster, f"scontrol show node {host}", host=CONTROLLER),
+        timeout_s=600,
+        description=lambda: f"Slurm to notice the reboot: {cluster.node_states()}",
+    )
+    as_root(cluster, f"scontrol update NodeName={host} State=RESUME", host=CONTROLLER)
+    cluster.wait_until_idle([host], timeout_s=600)
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -67,7 +79,7 @@ def test_a_host_sees_only_its_own_control_groups(cluster: NamespacedCluster) -> 
 
 
 def test_a_reboot_keeps_the_disk_and_starts_what_is_enabled(cluster: NamespacedCluster) -> None:
-    """After `systemctl reboot` machine id and units are there, memory is empty and the node takes jobs."""
+    """After `systemctl reboot` machine id and units are there, memory is empty, and resumed, the node takes jobs."""
     before = as_root(cluster, "cat /etc/machine-id; touch /run/in-memory /root/on-disk")
     old = cluster.fabric.init(WORKER)
     cluster.reboot(WORKER)
@@ -75,7 +87,7 @@ def test_a_reboot_keeps_the_disk_and_starts_what_is_enabled(cluster: NamespacedC
     assert as_root(cluster, "cat /etc/machine-id; ls /run/in-memory /root/on-disk 2>/dev/null") == (
         f"{before}\n/root/on-disk (exit 2)"
     )
-    cluster.wait_until_idle([WORKER], timeout_s=600)
+    resume_after_reboot(cluster, WORKER)
     assert cluster.run(["srun", "--nodelist", WORKER, "hostname"]).stdout.strip() == WORKER
 
 
@@ -86,7 +98,7 @@ def test_a_host_without_processes_resets_connections(cluster: NamespacedCluster)
     assert "(exit 1)" in as_root(cluster, probe)
     cluster.fabric.power_off(OTHER)
     cluster.reboot(OTHER)
-    cluster.wait_until_idle([OTHER], timeout_s=600)
+    resume_after_reboot(cluster, OTHER)
 
 
 def test_a_host_powers_itself_off(cluster: NamespacedCluster) -> None:

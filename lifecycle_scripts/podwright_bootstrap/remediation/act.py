@@ -84,7 +84,8 @@ def _reboot_for(act: Act) -> None:
     process.run("scontrol", "update", f"NodeName={act.node}", "State=FAIL", hold, timeout_s=30)
     uids = {occupant.uid for occupant in listing.occupants(act.node)}
     if uids - {act.claimed_by}:
-        process.run("scontrol", "update", f"NodeName={act.node}", "State=RESUME", timeout_s=30)
+        resumed = ("State=RESUME", f"Reason={contract.NO_REASON}")
+        process.run("scontrol", "update", f"NodeName={act.node}", *resumed, timeout_s=30)
         log.say(f"{act.node}: not rebooted, a job of another user has begun there")
         return
     _apply(act)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Iterable, List, Optional, Sequence, Set, Tuple
 
-from podwright_bootstrap.contract import LOGIN_NODE_REASON
+from podwright_bootstrap.contract import LOGIN_NODE_REASON, NO_REASON, REBOOT_REASON
 from podwright_bootstrap.features import Remediation
 from podwright_bootstrap.slurm.listing import Occupant
 
@@ -97,7 +97,7 @@ def parse_nodes(shown: str) -> List[NodeState]:
                 NodeState(
                     name[1],
                     out=state[1].endswith("*") or any(flag.rstrip("*~#!%$@^-") in OUT for flag in flags),
-                    reason=reason[1] if reason else "",
+                    reason=reason[1] if reason and reason[1] != NO_REASON else "",
                     report=Report.from_text(comments[-1]) if comments else None,
                 )
             )
@@ -190,8 +190,11 @@ def _common(reporting: Sequence[NodeState], total: int) -> Set[str]:
 
 
 def _is_free(node: NodeState) -> bool:
-    """Return whether neither another party, nor an action of ours in progress, has taken the node out of service."""
-    return not node.reason or node.reason.startswith((OURS, PROLOG_FAILED))
+    """Return whether neither another party, nor an action of ours in progress, has taken the node out of service.
+
+    A node that has rebooted and fails its checks stays down with Slurm's own reason.
+    """
+    return not node.reason or node.reason == REBOOT_REASON or node.reason.startswith((OURS, PROLOG_FAILED))
 
 
 def _act(node: NodeState, done: Iterable[Act], limits: Remediation, now: int) -> Act:

@@ -6,20 +6,51 @@ https://slurm.schedmd.com/scontrol.html#OPT_State=
 from __future__ import annotations
 
 import re
+import time
 from typing import List, Sequence, Tuple
 
+from podwright_bootstrap.contract import NO_REASON, REBOOT_REASON
 from podwright_bootstrap.host import log, process
 from podwright_bootstrap.host.errors import SlowCommandError
 from podwright_bootstrap.slurm.slurm_conf import SCONTROL
 
 ANSWERS_SINCE, NEWEST = (24, 11), (99,)  # scontrol of 22.05 waits without end for the configuration of a server.
 BEING_SET_UP = "podwright: being set up"
+# Reasons of a node that was in service until it went down: Slurm keeps the one of before, if there is one.
+IN_SERVICE_BEFORE = {REBOOT_REASON, NO_REASON, BEING_SET_UP}
+# What Slurm adds to a reason of before. ReturnToService=1 compares the whole, so such a node does not return by itself.
+SILENCE = " : Not responding"
+CLOCK_STEP_S = 5  # The clock may be set after slurmd has started.
+SILENT = {"UNKNOWN", "NOT_RESPONDING"}
+# Somebody holds the node, or it lacks what slurm.conf says.
+HELD = {"DRAIN", "FAIL", "INVALID_REG"}
 
 
 def state(hostname: str) -> List[str]:
     """Return the node's state and flags, as in IDLE+DRAIN; empty if Slurm does not know the node."""
-    match = re.search(r"\bState=(\S+)", _shown(hostname))
-    return match[1].split("+") if match else []
+    return _state(_shown(hostname))
+
+
+def responds(hostname: str) -> bool:
+    """Return whether slurmctld has heard from the node since the node's boot.
+
+    That the node is drained or down is somebody's decision.
+    """
+    shown = _shown(hostname)
+    flags = _state(shown)
+    slurmd_started = re.search(r"\bSlurmdStartTime=(\d+)(?=\s|$)", shown)
+    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    is_of_last_boot = slurmd_started is not None and int(slurmd_started[1]) < booted_at - CLOCK_STEP_S
+    return bool(flags) and not is_of_last_boot and not SILENT & set(flags) and not flags[0].endswith("*")
+
+
+def is_put_down(hostname: str) -> bool:
+    """Return whether Slurm itself has put the node down, for a reboot or a silence, and nobody holds it."""
+    shown = _shown(hostname)
+    flags, match = _state(shown), re.search(r"\sReason=(.*?)(?= \[\S+@|$)", shown)
+    reason = match[1] if match else ""
+    was_in_service = reason in IN_SERVICE_BEFORE or reason.endswith(SILENCE)
+    return flags[:1] == ["DOWN"] and not (HELD | SILENT) & set(flags) and was_in_service
 
 
 def is_named(hostname: str, controllers: Sequence[str]) -> bool:
@@ -52,7 +83,15 @@ def release(hostname: str) -> bool:
     """Let jobs in again if it was drained until it is set up; return whether it was."""
     if f"Reason={BEING_SET_UP}" not in _shown(hostname):  # Slurm itself may have added to it
         return False
-    _update(hostname, "State=RESUME")
+    _update(hostname, "State=RESUME", f"Reason={NO_REASON}")
+    return True
+
+
+def return_after_reboot(hostname: str) -> bool:
+    """Let jobs in again if Slurm itself has put the node down; return whether it had."""
+    if not is_put_down(hostname):
+        return False
+    _update(hostname, "State=RESUME", f"Reason={NO_REASON}")
     return True
 
 
@@ -60,5 +99,12 @@ def _update(hostname: str, *changes: str) -> None:
     process.run(SCONTROL, "update", f"NodeName={hostname}", *changes, timeout_s=30)
 
 
+def _state(shown: str) -> List[str]:
+    match = re.search(r"\bState=(\S+)", shown)
+    return match[1].split("+") if match else []
+
+
 def _shown(hostname: str) -> str:
-    return process.run(SCONTROL, "show", "node", "-o", hostname, timeout_s=30, check=False, quiet=True).output
+    """Return slurmctld's line about the node, times as seconds since 1970."""
+    command, variables = (SCONTROL, "show", "node", "-o", hostname), {"SLURM_TIME_FORMAT": "%s"}
+    return process.run(*command, timeout_s=30, check=False, quiet=True, variables=variables).output

@@ -17,7 +17,7 @@ from podwright_bootstrap.host import files, log, network, process, units, waits
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import gres, nodes, primary, sackd, slurm_conf, slurmctld
-from podwright_bootstrap.software import installed_copy
+from podwright_bootstrap.software import after_reboot, installed_copy
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import controller_failure
 
@@ -97,7 +97,7 @@ class SlurmStep(Step):
             every_s=node.poll_s,
         )
         if daemon == "slurmd" and is_named:
-            _hear_from(node)
+            hear_from(node)
             gres.check_count(node)
             list(units.remove(f"{CONTINUATION}.timer"))  # Last: a run that fails is repeated.
 
@@ -131,10 +131,7 @@ def _by_api(node: Node) -> Iterator[str]:
     elif node.role == COMPUTE and not _is_named(node):
         yield from _continue_later()
     elif node.role == COMPUTE:
-        _hear_from(node)
-        gres.check_count(node)
-        if nodes.release(node.hostname):
-            yield f"let jobs onto {node.hostname}"
+        yield from _let_jobs_in(node)
 
 
 def _client(node: Node) -> Iterator[str]:
@@ -147,6 +144,7 @@ def _client(node: Node) -> Iterator[str]:
         yield from _login(node, restart=bool(configured))
     elif _is_named(node):
         yield from units.keep_on("slurmd", restart=bool(configured))
+        yield from _let_jobs_in(node)
     else:
         yield from _continue_later()
 
@@ -217,18 +215,27 @@ def _configure(node: Node) -> Iterator[str]:
 
 def _drain(node: Node) -> Iterator[str]:
     """HyperPod puts every node into partition dev; a login node must not get jobs."""
-    _hear_from(node)
+    hear_from(node)
     hostname = node.hostname
     if "DRAIN" not in nodes.state(hostname):
         nodes.drain(hostname, contract.LOGIN_NODE_REASON)
         yield f"drained {hostname}: login nodes take no jobs"
 
 
-def _hear_from(node: Node) -> None:
+def _let_jobs_in(node: Node) -> Iterator[str]:
+    """Let jobs onto a compute node that has what they need, now and after a reboot."""
+    hear_from(node)
+    gres.check_count(node)
+    if nodes.release(node.hostname) or nodes.return_after_reboot(node.hostname):
+        yield f"let jobs onto {node.hostname}"
+    yield from after_reboot.let_jobs_in()
+
+
+def hear_from(node: Node) -> None:
     """Wait until slurmctld knows the node; all nodes ask the same slurmctld."""
     event, limit_s = f"slurmctld to hear from {node.hostname}", _daemon_limit_s(node)
     waits.wait_until(
-        lambda: _responds(node.hostname), event=event, limit_s=limit_s, every_s=node.poll_s, hint=SlurmStep.hint
+        lambda: nodes.responds(node.hostname), event=event, limit_s=limit_s, every_s=node.poll_s, hint=SlurmStep.hint
     )
 
 
@@ -243,9 +250,3 @@ def _daemon(node: Node) -> str:
     if node.role == LOGIN and node.parameters.slurm_by_api:
         return ""  # HyperPod chooses what gives a login node its configuration
     return sackd.UNIT if node.role == LOGIN and sackd.is_used() else "slurmd"
-
-
-def _responds(hostname: str) -> bool:
-    """Slurm knows the node and has heard from it. That it is drained or down is somebody's decision, not ours."""
-    state = nodes.state(hostname)
-    return bool(state) and not {"UNKNOWN", "NOT_RESPONDING"} & set(state) and not state[0].endswith("*")

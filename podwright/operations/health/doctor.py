@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -28,7 +28,7 @@ from podwright.operations.health.scripts import changed_scripts, changed_uploads
 from podwright.operations.nodes import slurm_states
 from podwright.operations.output import print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
-from podwright_bootstrap.contract import COMPUTE
+from podwright_bootstrap.contract import COMPUTE, REBOOT_REASON
 from podwright_common.exit_status import FAILED, OK
 
 PLUGIN = "session-manager-plugin"
@@ -121,7 +121,7 @@ def _in_aws(cluster_target: Target, account: str) -> Iterator[Finding]:
         partial(_scripts, cluster_target, cluster),
         partial(_role, cluster_target.session, cluster, account),
         partial(_failures, cluster_target.session, cluster),
-        *([partial(_unnamed_nodes, cluster_target.session, cluster)] if shutil.which(PLUGIN) else []),
+        *([partial(_slurm_nodes, cluster_target.session, cluster)] if shutil.which(PLUGIN) else []),
     )
     for area in areas:
         try:
@@ -168,15 +168,34 @@ def _failures(session: Session, cluster: Cluster) -> Iterator[Finding]:
         yield _finding(Level.WARNING, "unanswered", (), reason, "")
 
 
-def _unnamed_nodes(session: Session, cluster: Cluster) -> Iterator[Finding]:
-    """Yield the nodes in service that slurm.conf does not name, as slurmctld's list of nodes shows."""
+def _slurm_nodes(session: Session, cluster: Cluster) -> Iterator[Finding]:
+    """Yield the nodes in service that slurm.conf does not name, or that slurmctld has put down."""
     nodes = cluster_nodes(session, cluster)
-    names = slurm_states.states(slurm_states.controller_shell(session, cluster, nodes)).keys()
-    for node in missing_in_slurm(nodes, names, now=datetime.now(timezone.utc)):
+    states = slurm_states.states(slurm_states.controller_shell(session, cluster, nodes))
+    for node, state in down_in_slurm(nodes, states):
+        reason = f" ({state.reason})" if state.reason else ""
+        unit = "podwright-return" if state.reason == REBOOT_REASON else "slurmd"
+        hint = (
+            f"`journalctl -u {unit}` there says why; `podwright nodes undrain {node.name}` lets jobs start all the same"
+        )
+        message = f"{node.name} ({node.group}) is {state.state} in Slurm{reason}"
+        yield _finding(Level.WARNING, "down-node", ("cluster",), message, hint)
+    for node in missing_in_slurm(nodes, states.keys(), now=datetime.now(timezone.utc)):
         launched_at = node.launched_at.astimezone(timezone.utc)
         message = f"{node.name} ({node.group}), launched at {launched_at:%Y-%m-%d %H:%M} UTC, is not in slurm.conf"
         hint = "HyperPod names a node in slurm.conf minutes after its boot; after that, replace it or ask AWS support"
         yield _finding(Level.ERROR, "unnamed-node", ("cluster",), message, hint)
+
+
+def down_in_slurm(
+    nodes: Iterable[Node], states: Mapping[str, slurm_states.SlurmState]
+) -> list[tuple[Node, slurm_states.SlurmState]]:
+    """Return the compute nodes that run and that Slurm calls down, with its reason."""
+    running = (
+        node for node in nodes if node.role == COMPUTE and node.status == "Running" and node.slurm_name in states
+    )
+    pairs = ((node, states[node.slurm_name]) for node in running)
+    return [(node, state) for node, state in pairs if state.state.startswith("down")]
 
 
 def missing_in_slurm(nodes: Iterable[Node], slurm_names: Collection[str], *, now: datetime) -> list[Node]:

@@ -14,6 +14,7 @@ from podwright.errors import ArgumentError, OperationError
 from podwright.operations.access import session_plugin
 from podwright.operations.access.remote import SLURM_PATH, quoted, running
 from podwright.operations.account.hyperpod import Cluster, Node
+from podwright_bootstrap.contract import NO_REASON
 
 # HyperPod acts on exactly these reasons, once the node's jobs have ended, and the node keeps its name.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm-replace-faulty-instance.html
@@ -85,7 +86,7 @@ def states(shell: ControllerShell) -> dict[str, SlurmState]:
         OperationError: the controller or Slurm does not answer.
     """
     rows = [line.split(SEPARATOR, 2) for line in shell.run(SINFO).splitlines() if line.count(SEPARATOR) > 1]
-    return {name: SlurmState(state, "" if reason == "none" else reason) for name, state, reason in rows}
+    return {name: SlurmState(state, "" if reason == NO_REASON else reason) for name, state, reason in rows}
 
 
 def drain(shell: ControllerShell, nodes: Sequence[Node], *, reason: str) -> None:
@@ -109,7 +110,7 @@ def resume(shell: ControllerShell, nodes: Sequence[Node]) -> None:
     Raises:
         ArgumentError, OperationError: as ``drain``.
     """
-    _update(shell, nodes, "resume")
+    _update(shell, nodes, "resume", NO_REASON)
 
 
 def act_after_jobs(shell: ControllerShell, nodes: Sequence[Node], verb: str) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import final
 
 from podwright_rehearsal.clusters import flat_supervisor
-from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
+from podwright_rehearsal.clusters.rehearsed import REPLACED, Failure, Node, RehearsedCluster, Resumption
 from podwright_rehearsal.clusters.slurm_conf import node_line, partition_lines
 from podwright_rehearsal.hosts.host_errors import HostError, tail
 from podwright_rehearsal.hosts.image import SOURCES
@@ -131,7 +131,8 @@ class FlatCluster(RehearsedCluster):
         Raises:
             HostError: it did not come up.
         """
-        self._mark_down(hostname, "instance replaced")
+        slurmd_started = self._slurmd_started(hostname)
+        self._mark_down(hostname, REPLACED)
         self._end(hostname)
         self._name_instance(hostname, instance_id)
         self._keep(hostname, self._slurmd(hostname))
@@ -140,7 +141,7 @@ class FlatCluster(RehearsedCluster):
             timeout_s=_START_TIMEOUT_S,
             description=lambda: f"slurmd of {hostname}\n{tail(self._log(hostname))}",
         )
-        self._lift_mark(hostname)
+        self._lift_mark(hostname, slurmd_started_before=slurmd_started)
 
     def auto_resume(self, job_id: int, *, new_instance_id: Callable[[str], str], timeout_s: float = 600) -> Resumption:
         """Act as HyperPod's agent for `srun --auto-resume=1`: replace faulty nodes, until the job runs again.

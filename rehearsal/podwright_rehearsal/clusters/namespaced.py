@@ -31,7 +31,7 @@ from podwright_rehearsal.clusters import set_up_by_api
 from podwright_rehearsal.clusters.boots import BootResult, follow
 from podwright_rehearsal.clusters.node_files import NodeFiles
 from podwright_rehearsal.clusters.profile import Profile
-from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
+from podwright_rehearsal.clusters.rehearsed import REPLACED, Failure, Node, RehearsedCluster, Resumption
 from podwright_rehearsal.clusters.set_up_by_api import MountedFileSystem
 from podwright_rehearsal.hosts import session_manager_plugin
 from podwright_rehearsal.hosts.description import File, HostDescription
@@ -282,7 +282,8 @@ class NamespacedCluster(RehearsedCluster):
 
         Before they do, every host's resource_config.json has the new instance, and the controller another slurm.conf.
         """
-        self._mark_down(hostname, "instance replaced")
+        slurmd_started = self._slurmd_started(hostname)
+        self._mark_down(hostname, REPLACED)
         if self.fabric.is_up[hostname]:
             self.fabric.power_off(hostname)
         self._name_instance(hostname, instance_id)
@@ -295,7 +296,7 @@ class NamespacedCluster(RehearsedCluster):
             self.rewrite_slurm_conf()
         result = self.boot_one(hostname, lifecycle, entry=entry, timeout_s=timeout_s, on_line=on_line)
         if result.ok:
-            self._lift_mark(hostname)
+            self._lift_mark(hostname, slurmd_started_before=slurmd_started)
         return result
 
     def rewrite_slurm_conf(self) -> None:
@@ -350,8 +351,9 @@ class NamespacedCluster(RehearsedCluster):
                 raise HostError(f"the replacement failed\n{booted.describe()}")
 
         def reboot_host(hostname: str) -> None:
+            slurmd_started = self._slurmd_started(hostname)
             self.reboot(hostname)
-            self._lift_mark(hostname)
+            self._lift_mark(hostname, slurmd_started_before=slurmd_started)
 
         return self._resume(job_id, replace_host=replace_host, reboot_host=reboot_host, timeout_s=timeout_s)
 

@@ -30,6 +30,8 @@ Failure = Literal["power", "processes", "network", "heartbeat"]
 AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
 # The reasons of a node on which HyperPod acts, to the letter.
 REBOOT, REPLACE = "Action:Reboot", "Action:Replace"
+# The reasons with which the service itself marks a node down.
+FAULT, REPLACED = "hardware fault", "instance replaced"
 _GRACE_S = 3.0
 _POLL_S = 0.3  # each query of a job starts a login shell
 _SENT_S = 10.0  # Slurm's messages to a lost node have arrived by then, or never will.
@@ -226,7 +228,7 @@ class RehearsedCluster(ABC):
         detected_s = time.monotonic() - began
         rebooted = [name for name in faulty if reboot_host and self._reasons().get(name) == REBOOT]
         for hostname in faulty:
-            self._mark_down(hostname, "hardware fault")
+            self._mark_down(hostname, FAULT)
         for hostname in faulty:
             if reboot_host and hostname in rebooted:
                 reboot_host(hostname)
@@ -287,7 +289,7 @@ class RehearsedCluster(ABC):
         the job that is queued again would end; AWS's come minutes later. So wait until nothing is on its way.
         """
         state = self._states_or_none().get(hostname, "")
-        if state and not state.startswith("down"):
+        if state and not self._is_marked_down(hostname, state):
             self._update(hostname, "State=DOWN", f"Reason={reason}")
         if state:
             with contextlib.suppress(HostError):  # Messages to another lost node may be tried for long.
@@ -298,10 +300,31 @@ class RehearsedCluster(ABC):
         shown = self.run(["sdiag"], user="root").stdout
         return not any(map(int, re.findall(r"^Agent (?:queue size|count): *(\d+)$", shown, re.MULTILINE)))
 
-    def _lift_mark(self, hostname: str) -> None:
-        """Resume a node that an operator marked: the mark outlives a registration."""
-        if self._states_or_none().get(hostname, "").startswith(("fail", "drain")):
+    def _lift_mark(self, hostname: str, *, slurmd_started_before: str) -> None:
+        """Resume a node that an operator or ``_mark_down`` marked, when its new slurmd has registered.
+
+        The mark outlives a registration. A node that is resumed earlier is down after it, because it has rebooted.
+        """
+        state = self._states_or_none().get(hostname, "")
+        if self._is_marked_down(hostname, state) or state.startswith(("fail", "drain")):
+            wait_for(
+                lambda: self._slurmd_started(hostname) != slurmd_started_before,
+                timeout_s=_SETTLE_S,
+                description=lambda: (
+                    f"slurmctld to hear from {hostname}; Slurm says {self._states_shown() or 'nothing'}"
+                ),
+            )
             self._update(hostname, "State=RESUME")
+
+    def _is_marked_down(self, hostname: str, state: str) -> bool:
+        return state.startswith("down") and self._reasons().get(hostname) in {FAULT, REPLACED}
+
+    def _slurmd_started(self, hostname: str) -> str:
+        """Return when a node's slurmd started, as slurmctld heard last; empty if it does not answer."""
+        if not self._controller_answers():
+            return ""
+        shown = self.run(["scontrol", "show", "node", "--oneliner", hostname], user="root", check=False).stdout
+        return "".join(re.findall(r"\sSlurmdStartTime=(\S+)", shown))
 
     def _update(self, hostname: str, *changes: str) -> None:
         self.run(["scontrol", "update", f"NodeName={hostname}", *changes], user="root")

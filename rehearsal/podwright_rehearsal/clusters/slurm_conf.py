@@ -12,7 +12,8 @@ ALL_NODES_PARTITION = "dev"  # HyperPod puts every node but the controller into 
 def node_line(node: Node) -> str:
     """``NodeName=… …``; the machine need not have these processors, memory and accelerators."""
     gres = f" Gres=gpu:{node.accelerators}" if node.accelerators else ""
-    return f"NodeName={node.hostname} NodeAddr={node.private_ip} CPUs={node.vcpus} RealMemory={node.memory_mib}{gres}"
+    hardware = f"CPUs={node.vcpus} RealMemory={node.memory_mib}{gres}"
+    return f"NodeName={node.hostname} NodeAddr={node.private_ip} {hardware} State=UNKNOWN"
 
 
 def partition_lines(members: Sequence[Node]) -> list[str]:
@@ -22,7 +23,7 @@ def partition_lines(members: Sequence[Node]) -> list[str]:
         if node.partition and node.partition != ALL_NODES_PARTITION:
             partitions.setdefault(node.partition, []).append(node.hostname)
     return [
-        f"PartitionName={name} Nodes={','.join(hostnames)} State=UP"
+        f"PartitionName={name} Nodes={','.join(hostnames)} MaxTime=INFINITE State=UP"
         + (" Default=YES" if name == ALL_NODES_PARTITION else "")
         for name, hostnames in partitions.items()
         if hostnames

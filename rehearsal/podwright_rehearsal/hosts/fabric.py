@@ -14,12 +14,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from podwright_rehearsal.hosts import cgroups, freezing
+from podwright_rehearsal.hosts import cgroups, freezing, uptime
 from podwright_rehearsal.hosts.cluster_namespaces import FABRIC
 from podwright_rehearsal.hosts.description import HostDescription
 from podwright_rehearsal.hosts.host_errors import HostError, tail
@@ -28,6 +29,7 @@ from podwright_rehearsal.hosts.image import LAYER, ROOT, SOURCES
 _EXIT_TIMEOUT_S = 5.0  # A process that has closed its output ends within this time.
 _START_TIMEOUT_S = 600.0  # A busy machine takes so long at most.
 _STOP_TIMEOUT_S = 60.0
+_OFF_S = 3.0  # Slurm compares whole seconds: a host that is back at once has not rebooted. An instance takes a minute.
 _CALLS = "/opt/rehearsal/log/calls"
 _JOURNAL = "systemctl --no-pager --failed; journalctl --no-pager --boot --lines=200"
 
@@ -213,6 +215,7 @@ class Fabric:
                     *("bash", "-c", _PREPARE[on], str(disk)),
                     *self._join_group(host.hostname),
                     *("unshare", "--mount", "--net", "--uts", "--ipc", "--cgroup", "--pid"),
+                    *uptime.begin(),
                     *("--fork", "--kill-child=KILL"),
                     *_script("host.py", disk),
                 ],
@@ -314,6 +317,7 @@ class Fabric:
             _end(self._hosts[host.hostname].process)
             # It may outlive the host for a while, and its kernel would answer for the new one.
             self._ip(f"link del {self._hosts[host.hostname].link}", check=False)
+        time.sleep(_OFF_S)
         self.start_hosts([host], on="kept")
 
     def init(self, hostname: str) -> int:
@@ -344,6 +348,7 @@ class Fabric:
                 "--ipc",
                 "--net",
                 "--pid",
+                *uptime.join(),
                 "--root",
                 "--wd",
                 "--",

@@ -60,7 +60,9 @@ def open_session(directory: Path, session_id: str, request: dict[str, Any]) -> i
     if document == "AWS-StartPortForwardingSession":
         return forward(pid, session_id, remote=parameters["portNumber"], local=int(parameters["localPortNumber"]))
     line = ["--command", parameters["command"]] if "command" in parameters else []
-    enter = ["nsenter", "--target", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd", "--"]
+    own_clocks = ["--time"] if Path(f"/proc/{pid}/ns/time").exists() else []
+    namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid", *own_clocks]
+    enter = ["nsenter", "--target", str(pid), *namespaces, "--root", "--wd", "--"]
     print(f"\nStarting session with SessionId: {session_id}", flush=True)
     status = subprocess.run([*enter, "/usr/bin/su", "--login", "root", *line], check=False).returncode
     print(f"\nExiting session with sessionId: {session_id}.\n")

@@ -11,7 +11,8 @@ import pytest
 from podwright.aws_session import Session
 from podwright.cli import main
 from podwright.operations.account import hyperpod
-from podwright.operations.health.doctor import NAMED_WITHIN_S, missing_in_slurm
+from podwright.operations.health.doctor import NAMED_WITHIN_S, down_in_slurm, missing_in_slurm
+from podwright.operations.nodes.slurm_states import SlurmState
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.documents import as_described
 from podwright_testing.hyperpod import BUCKET, ClusterMaker
@@ -54,6 +55,20 @@ def test_nodes_that_slurm_lacks_for_long_are_named(maker: ClusterMaker) -> None:
     listed = [replace(node, status="Running", launched_at=late.launched_at) for node in nodes]
     listed = [replace(node, launched_at=now) if node.slurm_name == young.slurm_name else node for node in listed]
     assert [node.slurm_name for node in missing_in_slurm(listed, {named.slurm_name}, now=now)] == [late.slurm_name]
+
+
+def test_nodes_that_slurm_has_put_down_are_named(maker: ClusterMaker) -> None:
+    """A compute node that runs and is down in Slurm is named with Slurm's reason; drained and lost nodes are not."""
+    maker.make("down", workers=3)
+    session = Session()
+    nodes = hyperpod.nodes(session, hyperpod.find(session, "down"))
+    rebooted, drained, lost = (node for node in nodes if node.role == "compute")
+    listed = [replace(node, status="Failure" if node == lost else "Running") for node in nodes]
+    states = {node.slurm_name: SlurmState("down", "Node unexpectedly rebooted") for node in nodes}
+    states[drained.slurm_name] = SlurmState("drained", "a disk is loud")
+    assert [(node.slurm_name, state.reason) for node, state in down_in_slurm(listed, states)] == [
+        (rebooted.slurm_name, "Node unexpectedly rebooted")
+    ]
 
 
 def test_an_unknown_cluster_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
