@@ -230,7 +230,7 @@ def enter(stack: DeployedStack, change: Mapping[str, Any], attributes: Mapping[s
         "instances": [instance],
     }
     empty = {"version": STATE_VERSION, "serial": 0, "lineage": str(uuid.uuid4()), "outputs": {}, "resources": []}
-    state = json.loads(stack.terraform("state", "pull") or json.dumps(empty))
+    state = stack.state() or empty
     state["serial"] += 1
     state["resources"].append(entry)
     stack.terraform("state", "push", "-", text=json.dumps(state))

@@ -86,7 +86,7 @@ def align(settings: Settings, *, folder: Path) -> bool:
 
 def align_stack(stack: DeployedStack, account: Account) -> bool:
     """Align the clusters in the state of one stack; return whether it changed."""
-    state = json.loads(stack.terraform("state", "pull") or "{}")
+    state = stack.state()
     changed = False
     for attributes in _clusters(state):
         properties = account.look(

@@ -173,8 +173,17 @@ class DeployedStack:
             StateOwnerError: it is of another.
             TerraformError: Terraform cannot read it.
         """
-        owner = StateOwner.of(json.loads(self.terraform("state", "pull") or "{}"))
-        owner.check(self.name, account_id=account_id, region=region)
+        StateOwner.of(self.state()).check(self.name, account_id=account_id, region=region)
+
+    def state(self) -> dict[str, Any]:
+        """Return Terraform's state as it is stored; empty if nothing was deployed.
+
+        Unlike `terraform show`, this needs no provider, whose start takes seconds.
+
+        Raises:
+            TerraformError: Terraform cannot read it.
+        """
+        return dict(json.loads(self.terraform("state", "pull") or "{}"))
 
     def forget_guards(self) -> None:
         """Remove the replacement guards from the state; older deployments have no guards."""
@@ -223,6 +232,21 @@ def stacks(name: str, *, folder: Path) -> dict[str, DeployedStack]:
     """A cluster's stacks by ``foundation`` and ``cluster``, in the order of their deployment."""
     folders = {"foundation": names.foundation_stack(name), "cluster": names.cluster_stack(name)}
     return {part: DeployedStack(folder / STACKS / stack) for part, stack in folders.items()}
+
+
+def attributes_in(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the attributes of each managed resource in a stored state, by address, with the resource's type."""
+    return {
+        _address(resource, instance): {**instance["attributes"], "type": resource["type"]}
+        for resource in state.get("resources", ())
+        if resource["mode"] == "managed" and "module" not in resource
+        for instance in resource["instances"]
+    }
+
+
+def _address(resource: Mapping[str, Any], instance: Mapping[str, Any]) -> str:
+    index = f"[{json.dumps(instance['index_key'])}]" if "index_key" in instance else ""
+    return f"{resource['type']}.{resource['name']}{index}"
 
 
 def state_in(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +22,7 @@ from podwright.operations.deployment.deploy import (
     resource_lines,
     speaker,
 )
-from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
+from podwright.operations.deployment.deployed_stacks import DeployedStack, attributes_in, stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.recovery import forget, recover
 from podwright.operations.deployment.teardown import Teardown, print_inventory
@@ -133,7 +132,7 @@ class Destruction:
             ArgumentError: The cluster still uses the foundation, or the settings retain a resource of it.
         """
         deployed = stacks(settings.name, folder=kit.folder)
-        state = {part: _state(stack) for part, stack in deployed.items()}
+        state = {part: attributes_in(stack.state()) for part, stack in deployed.items()}
         if only == "foundation" and state["cluster"]:
             raise ArgumentError(
                 f"{settings.name}'s cluster still uses the foundation", "destroy both, or the cluster first"
@@ -212,10 +211,3 @@ def _settle_bucket(destruction: Destruction, session: Session) -> None:
 
 def _is_retained(settings: Settings, key: str) -> bool:
     return getattr(getattr(settings, key), "on_destroy", "") == "retain"
-
-
-def _state(stack: DeployedStack) -> dict[str, dict[str, Any]]:
-    """Return the managed resources of a stack's state by address, each with its type."""
-    root = json.loads(stack.terraform("show", "-json", "-no-color")).get("values", {}).get("root_module", {})
-    managed = (item for item in root.get("resources", ()) if item["mode"] == "managed")
-    return {item["address"]: {**item["values"], "type": item["type"]} for item in managed}

@@ -55,7 +55,8 @@ def planned(stack: DeployedStack) -> list[Change]:
         TerraformError: Terraform cannot plan.
     """
     paths = {address: path for path, address in stack.addresses().items()}
-    if "values" not in json.loads(stack.terraform("show", "-json", "-no-color")):
+    state = stack.state()
+    if not state.get("resources") and not state.get("outputs"):
         return [
             Change(stack.name, CREATE, _short(path), address.partition(".")[0], ()) for address, path in paths.items()
         ]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from podwright.aws_session import Session
 from podwright.errors import AwsError
 from podwright.operations.account.hyperpod import Cluster
-from podwright.operations.deployment.deployed_stacks import DeployedStack
+from podwright.operations.deployment.deployed_stacks import DeployedStack, attributes_in
 from podwright_bootstrap.contract import API_PARAMETERS_NAME, PROVISIONING_PARAMETERS_NAME
 from podwright_constructs.lifecycle_archive import ARCHIVE
 
@@ -57,11 +57,10 @@ def changed_uploads(session: Session, stack: DeployedStack) -> Iterator[tuple[st
         AwsError: AWS refuses to read the bucket.
         TerraformError: reading the state fails.
     """
-    root = json.loads(stack.terraform("show", "-json", "-no-color")).get("values", {}).get("root_module", {})
-    for item in root.get("resources", ()):
-        if item["type"] != "aws_s3_object" or item["mode"] != "managed":
+    for attributes in attributes_in(stack.state()).values():
+        if attributes["type"] != "aws_s3_object":
             continue
-        bucket, key, uploaded = (item["values"][name] for name in ("bucket", "key", "etag"))
+        bucket, key, uploaded = (attributes[name] for name in ("bucket", "key", "etag"))
         try:
             etag = session.call("s3", "head_object", Bucket=bucket, Key=key)["ETag"].strip('"')
         except AwsError as error:
