@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -68,7 +69,7 @@ def find_terraform() -> Path:
             f"no {name} on PATH or in {checkout.BIN}: run `podwright setup`, which downloads one, "
             f"install Terraform {OLDEST} or newer, or name a binary in TERRAFORM_BINARY_NAME"
         )
-    version = _version(binary)
+    version = _version(binary, Path(binary).stat().st_mtime_ns)
     if version < tuple(map(int, OLDEST.split("."))):
         raise TerraformError(f"{binary} is version {'.'.join(map(str, version))}, need {OLDEST} or newer")
     return Path(binary)
@@ -105,7 +106,9 @@ def find_mirror() -> Path | None:
     return next((mirror for mirror in _candidates() if _provider_binaries(mirror)), None)
 
 
-def _version(binary: str) -> tuple[int, ...]:
+@functools.cache
+def _version(binary: str, _modified_ns: int) -> tuple[int, ...]:
+    """Return a program's version; it is asked again only after its file has changed."""
     answer = subprocess.run(
         [binary, "version", "-json"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
     )
