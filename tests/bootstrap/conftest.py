@@ -214,7 +214,8 @@ class Host:
         if self.role == "controller":
             self.write("opt/slurm/etc/slurm.conf", SLURM_CONF)
         shutil.copytree(HERE / "shims", self.shims)
-        shutil.copytree(LIFECYCLE_SCRIPTS, self.scripts, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        # With the checkout's bytecode, which each host would else compile; another process may be writing some of it.
+        shutil.copytree(LIFECYCLE_SCRIPTS, self.scripts, ignore=shutil.ignore_patterns("*.pyc.*", "*.egg-info"))
         self._use_uv_of_the_tests()
         self.write("opt/scripts/provisioning_parameters.json", json.dumps(self.cloud.contract))
 
