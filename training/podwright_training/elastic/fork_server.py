@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import gc
 import importlib
 import json
 import os
@@ -24,6 +23,8 @@ import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+
+from podwright_training.lasting_imports import lasting_imports
 
 LOOK_S = 0.01  # between two looks for ranks that have ended: the first of them is the cause
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -42,11 +43,9 @@ def serve(channel: socket.socket) -> None:
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking for GPUs must not start CUDA: it does not survive a fork
-    gc.disable()  # nothing of what is imported is garbage
-    for name in MODULES:
-        importlib.import_module(name)
-    gc.enable()
-    gc.freeze()  # A rank's garbage collection would copy the memory of all these modules.
+    with lasting_imports():  # A rank's garbage collection would copy the memory of all these modules.
+        for name in MODULES:
+            importlib.import_module(name)
     ranks = _Ranks(channel)
     ranks.record(ready=True)
     try:
