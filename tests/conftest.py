@@ -137,6 +137,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=start)
 
 
+def pytest_collection_finish() -> None:
+    """Leave out of later garbage collections what was imported and collected: it stays until the end."""
+    gc.freeze()
+
+
 # ---- expected texts -------------------------------------------------------------------------------
 
 
