@@ -11,7 +11,6 @@ from pathlib import Path
 import yaml
 
 from podwright_training.data.bad_data import DataError, first_line
-from podwright_training.data.hub_client import HubConnectionError
 from podwright_training.data.schemes import HUB, S3
 
 CARD = "README.md"
@@ -33,6 +32,8 @@ def configured_files(dataset: str, name: str) -> dict[str, dict[str, str]]:
         DataError: There is no such configuration, or the hub is unreachable.
     """
     import datasets  # takes seconds
+
+    from podwright_training.data.hub_client import HubConnectionError  # loads HTTP clients, in each data worker too
 
     place = str(Path(dataset).resolve()) if Path(dataset).is_dir() else dataset
     try:
