@@ -20,6 +20,7 @@ from podwright.errors import PodwrightError
 from podwright.streams import report_os_error, set_up_streams
 from podwright_common.command_line import Parser, add_version, unknown_command
 from podwright_common.exit_status import FAILED, INTERRUPTED, OK
+from podwright_common.process_end import skip_last_collections
 from podwright_common.terminal import printable, whole_lines
 
 GROUPS = {"nodes"}  # commands that have commands of their own: alone, they show their help
@@ -54,6 +55,8 @@ class Command(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     _set_up()
+    if arguments is None:
+        skip_last_collections()
     try:
         try:
             status = _run(list(sys.argv[1:] if arguments is None else arguments))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from podwright_common.command_line import Parser, add_examples, add_version, unknown_command
 from podwright_common.exit_status import DIVERGED, FAILED, INTERRUPTED, WRONG_INPUT
+from podwright_common.process_end import skip_last_collections
 from podwright_common.terminal import fit_terminals, whole_lines
 from podwright_training.code_caches import private_caches_in_use
 from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report
@@ -92,6 +93,8 @@ EXAMPLES = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     gc.set_threshold(*GARBAGE)
+    if argv is None and "RANK" not in os.environ:  # Ranks end the threads of their process groups, in order.
+        skip_last_collections()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, TextIOWrapper):  # the name of a file may be no text
         sys.stdout.reconfigure(errors="backslashreplace")
