@@ -20,7 +20,7 @@ from podwright.errors import PodwrightError
 from podwright.streams import report_os_error, set_up_streams
 from podwright_common.command_line import Parser, add_version, unknown_command
 from podwright_common.exit_status import FAILED, INTERRUPTED, OK
-from podwright_common.process_end import skip_last_collections
+from podwright_common.garbage import skip_last_collections
 from podwright_common.terminal import printable, whole_lines
 
 GROUPS = {"nodes"}  # commands that have commands of their own: alone, they show their help

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from podwright_common.command_line import Parser, add_examples, add_version, unknown_command
 from podwright_common.exit_status import DIVERGED, FAILED, INTERRUPTED, WRONG_INPUT
-from podwright_common.process_end import skip_last_collections
+from podwright_common.garbage import skip_last_collections
 from podwright_common.terminal import fit_terminals, whole_lines
 from podwright_training.code_caches import private_caches_in_use
 from podwright_training.errors import DeviceMemoryError, DivergedError, LostRanksError, UserError, report

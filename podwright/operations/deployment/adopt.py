@@ -229,7 +229,13 @@ def enter(stack: DeployedStack, change: Mapping[str, Any], attributes: Mapping[s
         "provider": f'provider["{change["provider_name"]}"]',
         "instances": [instance],
     }
-    empty = {"version": STATE_VERSION, "serial": 0, "lineage": str(uuid.uuid4()), "outputs": {}, "resources": []}
+    empty: dict[str, Any] = {
+        "version": STATE_VERSION,
+        "serial": 0,
+        "lineage": str(uuid.uuid4()),
+        "outputs": {},
+        "resources": [],
+    }
     state = stack.state() or empty
     state["serial"] += 1
     state["resources"].append(entry)

@@ -12,7 +12,10 @@ os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # loading them takes longer than everything else
 os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
 
-from podwright_rehearsal.aws.server import serve
+from podwright_common.garbage import lasting_imports
+
+with lasting_imports():
+    from podwright_rehearsal.aws.server import serve
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from podwright_common.garbage import lasting_imports
 from podwright_training.config import sources
-from podwright_training.lasting_imports import lasting_imports
 from podwright_training.ranks import Ranks
 from podwright_training.run_variables import read_variables, variables_in_use
 

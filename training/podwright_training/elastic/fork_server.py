@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from podwright_training.lasting_imports import lasting_imports
+from podwright_common.garbage import lasting_imports
 
 LOOK_S = 0.01  # between two looks for ranks that have ended: the first of them is the cause
 PR_SET_PDEATHSIG = 1  # prctl(2)
