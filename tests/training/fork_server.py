@@ -12,7 +12,6 @@ A job is ``{"argv": [...], "ranks": n}``; the answer is ``{"status": s, "output"
 """
 
 import faulthandler
-import gc
 import json
 import os
 import resource
@@ -26,15 +25,18 @@ import traceback
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import torch
-import transformers.models.auto.modeling_auto
-import transformers.models.auto.tokenization_auto  # noqa: F401 - imported before forking: that is the point
+from podwright_common.garbage import lasting_imports, skip_last_collections
 
-from podwright_training.__main__ import main
-from podwright_training.checkpoint import export  # noqa: F401 - as above
-from podwright_training.commands import consolidate, evaluate, generate  # noqa: F401 - as above
-from podwright_training.loop import run as training  # noqa: F401 - as above
-from podwright_training.loop.metrics import Metrics
+with lasting_imports():  # else each rank's garbage collection copies the memory of all these modules
+    import torch
+    import transformers.models.auto.modeling_auto
+    import transformers.models.auto.tokenization_auto  # noqa: F401 - imported before forking: that is the point
+
+    from podwright_training.__main__ import main
+    from podwright_training.checkpoint import export  # noqa: F401 - as above
+    from podwright_training.commands import consolidate, evaluate, generate  # noqa: F401 - as above
+    from podwright_training.loop import run as training  # noqa: F401 - as above
+    from podwright_training.loop.metrics import Metrics
 
 LIMIT_S = 500
 IDLE_CPU_S = 5  # of all ranks, in LIMIT_S: less, and they wait for each other, however busy the machine is
@@ -164,6 +166,6 @@ def kill_after(event, step):
     Metrics.write = write_and_die
 
 
-gc.freeze()  # else each rank's garbage collection copies the memory of all these modules
+skip_last_collections()
 for line in sys.stdin:
     print(json.dumps(answer(json.loads(line))), flush=True)
