@@ -26,6 +26,7 @@ from podwright.operations.health.node_role import missing_actions
 from podwright.operations.health.overview import FAULTY_NODE, overview
 from podwright.operations.health.scripts import changed_scripts, changed_uploads
 from podwright.operations.nodes import slurm_states
+from podwright.operations.nodes.topology import topology
 from podwright.operations.output import print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import COMPUTE, REBOOT_REASON
@@ -121,7 +122,7 @@ def _in_aws(cluster_target: Target, account: str) -> Iterator[Finding]:
         partial(_scripts, cluster_target, cluster),
         partial(_role, cluster_target.session, cluster, account),
         partial(_failures, cluster_target.session, cluster),
-        *([partial(_slurm_nodes, cluster_target.session, cluster)] if shutil.which(PLUGIN) else []),
+        *([partial(_nodes_in_slurm, cluster_target.session, cluster)] if shutil.which(PLUGIN) else []),
     )
     for area in areas:
         try:
@@ -168,10 +169,22 @@ def _failures(session: Session, cluster: Cluster) -> Iterator[Finding]:
         yield _finding(Level.WARNING, "unanswered", (), reason, "")
 
 
-def _slurm_nodes(session: Session, cluster: Cluster) -> Iterator[Finding]:
-    """Yield the nodes in service that slurm.conf does not name, or that slurmctld has put down."""
+def _nodes_in_slurm(session: Session, cluster: Cluster) -> Iterator[Finding]:
+    """Yield nodes in service that Slurm lacks or has put down, and nodes that its topology lacks or still names."""
     nodes = cluster_nodes(session, cluster)
-    states = slurm_states.states(slurm_states.controller_shell(session, cluster, nodes))
+    shell = slurm_states.controller_shell(session, cluster, nodes)
+    states = slurm_states.states(shell)
+    yield from _down_nodes(nodes, states)
+    yield from _unnamed_nodes(nodes, states.keys())
+    for message in topology(shell).problems():
+        hint = (
+            "HyperPod writes topology.conf or topology.yaml: compare it with `podwright nodes list`, correct it on the "
+            "controller, then `scontrol reconfigure`"
+        )
+        yield _finding(Level.WARNING, "topology", ("cluster",), message, hint)
+
+
+def _down_nodes(nodes: Iterable[Node], states: Mapping[str, slurm_states.SlurmState]) -> Iterator[Finding]:
     for node, state in down_in_slurm(nodes, states):
         reason = f" ({state.reason})" if state.reason else ""
         unit = "podwright-return" if state.reason == REBOOT_REASON else "slurmd"
@@ -180,7 +193,10 @@ def _slurm_nodes(session: Session, cluster: Cluster) -> Iterator[Finding]:
         )
         message = f"{node.name} ({node.group}) is {state.state} in Slurm{reason}"
         yield _finding(Level.WARNING, "down-node", ("cluster",), message, hint)
-    for node in missing_in_slurm(nodes, states.keys(), now=datetime.now(timezone.utc)):
+
+
+def _unnamed_nodes(nodes: Iterable[Node], names: Collection[str]) -> Iterator[Finding]:
+    for node in missing_in_slurm(nodes, names, now=datetime.now(timezone.utc)):
         launched_at = node.launched_at.astimezone(timezone.utc)
         message = f"{node.name} ({node.group}), launched at {launched_at:%Y-%m-%d %H:%M} UTC, is not in slurm.conf"
         hint = "HyperPod names a node in slurm.conf minutes after its boot; after that, replace it or ask AWS support"

@@ -20,6 +20,7 @@ from podwright.operations.account.fsx import FileSystem, file_systems
 from podwright.operations.account.hyperpod import Cluster, InstanceGroup, Node
 from podwright.operations.jobs.slurm_jobs import Job, queue
 from podwright.operations.nodes.slurm_states import controller_shell
+from podwright.operations.nodes.topology import JobNode, job_nodes, topology
 
 if TYPE_CHECKING:
     from podwright.operations.account.inventory import Leftover
@@ -63,6 +64,8 @@ class Overview:
     other_resources: tuple[Leftover, ...]  # Database, endpoints and NAT gateways of the cluster.
     events: tuple[Event, ...]
     jobs: tuple[Job, ...] | None  # None without --jobs, or if the controller did not answer.
+    job_nodes: tuple[JobNode, ...] | None  # None without --job, or if the controller did not answer.
+    topology: tuple[str, ...]  # Nodes that Slurm's topology lacks or still names; empty without --jobs and --job.
     causes: tuple[Cause, ...]
     drift: tuple[str, ...]  # Groups that differ from the settings file, each with both counts.
     missing: tuple[str, ...]
@@ -97,13 +100,16 @@ class Overview:
         return counts and not any(node.status in CHANGING_NODE for node in self.nodes)
 
 
-def overview(session: Session, name: str, *, jobs: bool = False, file: Path | None = None) -> Overview:
+def overview(
+    session: Session, name: str, *, jobs: bool = False, job_id: str | None = None, file: Path | None = None
+) -> Overview:
     """Read the state of a cluster; parts that a permission is missing for are left out and named in ``missing``.
 
     Args:
         session: the account and region.
         name: the cluster's name or ARN.
         jobs: whether to ask Slurm for its jobs, on the controller.
+        job_id: a job whose nodes are listed by rank.
         file: the cluster's settings file, to compare its groups with.
 
     Raises:
@@ -129,12 +135,22 @@ def overview(session: Session, name: str, *, jobs: bool = False, file: Path | No
     def queued() -> tuple[Job, ...]:
         return tuple(queue(controller_shell(session, cluster, nodes)))
 
+    def in_slurm() -> tuple[tuple[str, ...], tuple[JobNode, ...] | None]:
+        shell = controller_shell(session, cluster, nodes)
+        current = topology(shell)
+        return tuple(current.problems()), tuple(job_nodes(shell, job_id, current)) if job_id else None
+
     events = tuple(optional("events", lambda: _events(session, cluster)) or ())
     messages = [
         cluster.failure_message,
         *(node.message for node in nodes if node.status in FAULTY_NODE),
         *(event.description for event in events if event.level == "Error" and _is_current(event, cluster, nodes)),
     ]
+    queued_jobs = optional("jobs", queued) if jobs else None
+    topology_problems, placed = (optional("topology", in_slurm) if queued_jobs is not None or job_id else None) or (
+        (),
+        None,
+    )
     return Overview(
         cluster=cluster,
         groups=tuple(_state(group, nodes, cluster.region) for group in cluster.groups),
@@ -143,7 +159,9 @@ def overview(session: Session, name: str, *, jobs: bool = False, file: Path | No
         file_systems=tuple(optional("file systems", lambda: tuple(file_systems(session, cluster))) or ()),
         other_resources=tuple(optional("other costs", other_costs) or ()),
         events=events,
-        jobs=optional("jobs", queued) if jobs else None,
+        jobs=queued_jobs,
+        job_nodes=placed,
+        topology=topology_problems,
         causes=tuple(causes(cluster, messages)),
         drift=tuple(optional("differences from the settings", lambda: list(_drift(cluster, file))) or ()),
         missing=tuple(missing),

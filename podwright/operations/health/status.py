@@ -18,8 +18,9 @@ from podwright.operations.account.fsx import FileSystem
 from podwright.operations.health.keys import quit_key
 from podwright.operations.health.overview import Event, GroupState, Overview, overview
 from podwright.operations.jobs import jobs as job_table
-from podwright.operations.jobs.slurm_jobs import Job
+from podwright.operations.jobs.slurm_jobs import JOB_ID, Job
 from podwright.operations.nodes.nodes import NodeDocument
+from podwright.operations.nodes.topology import JobNode
 from podwright.operations.output import Column, age, console, print_document, state, table
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 
@@ -58,6 +59,7 @@ FILE_SYSTEMS = (
     Column("$/H", rank=1, right=True),
 )
 OTHERS = (Column("OTHER"), Column("KIND"), Column("DETAIL", rank=2), Column("$/H", rank=1, right=True))
+JOB_NODES = (Column("RANK", right=True), Column("NODE"), Column("LEAF"))
 EVENTS = (Column("EVENT", rank=2), Column("LEVEL"), Column("RESOURCE", rank=1), Column("DESCRIPTION"))
 
 
@@ -120,6 +122,10 @@ class Status(JsonObject):
     events: tuple[Event, ...]
     jobs: tuple[Job, ...] | None
     """null without `--jobs`."""
+    job_nodes: tuple[JobNode, ...] | None
+    """null without `--job`."""
+    topology: tuple[str, ...]
+    """Nodes that Slurm's topology lacks or still names; empty without `--jobs` and `--job`."""
     drift: tuple[str, ...]
     """What the settings file has otherwise."""
     causes: tuple[Cause, ...]
@@ -128,7 +134,7 @@ class Status(JsonObject):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the cluster, --watch, --jobs and --wait."""
+    """Add the cluster, --watch, --jobs, --job and --wait."""
     add_target_arguments(parser)
     parser.add_argument(
         "--watch",
@@ -140,9 +146,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", action="store_true", help="also show Slurm's jobs, which the controller lists")
     parser.add_argument(
+        "--job", type=_job_id, metavar="JOB", help="also show the leaf switch or block of each node of a job, by rank"
+    )
+    parser.add_argument(
         "--wait", action="store_true", help="first wait until the cluster is InService with all its nodes, or Failed"
     )
-    add_examples(parser, "podwright status", "podwright status --watch --jobs", "podwright status --wait --json")
+    add_examples(
+        parser,
+        "podwright status",
+        "podwright status --watch --jobs",
+        "podwright status --job 12",
+        "podwright status --wait --json",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -151,8 +166,9 @@ def run(options: argparse.Namespace) -> int:
     if options.watch and (options.json or not sys.stdout.isatty()):
         raise ArgumentError("--watch draws on a terminal", "in a pipe, repeat `podwright status --json`")
     if options.watch:
-        return _watch(cluster_target, options.watch, jobs=options.jobs)
-    snapshot = (_read_settled if options.wait else _read)(cluster_target, jobs=options.jobs)
+        return _watch(cluster_target, options.watch, jobs=options.jobs, job_id=options.job)
+    read = _read_settled if options.wait else _read
+    snapshot = read(cluster_target, jobs=options.jobs, job_id=options.job)
     if options.json:
         print_document(document(snapshot))
     else:
@@ -191,6 +207,7 @@ def _causes(snapshot: Overview) -> list[RenderableType]:
         parts += [Text(f"likely: {cause.cause}"), Text(f"look:   {cause.command}")]
     if snapshot.drift:
         parts += [Text(), Text(f"drift: {'; '.join(snapshot.drift)}: `podwright drift` shows all", style="yellow")]
+    parts += [Text(f"topology: {line}", style="yellow") for line in snapshot.topology]
     return parts + [Text(f"not shown: {line}", style="yellow") for line in snapshot.missing]
 
 
@@ -214,6 +231,11 @@ def _tables(snapshot: Overview, *, width: int) -> list[RenderableType]:
         parts += [Text(), table(job_table.COLUMNS, [job_table.row(job) for job in snapshot.jobs], width=width)]
     elif snapshot.jobs is not None:
         parts += [Text(), Text("no jobs")]
+    if snapshot.job_nodes:
+        rows = [(str(item.rank), item.node, item.leaf) for item in snapshot.job_nodes]
+        parts += [Text(), table(JOB_NODES, rows, width=width)]
+    elif snapshot.job_nodes is not None:
+        parts += [Text(), Text("the job has no nodes yet")]
     if snapshot.events:
         rows = [(age(event.time) + " ago", event.level, event.resource, event.description) for event in snapshot.events]
         parts += [Text(), table(EVENTS, rows, width=width)]
@@ -242,16 +264,16 @@ def document(snapshot: Overview) -> Status:
     )
 
 
-def _read(cluster_target: Target, *, jobs: bool) -> Overview:
-    return overview(cluster_target.session, cluster_target.name, jobs=jobs, file=cluster_target.file)
+def _read(cluster_target: Target, *, jobs: bool, job_id: str | None) -> Overview:
+    return overview(cluster_target.session, cluster_target.name, jobs=jobs, job_id=job_id, file=cluster_target.file)
 
 
-def _watch(cluster_target: Target, seconds: float, *, jobs: bool) -> int:
+def _watch(cluster_target: Target, seconds: float, *, jobs: bool, job_id: str | None) -> int:
     """Redraw the screen until q or Ctrl-C; if a call fails, the last screen stays, with the reason above it."""
     from rich.live import Live
 
     to = console()
-    snapshot = _read(cluster_target, jobs=jobs)
+    snapshot = _read(cluster_target, jobs=jobs, job_id=job_id)
     failure = ""
     with quit_key() as quit_pressed, Live(console=to, screen=True, auto_refresh=False) as live:
         while True:
@@ -260,22 +282,22 @@ def _watch(cluster_target: Target, seconds: float, *, jobs: bool) -> int:
             if quit_pressed(seconds):
                 return 0
             try:
-                snapshot, failure = _read(cluster_target, jobs=jobs), ""
+                snapshot, failure = _read(cluster_target, jobs=jobs, job_id=job_id), ""
             except AwsError as error:
                 failure = f"The last update failed: {error}"
 
 
-def _read_settled(cluster_target: Target, *, jobs: bool) -> Overview:
+def _read_settled(cluster_target: Target, *, jobs: bool, job_id: str | None) -> Overview:
     """Poll until no change is in progress; each change is a line on stderr."""
     last_line = ""
     while True:
-        snapshot = _read(cluster_target, jobs=False)
+        snapshot = _read(cluster_target, jobs=False, job_id=None)
         counts = ", ".join(f"{item.group.name} {_node_count(item)}" for item in snapshot.groups)
         line = f"{snapshot.cluster.name} is {snapshot.cluster.status}: {counts}"
         if line != last_line:
             print(line, file=sys.stderr, flush=True)
         if snapshot.is_settled:
-            return _read(cluster_target, jobs=True) if jobs else snapshot
+            return _read(cluster_target, jobs=jobs, job_id=job_id) if jobs or job_id else snapshot
         last_line = line
         time.sleep(WATCH_S)
 
@@ -352,3 +374,9 @@ def _seconds(text: str) -> float:
     if not seconds > 0:
         raise argparse.ArgumentTypeError(f"got {text}, need a number of seconds above 0")
     return seconds
+
+
+def _job_id(text: str) -> str:
+    if not JOB_ID.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"got {text}, need the number of a job, such as 12")
+    return text
