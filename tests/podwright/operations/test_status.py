@@ -84,6 +84,8 @@ def test_json_has_state_nodes_fill_and_price(name, capsys):
             "others",
             "events",
             "jobs",
+            "job_nodes",
+            "topology",
             "drift",
             "causes",
             "missing",
