@@ -37,7 +37,7 @@ def check_tasks(node: Node) -> None:
         if {"alloc", "contain"} & set(flags.lower().split(",")):  # Contain implies Alloc
             log.say(
                 f"warning: PrologFlags={flags}: HyperPod replaces nodes but may not resume their jobs, which Slurm "
-                "requeues. nodes.prolog, nodes.containers and nodes.pam_slurm_adopt need the flags"
+                "requeues. nodes.prolog and nodes.pam_slurm_adopt need the flags"
             )
     elif "task/cgroup" in plugins.split(",") and _has_gpus(node):
         constrained = slurm_conf.value("ConstrainDevices", "no", CGROUP_CONF)

@@ -21,7 +21,10 @@ OWN_PART = SLURM_CONF.with_name("podwright-slurm.conf")
 # Slurm runs all that match, in order, and nothing where nothing does: a node without them takes jobs as ever.
 PROGRAMS = {name: contract.STATE_DIRECTORY / f"{name}.d" / "50-podwright.sh" for name in ("prolog", "epilog")}
 CONTAIN = "Contain"  # a step on each node of a job, which sessions join
-ALLOC = "Alloc"  # the prolog runs when a job gets the node, not when it first uses it
+# The prolog runs on all nodes when a job gets them, so that a node that fails it is replaced before the job starts. By
+# default it runs before a job's first step on a node, which suffices for the folders of containers. HyperPod's
+# auto-resume refused Alloc: https://github.com/awslabs/awsome-distributed-ai/pull/584
+ALLOC = "Alloc"
 TAKE_ANOTHER_NODE = "nohold_on_prolog_fail"  # Slurm holds a job whose prolog failed, unless this is given
 
 
@@ -69,7 +72,8 @@ def settings_of(parameters: ProvisioningParameters) -> Dict[str, str]:
     if nodes.has_prolog:
         _refuse_programs()
         settings.update({name.capitalize(): f"{program.parent}/*" for name, program in PROGRAMS.items()})
-        flags.append(ALLOC)
+        if nodes.prolog is not None:
+            flags.append(ALLOC)
         scheduler.append(TAKE_ANOTHER_NODE)
     if nodes.slurm:
         settings.update(_policy(nodes.slurm))

@@ -57,21 +57,25 @@ def configure(node: Node) -> Iterator[str]:
 
 
 def _unit(interface: str, devices: List[str]) -> str:
+    """Return the unit. If it fails, each look at the mount point starts it again, so a half-way start is undone first."""
     commands = [
         "/usr/sbin/modprobe lnet",
         f"/usr/sbin/modprobe kefalnd ipif_name={interface}",
         "/usr/sbin/modprobe ksocklnd",
         f"{LNETCTL} lnet configure",
         f"-{LNETCTL} net del --net tcp",
+        f"-{LNETCTL} net del --net efa",  # of a start that failed half-way, with which the next would fail
         f"{LNETCTL} net add --net tcp --if {interface}",
         *(f"{LNETCTL} net add --net efa --if {device} --peer-credits {PEER_CREDITS}" for device in devices),
         f"{LNETCTL} set discovery 1",
+        f"-{LNETCTL} udsp del --idx 0",
         f"{LNETCTL} udsp add --src efa --priority 0",
     ]
     lines = "".join(f"ExecStart={command}\n" for command in commands)
     return (
         "[Unit]\nDescription=LNet of Lustre over EFA and TCP\n"
-        "Wants=network-online.target\nAfter=network-online.target\nBefore=remote-fs-pre.target\n\n"
+        "Wants=network-online.target\nAfter=network-online.target\nBefore=remote-fs-pre.target\n"
+        "StartLimitIntervalSec=0\n\n"
         f"[Service]\nType=oneshot\nRemainAfterExit=yes\nTimeoutStartSec={units.START_LIMIT_S}\n{lines}\n"
         "[Install]\nWantedBy=multi-user.target\n"
     )

@@ -104,6 +104,7 @@ RULES: tuple[Rule, ...] = (
     nodes.s3_mounts,
     nodes.hooks,
     nodes.remediation,
+    nodes.resumed_jobs,
     hardware.scratch_path,
     hardware.scratch_disks,
     hardware.node_limits,

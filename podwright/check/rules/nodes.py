@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from podwright.check.findings import Finding, KeyPath, error, findings_of, warning
+from podwright.check.findings import Finding, KeyPath, error, findings_of, remark, warning
 from podwright.check.rules.rule import OWN_BUCKET, findings_of_section, reads, scripts_in_place_of_ours
 from podwright.check.secrets import find
 from podwright.settings import names
@@ -88,6 +88,23 @@ def managed_partitions(settings: Settings) -> Iterator[Finding]:
     if isinstance(slurm, ApiSlurm) and slurm.strategy != "merge" and policy and policy.partitions:
         message = f"partitions: with `strategy: {slurm.strategy or 'none'}` HyperPod may refuse or undo the limits"
         yield warning(("nodes", "slurm", "partitions"), message, "write `strategy: merge` into the section slurm")
+
+
+@reads("cluster.node_recovery")
+def resumed_jobs(settings: Settings) -> Iterator[Finding]:
+    """HyperPod replaces a faulty node but may not resume its job, because of a flag that a setting of nodes needs.
+
+    A public log of March 2025 shows that HyperPod's auto-resume refuses PrologFlags=Alloc, which Contain implies. The
+    setting wins: Slurm requeues the job instead, and podwright-train goes on from its newest checkpoint.
+    https://github.com/awslabs/awsome-distributed-ai/pull/584
+    """
+    if settings.cluster.node_recovery != "automatic":
+        return
+    for name, flag in (("prolog", "Alloc"), ("pam_slurm_adopt", "Contain")):
+        if getattr(settings.nodes, name) is not None:
+            message = f"{name}: with PrologFlags={flag}, which it sets, HyperPod may not resume the job of a lost node"
+            hint = "Slurm requeues the job, and podwright-train resumes it; other programs need their own checkpoints"
+            yield remark(("nodes", name), message, hint)
 
 
 def remediation(settings: Settings) -> Iterator[Finding]:
