@@ -40,6 +40,9 @@ class ClusterNotices(Construct):
     gone, or has no compute nodes.
     https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarms-and-missing-data.html
 
+    With ``warnings``, cluster events of level Warn are sent too, such as retries. A message may lack the reason of a
+    failure; ``podwright status`` asks for it.
+
     ``name`` is the topic's and the beginning of the names of rules and alarm. A key must let events.amazonaws.com, and
     cloudwatch.amazonaws.com for the alarm, use it.
 
@@ -56,6 +59,7 @@ class ClusterNotices(Construct):
         cluster_name: str,
         email: str,
         idle_hours: int | None = None,
+        warnings: bool = False,
         key_arn: str | None = None,
     ) -> None:
         refuse(self, checks.cluster_notices(name=name, email=email, idle_hours=idle_hours, key_arn=key_arn))
@@ -63,7 +67,7 @@ class ClusterNotices(Construct):
         self._name, self._key_arn = name, key_arn
         topic = SnsTopic(self, "topic", name=name, kms_master_key_id=key_arn)
         SnsTopicSubscription(self, "email", topic_arn=topic.arn, protocol="email", endpoint=email)
-        for word, pattern in _patterns(cluster_name).items():
+        for word, pattern in _patterns(cluster_name, warnings=warnings).items():
             self._rule(f"{name}-{word}", word, pattern, topic)
         statements = _publishers(topic)
         if idle_hours is not None:
@@ -124,7 +128,7 @@ class ClusterNotices(Construct):
         CloudwatchEventTarget(self, f"{word}_target", rule=rule.name, arn=topic.arn)
 
 
-def _patterns(cluster_name: str) -> dict[str, dict[str, Any]]:
+def _patterns(cluster_name: str, *, warnings: bool) -> dict[str, dict[str, Any]]:
     """By a short word, which events are worth a mail."""
 
     def of(detail_type: str, detail: dict[str, Any]) -> dict[str, Any]:
@@ -134,10 +138,11 @@ def _patterns(cluster_name: str) -> dict[str, dict[str, Any]]:
             "detail": detail,
         }
 
+    levels = ["Warn", "Error"] if warnings else ["Error"]
     return {
         "state": of("State Change", {"ClusterName": [cluster_name], "ClusterStatus": ["Failed", "RollingBack"]}),
         "health": of("Node Health Event", {"ClusterName": [cluster_name]}),
-        "event": of("Event", {"EventDetails": {"ClusterName": [cluster_name], "EventLevel": ["Error"]}}),
+        "event": of("Event", {"EventDetails": {"ClusterName": [cluster_name], "EventLevel": levels}}),
     }
 
 

@@ -42,6 +42,10 @@ class Account:
             counts += Counter(nodes or {group["InstanceType"]: max(group["CurrentCount"], group.get("TargetCount", 0))})
         return counts
 
+    def cluster(self, name: str) -> Mapping[str, Any] | None:
+        """Return the cluster as SageMaker describes it, or None if it does not exist."""
+        return self._ask("sagemaker", "describe_cluster", may_be_absent=True, ClusterName=name) or None
+
     def zones_offering(self, instance_type: str) -> tuple[str, ...]:
         """Return the ids of the zones of the region that have an EC2 type, sorted."""
         filters = {"instance-type": [instance_type]}

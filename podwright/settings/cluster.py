@@ -73,8 +73,8 @@ class ClusterSection(Section):
     )
     node_provisioning: Literal["continuous"] | None = Field(
         None,
-        description="continuous starts with the nodes available and keeps trying for the rest. Default: fail unless "
-        "all nodes start.",
+        description="continuous starts with the nodes available and keeps trying for the rest; AWS does not "
+        "change it later. Default: fail unless all nodes start.",
     )
     own_tags: bool = Field(
         True,

@@ -80,6 +80,9 @@ class Notices(Section):
         description="Email when compute nodes were up and no Slurm job ran for so many hours, "
         f"1 to {facts.MAX_IDLE_NOTICE_HOURS}. Default: no email.",
     )
+    warnings: bool = Field(
+        False, description="Also email HyperPod's events of level Warn, with continuous provisioning. Default: errors."
+    )
 
 
 class Budget(Section):

@@ -58,6 +58,7 @@ def _notices(
         cluster_name=settings.name,
         email=settings.notices.email,
         idle_hours=settings.notices.idle_hours,
+        warnings=settings.notices.warnings,
         key_arn=key_arn,
     )
     TerraformOutput(stack, "NoticesTopicArn", value=notices.topic_arn)

@@ -670,6 +670,19 @@ def test_a_role_may_publish_notices(synthesize) -> None:
     assert by_sid["UseKeyOfNotices"]["condition"][0]["values"] == ["sns.*.amazonaws.com"]
 
 
+@pytest.mark.parametrize(("warnings", "levels"), [(False, ["Error"]), (True, ["Warn", "Error"])])
+def test_notices_of_warnings_are_asked_for(synthesize, *, warnings: bool, levels: list[str]) -> None:
+    """Cluster events of level Warn are sent only if they are asked for."""
+    stack = synthesize(
+        lambda stack: ClusterNotices(
+            stack, "notices", name="n", cluster_name="n", email="a@llm.test", warnings=warnings
+        )
+    )
+    patterns = [rule["event_pattern"] for rule in resources(stack, "aws_cloudwatch_event_rule")]
+    (pattern,) = [text for text in patterns if "EventLevel" in text]
+    assert f'"EventLevel" = {json.dumps(levels)}' in pattern
+
+
 def test_no_policy_lets_nodes_write_what_they_run(synthesize) -> None:
     """Writing the prefixes with programs is denied, so that no other policy of the role allows it."""
     stack = synthesize(lambda stack: ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK))

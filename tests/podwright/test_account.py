@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from podwright.check import rules
+from podwright.check.account import Account
 from podwright.check.checked_settings import check, check_live, codes
 from podwright.check.findings import Finding, Level
+from podwright.check.rules import live
+from podwright.settings.root import Settings
 from podwright_constructs import facts
 from podwright_constructs.catalog import cluster_instance_types
 from podwright_constructs.problems import dotted
@@ -369,6 +373,30 @@ def test_the_command(aws: AwsStandIn, existing: dict[str, Any], tmp_path: Path):
     (finding,) = json.loads(done.stdout)["findings"]
     assert (finding["code"], finding["path"], finding["line"]) == ("bucket-in-region", "bucket.name", 2)
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("running", "configured", "messages"),
+    [
+        (None, "continuous", []),
+        ({"NodeProvisioningMode": "Continuous"}, "continuous", []),
+        ({}, None, []),
+        ({}, "continuous", ["runs with no value, and AWS does not change it to continuous"]),
+        (
+            {"NodeProvisioningMode": "Continuous"},
+            None,
+            ["runs with continuous, and AWS does not change it to no value"],
+        ),
+    ],
+)
+def test_a_running_cluster_keeps_its_provisioning(
+    existing: dict[str, Any], running: dict[str, str] | None, configured: str | None, messages: list[str]
+):
+    """An edit of node_provisioning is a warning for a cluster that runs; a cluster that is not there may have any."""
+    settings = Settings.model_validate(changed(existing, "cluster", node_provisioning=configured))
+    account = SimpleNamespace(cluster=lambda name: running if name == "existing" else None)
+    found = list(live.provisioning_of_cluster(settings, cast("Account", account)))
+    assert [finding.message.partition("existing ")[2] for finding in found] == messages
 
 
 def test_every_rule_says_how_to_look_by_hand():

@@ -58,6 +58,28 @@ def cluster_quota(settings: Settings, account: Account) -> Iterator[Finding]:
             )
 
 
+def provisioning_of_cluster(settings: Settings, account: Account) -> Iterator[Finding]:
+    """The cluster runs already and provisions its nodes in another way, which AWS does not change afterwards.
+
+    Asked: the running cluster of the file's name.
+    Passes: there is none, or it provisions nodes as node_provisioning says.
+    Fails: only one of both is continuous (warning). AWS's page on scaling says that an existing cluster cannot be
+    moved to continuous provisioning.
+    By hand: aws sagemaker describe-cluster --cluster-name NAME --query NodeProvisioningMode
+    """
+    cluster = account.cluster(settings.name)
+    if cluster is None:
+        return
+    running, configured = cluster.get("NodeProvisioningMode", ""), settings.cluster.node_provisioning or ""
+    if running.lower() != configured:
+        yield warning(
+            ("cluster", "node_provisioning"),
+            f"node_provisioning: {settings.name} runs with {running.lower() or 'no value'}, and AWS does not change it "
+            f"to {configured or 'no value'}",
+            "undo the edit, or destroy the cluster's stack and deploy it again: file systems and bucket stay",
+        )
+
+
 def zone_offers_type(settings: Settings, account: Account) -> Iterator[Finding]:
     """The zone of a group's subnets does not have its instance type.
 
@@ -177,6 +199,7 @@ def _file_system(
 
 RULES: tuple[Live, ...] = (
     cluster_quota,
+    provisioning_of_cluster,
     zone_offers_type,
     live_network.network_exists,
     live_network.security_group_rules,

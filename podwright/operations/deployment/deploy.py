@@ -22,6 +22,7 @@ from podwright.diagram.stack_resources import read
 from podwright.errors import OperationError
 from podwright.json_document import JsonObject
 from podwright.list_prices import MONTH_H
+from podwright.operations.account import hyperpod
 from podwright.operations.account.failures import cause_of_deployment
 from podwright.operations.deployment import planned_changes
 from podwright.operations.deployment.align import align_stack
@@ -187,8 +188,26 @@ def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: 
         _open_guard(preview)
         alone = [ALONE] if options.only else []
         kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, *alone, on_line=follow)
+    if "cluster" in preview.stacks and settings.cluster.node_provisioning:
+        for line in missing_nodes(session, settings.name):
+            say(line)
     _finish(preview, settings, kit, json=options.json, seconds=time.monotonic() - started)
     return OK
+
+
+def missing_nodes(session: Session, name: str) -> Iterator[str]:
+    """Yield a line for each group that lacks nodes; a continuously provisioned cluster is InService without them."""
+    try:
+        cluster = hyperpod.find(session, name)
+    except OperationError as error:
+        yield f"nodes not counted: {error}"
+        return
+    for group in cluster.groups:
+        if group.current_count < group.target_count:
+            yield (
+                f"{group.name} has {group.current_count} of {group.target_count} nodes, and SageMaker keeps trying: "
+                "`podwright status --wait` waits for the rest, `podwright status` shows why they are missing"
+            )
 
 
 def _open_guard(preview: Preview) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from podwright.aws_session import Session
 from podwright.diagram import prices
-from podwright.errors import OperationError
+from podwright.errors import AwsError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.account import hyperpod as clusters
 from podwright.operations.account.failures import Cause, causes
@@ -40,6 +40,8 @@ class Event(JsonObject):
     resource: str
     """Instance id, group or cluster."""
     description: str
+    failure: str
+    """AWS's reason, of warnings and errors; empty if it gives none."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,11 @@ def overview(
     messages = [
         cluster.failure_message,
         *(node.message for node in nodes if node.status in FAULTY_NODE),
-        *(event.description for event in events if event.level == "Error" and _is_current(event, cluster, nodes)),
+        *(
+            event.failure or event.description
+            for event in events
+            if event.level == "Error" and _is_current(event, cluster, nodes)
+        ),
     ]
     queued_jobs = optional("jobs", queued) if jobs else None
     topology_problems, placed = (optional("topology", in_slurm) if queued_jobs is not None or job_id else None) or (
@@ -233,7 +239,9 @@ def _zones(session: Session, cluster: Cluster, nodes: Iterable[Node]) -> list[tu
 def _events(session: Session, cluster: Cluster) -> list[Event]:
     """Return the newest events, oldest first; only clusters with continuous provisioning have any.
 
+    A list of events has no reasons of failures, which each event's own description has.
     https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ListClusterEvents.html
+    https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeClusterEvent.html
     """
     if cluster.node_provisioning_mode != "Continuous":
         return []
@@ -251,6 +259,20 @@ def _events(session: Session, cluster: Cluster) -> list[Event]:
             level=item.get("EventLevel", "Info"),
             resource=item.get("InstanceId") or item.get("InstanceGroupName") or item["ClusterName"],
             description=" ".join(item.get("Description", "").split()),
+            failure=_failure(session, cluster, item) if item.get("EventLevel") in {"Warn", "Error"} else "",
         )
         for item in reversed(answer["Events"])
     ]
+
+
+def _failure(session: Session, cluster: Cluster, item: Mapping[str, Any]) -> str:
+    """Return the reason in an event's metadata; empty if there is none, or if the caller may not describe events."""
+    try:
+        answer = session.call("sagemaker", "describe_cluster_event", ClusterName=cluster.arn, EventId=item["EventId"])
+    except AwsError as error:
+        if error.denied or error.absent:
+            return ""
+        raise
+    metadata = answer["EventDetails"].get("EventDetails", {}).get("EventMetadata", {})
+    reasons = (part.get("FailureMessage") or part.get("Reason") for part in metadata.values())
+    return " ".join(" ".join(filter(None, reasons)).split())

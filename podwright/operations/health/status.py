@@ -237,7 +237,15 @@ def _tables(snapshot: Overview, *, width: int) -> list[RenderableType]:
     elif snapshot.job_nodes is not None:
         parts += [Text(), Text("the job has no nodes yet")]
     if snapshot.events:
-        rows = [(age(event.time) + " ago", event.level, event.resource, event.description) for event in snapshot.events]
+        rows = [
+            (
+                age(event.time) + " ago",
+                event.level,
+                event.resource,
+                " ".join(filter(None, [event.description, event.failure])),
+            )
+            for event in snapshot.events
+        ]
         parts += [Text(), table(EVENTS, rows, width=width)]
     return parts
 

@@ -147,3 +147,26 @@ def add(session: Session, cluster: Cluster, group: str, count: int) -> Iterator[
             yield Added(group, node_ids, 0, "", "")
         for item in answer["Failed"]:
             yield Added(group, (), item["FailedCount"], item["ErrorCode"], " ".join(item.get("Message", "").split()))
+
+
+def start_health_checks(session: Session, cluster: Cluster, nodes: Sequence[Node], checks: Sequence[str]) -> None:
+    """Start deep health checks, such as ``InstanceStress``, on nodes: one call, with an entry for each group.
+
+    https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_StartClusterHealthCheck.html
+
+    Raises:
+        AwsError: AWS refuses the call.
+    """
+    instance_ids: dict[str, list[str]] = {}
+    for node in nodes:
+        instance_ids.setdefault(node.group, []).append(node.instance_id)
+    configurations = [
+        {"InstanceGroupName": group, "InstanceIds": ids, "DeepHealthChecks": list(checks)}
+        for group, ids in instance_ids.items()
+    ]
+    session.call(
+        "sagemaker",
+        "start_cluster_health_check",
+        ClusterName=cluster.arn,
+        DeepHealthCheckConfigurations=configurations,
+    )

@@ -1,4 +1,4 @@
-"""``podwright nodes``: list, add, replace, reboot, delete, drain and undrain nodes."""
+"""``podwright nodes``: list, add, replace, reboot, delete, check, drain and undrain nodes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from podwright.operations.nodes import api, slurm_states
 from podwright.operations.nodes.api import Added, NodeChange, Result
 from podwright.operations.nodes.slurm_states import ACTIONS, SlurmState
 from podwright.operations.output import Column, age, confirm, print_document, print_table
-from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
-from podwright_bootstrap.contract import CONTROLLER
+from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
+from podwright_bootstrap.contract import COMPUTE, CONTROLLER
 from podwright_common.command_line import add_yes
 from podwright_constructs import facts
+from podwright_constructs.arguments.instance_group import DEEP_HEALTH_CHECKS
 
 AFTER_JOBS = "Slurm starts no job on them from now on; HyperPod does it when their jobs have ended."
+CHECKED = "They take no jobs meanwhile, and HyperPod reboots or replaces a node that fails."
 NODES_NAMED = 8  # A question about more nodes has their number instead of their names.
 COLUMNS = (
     Column("NODE"),
@@ -92,6 +94,14 @@ class _NodesChanged(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
+class _NodesChecked(JsonObject):
+    schema: Literal["podwright.nodes.check/1"] = "podwright.nodes.check/1"
+    cluster: str
+    checks: list[str]
+    nodes: list[NodeDocument]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _NodesAdded(JsonObject):
     schema: Literal["podwright.nodes.add/1"] = "podwright.nodes.add/1"
     cluster: str
@@ -100,7 +110,9 @@ class _NodesAdded(JsonObject):
     results: list[Added]
 
 
-Nodes = Annotated[_NodesListed | _NodesChanged | _NodesAdded, "The documents of `podwright nodes VERB --json`."]
+Nodes = Annotated[
+    _NodesListed | _NodesChanged | _NodesChecked | _NodesAdded, "The documents of `podwright nodes VERB --json`."
+]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,6 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_change(verbs, api.REPLACE, "give nodes new instances with empty disks")
     _add_change(verbs, api.REBOOT, "restart nodes; their disks stay")
     _add_change(verbs, api.DELETE, "remove nodes, and lower their groups' counts")
+    _add_check(verbs)
     adding = verbs.add_parser("add", help="add nodes to a group of a cluster with continuous provisioning")
     adding.add_argument("group", metavar="GROUP", help="instance group")
     adding.add_argument("count", type=int, metavar="N", help="number of new nodes, from 1")
@@ -230,13 +243,39 @@ def _add_change(verbs: argparse._SubParsersAction[argparse.ArgumentParser], chan
     add_examples(parser, f"podwright nodes {change.verb} ip-10-1-0-7 workers/3", f"podwright nodes {change.verb} -h")
 
 
+def _add_check(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser("check", help="start AWS's deep health checks, which take up to hours, on compute nodes")
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help=NODE_HELP)
+    parser.add_argument("--group", metavar="NAME", help="all nodes of this instance group")
+    help_ = f"{' or '.join(DEEP_HEALTH_CHECKS)}; may be repeated. Default: {DEEP_HEALTH_CHECKS[0]}"
+    parser.add_argument("--deep", action="append", choices=DEEP_HEALTH_CHECKS, metavar="CHECK", help=help_)
+    add_yes(parser)
+    add_target_arguments(parser)
+    parser.set_defaults(verb=_check)
+    add_examples(parser, "podwright nodes check workers/3", "podwright nodes check --group workers --yes")
+
+
+def _check(options: argparse.Namespace) -> int:
+    cluster_target, cluster, _, nodes = _selected(options, "check")
+    if wrong := [node.name for node in nodes if node.role != COMPUTE]:
+        raise ArgumentError(
+            f"{' and '.join(wrong)} runs no jobs", "deep health checks are for compute nodes: name those"
+        )
+    checks = ["".join(map(str.capitalize, check.split("-"))) for check in options.deep or DEEP_HEALTH_CHECKS[:1]]
+    question = f"Check {_names(nodes)} of {cluster.name} by {' and '.join(checks)}? {CHECKED}"
+    if not confirm(question, yes=options.yes):
+        return 1
+    api.start_health_checks(cluster_target.session, cluster, nodes, checks)
+    if options.json:
+        documents = [NodeDocument.of(node) for node in nodes]
+        print_document(_NodesChecked(cluster=cluster.name, checks=checks, nodes=documents))
+    else:
+        print("started: `podwright status --wait` waits until the nodes run again")
+    return 0
+
+
 def _change(options: argparse.Namespace, change: NodeChange) -> int:
-    cluster_target = target(options)
-    if bool(options.nodes) == bool(options.group):
-        raise ArgumentError(f"name the nodes to {change.verb}, or give --group NAME")
-    cluster = cluster_target.cluster()
-    existing = cluster_target.nodes(cluster)
-    nodes = select(cluster, existing, options.nodes) if options.nodes else _of_group(cluster, existing, options.group)
+    cluster_target, cluster, existing, nodes = _selected(options, change.verb)
     after_jobs = getattr(options, "after_jobs", False)
     include_controller = getattr(options, "include_controller", False)
     api.protect_controllers(change, nodes, include_controller=include_controller)
@@ -282,6 +321,17 @@ def _add(options: argparse.Namespace) -> int:
     print_table(ADDED, rows)
     print(f"cluster.yaml still has the old count: `podwright scale {group.name} {count}` writes it")
     return 1 if refused else 0
+
+
+def _selected(options: argparse.Namespace, verb: str) -> tuple[Target, Cluster, tuple[Node, ...], tuple[Node, ...]]:
+    """Return the target, its cluster, all nodes, and the nodes that the arguments select."""
+    if bool(options.nodes) == bool(options.group):
+        raise ArgumentError(f"name the nodes to {verb}, or give --group NAME")
+    cluster_target = target(options)
+    cluster = cluster_target.cluster()
+    existing = cluster_target.nodes(cluster)
+    nodes = select(cluster, existing, options.nodes) if options.nodes else _of_group(cluster, existing, options.group)
+    return cluster_target, cluster, existing, nodes
 
 
 def _of_group(cluster: Cluster, existing: tuple[Node, ...], name: str) -> tuple[Node, ...]:

@@ -13,6 +13,7 @@ from podwright.errors import AwsError
 from podwright.operations.account import hyperpod
 from podwright.operations.nodes import api
 from podwright.operations.output import age
+from podwright_testing.documents import as_described
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
 
@@ -189,3 +190,33 @@ def test_an_age_is_short(passed, text):
     """The column stays so narrow that the table of nodes fits a terminal of 80 columns at every age."""
     now = datetime.now(timezone.utc)
     assert age(now - passed, now=now) == text
+
+
+def test_deep_health_checks_are_started_by_group(name, found, capsys, monkeypatch):
+    """One call names the instances of each group and the checks in AWS's words; a controller is refused."""
+    requests = []
+    session_call = Session.call
+
+    def call(session, service, operation, **arguments):
+        if operation != "start_cluster_health_check":
+            return session_call(session, service, operation, **arguments)
+        requests.append(arguments)
+        return {"ClusterArn": found.arn}
+
+    monkeypatch.setattr(Session, "call", call)
+    first, second = workers(found)[:2]
+    command = ["nodes", "check", first.slurm_name, second.slurm_name, "--cluster", name, "--yes", "--json"]
+    assert main([*command, "--deep", "instance-stress", "--deep", "instance-connectivity"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    as_described(document)
+    (request,) = requests
+    assert request["DeepHealthCheckConfigurations"] == [
+        {
+            "InstanceGroupName": "workers",
+            "InstanceIds": [first.instance_id, second.instance_id],
+            "DeepHealthChecks": ["InstanceStress", "InstanceConnectivity"],
+        }
+    ]
+    assert document["checks"] == request["DeepHealthCheckConfigurations"][0]["DeepHealthChecks"]
+    assert main(["nodes", "check", "controller", "--cluster", name, "--yes"]) == 2
+    assert "runs no jobs" in capsys.readouterr().err

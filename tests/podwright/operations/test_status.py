@@ -17,7 +17,10 @@ from rich.console import Console
 from podwright.aws_session import Session
 from podwright.checkout import ROOT
 from podwright.cli import main
+from podwright.errors import AwsError
+from podwright.operations.account import hyperpod
 from podwright.operations.account.failures import KNOWN, UNKNOWN, causes
+from podwright.operations.deployment.deploy import missing_nodes
 from podwright.operations.health.overview import overview
 from podwright.operations.health.status import _screen, render
 from podwright.settings.names import CLUSTER_TAG
@@ -341,3 +344,41 @@ def test_it_fits_with_the_longest_type(name, found, columns):
         assert terminal.wait() == 0
     wide = [line for line in terminal.text.splitlines() if len(line) > columns and len(line.split()) > 1]
     assert wide == []
+
+
+def test_an_event_has_the_reason_of_its_failure(name, monkeypatch):
+    """Lists of events have no reason: it is read from each warning and error, where the caller may do so."""
+    session_call = Session.call
+    metadata = {
+        "Instance": {"FailureMessage": "no EFA\n device", "NodeLogicalId": "x"},
+        "SlurmHealth": {"Reason": "DbUnreachable"},
+    }
+    listed = {"EventTime": datetime.now(timezone.utc), "ClusterName": name, "EventId": "e", "Description": "failed"}
+
+    def call(session, service, operation, **arguments):
+        if operation == "list_cluster_events":
+            return {"Events": [{**listed, "EventLevel": level} for level in ("Info", "Error")]}
+        if operation != "describe_cluster_event":
+            return session_call(session, service, operation, **arguments)
+        if metadata:
+            return {"EventDetails": {"EventDetails": {"EventMetadata": metadata}}}
+        raise AwsError("not allowed", code="AccessDeniedException", denied=True)
+
+    monkeypatch.setattr(Session, "call", call)
+    events = overview(Session(), name).events
+    assert [event.failure for event in events] == ["no EFA device DbUnreachable", ""]
+    metadata.clear()
+    assert [event.failure for event in overview(Session(), name).events] == ["", ""]
+
+
+def test_missing_nodes_of_a_continuous_cluster_are_told(name, monkeypatch):
+    """AWS calls such a cluster InService without them, so a deployment names the groups that wait for nodes."""
+    cluster = hyperpod.find(Session(), name)
+    assert list(missing_nodes(Session(), name)) == []
+    groups = tuple(replace(group, current_count=group.target_count - 1) for group in cluster.groups)
+    assert next(iter(missing_nodes(Session(), "nowhere"))).startswith("nodes not counted: no cluster 'nowhere'")
+    monkeypatch.setattr(hyperpod, "find", lambda *_: replace(cluster, groups=groups))
+    assert [line.partition(",")[0] for line in missing_nodes(Session(), name)] == [
+        "controller has 0 of 1 nodes",
+        "workers has 1 of 2 nodes",
+    ]
