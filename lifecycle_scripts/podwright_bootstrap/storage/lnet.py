@@ -57,7 +57,7 @@ def configure(node: Node) -> Iterator[str]:
 
 
 def _unit(interface: str, devices: List[str]) -> str:
-    """Return the unit; after a failure each look at the mount point starts it again, so it first undoes the last start."""
+    """Return the unit. After a failure each look at the mount point starts it again, so it undoes the last start."""
     commands = [
         "/usr/sbin/modprobe lnet",
         f"/usr/sbin/modprobe kefalnd ipif_name={interface}",
