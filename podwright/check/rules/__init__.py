@@ -111,6 +111,7 @@ RULES: tuple[Rule, ...] = (
     hardware.lustre_efa_connections,
     hardware.neuron_nodes,
     hardware.trainium_nodes,
+    hardware.ultraserver_nodes,
     software.unused_docker_access,
     software.unused_image_cache,
     software.training_requirements,

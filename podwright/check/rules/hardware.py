@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from podwright.check.findings import Finding, error, findings_of, warning
-from podwright.check.rules.rule import GROUPS, compute_types, reads_compute_groups
+from podwright.check.findings import Finding, KeyPath, error, findings_of, warning
+from podwright.check.rules.rule import GROUPS, compute_types, for_each_group, reads_compute_groups
 from podwright.settings.cluster import InstanceGroupSection
 from podwright.settings.root import Settings
 from podwright_constructs import checks, facts
@@ -18,6 +18,7 @@ from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 OPEN_FILES = (65536, 1048576)
 HUGE_PAGES = (1, 65536)  # Pages of 2 MiB, together at most 128 GiB.
 NEIGHBOURS = (1024, 1048576)  # Linux's default is the smallest.
+ULTRASERVERS = "ml.p6e-"
 DEBIAN_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 
 
@@ -61,6 +62,24 @@ def lustre_efa_connections(settings: Settings) -> Iterator[Finding]:
     if connections > max_connections:
         message = f"efa: the nodes would have {connections} EFA connections, a file system takes {max_connections}"
         yield error(("lustre", "efa"), message, "use fewer nodes, or `efa: false`")
+
+
+@for_each_group("role", "name", "instance_type")
+def ultraserver_nodes(group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
+    """Nodes are parts of an UltraServer, whose NVLink between nodes needs IMEX, which podwright does not set up.
+
+    Each job needs nvidia-imex with the addresses of its nodes. AWS publishes no number of EFA interfaces for the type,
+    so neither the boot's check nor podwright-train counts on EFA.
+    https://docs.aws.amazon.com/pcs/latest/userguide/capacity-blocks-nvidia-imex.html
+    """
+    if group.role == "compute" and group.instance_type.startswith(ULTRASERVERS):
+        yield warning(
+            (*path, "instance_type"),
+            f"{group.instance_type}: podwright neither starts IMEX, without which NVLink ends at the node, nor knows "
+            "the number of EFA interfaces",
+            "let a script of `nodes.hooks` put AWS's prolog for IMEX into /opt/podwright/prolog.d, with "
+            "`prolog: {}`; use groups of 9 or 18 nodes, and launch with --efa",
+        )
 
 
 def trainium_nodes(settings: Settings) -> Iterator[Finding]:

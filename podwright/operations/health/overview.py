@@ -52,6 +52,7 @@ class GroupState:
     statuses: dict[str, int]
     operations: dict[str, int]
     usd_per_hour: float | None
+    plan_ends_at: datetime | None  # When AWS takes the nodes of its training plan back; None without a plan.
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ def overview(
             if event.level == "Error" and _is_current(event, cluster, nodes)
         ),
     ]
+    plan_ends = dict(optional("training plans", lambda: list(_plan_ends(session, cluster))) or ())
     queued_jobs = optional("jobs", queued) if jobs else None
     topology_problems, placed = (optional("topology", in_slurm) if queued_jobs is not None or job_id else None) or (
         (),
@@ -159,7 +161,7 @@ def overview(
     )
     return Overview(
         cluster=cluster,
-        groups=tuple(_state(group, nodes, cluster.region) for group in cluster.groups),
+        groups=tuple(_state(group, nodes, cluster.region, plan_ends) for group in cluster.groups),
         nodes=nodes,
         zones=dict(optional("zones", lambda: _zones(session, cluster, nodes)) or ()),
         file_systems=tuple(optional("file systems", lambda: tuple(file_systems(session, cluster))) or ()),
@@ -212,7 +214,18 @@ def _nodes(count: int | None) -> str:
     return "no such group" if count is None else f"{count} {'node' if count == 1 else 'nodes'}"
 
 
-def _state(group: InstanceGroup, nodes: Sequence[Node], region: str) -> GroupState:
+def _plan_ends(session: Session, cluster: Cluster) -> Iterator[tuple[str, datetime]]:
+    """Yield the ARN of each group's training plan and when it ends.
+
+    https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingPlan.html
+    """
+    for arn in sorted({group.training_plan_arn for group in cluster.groups} - {""}):
+        plan = session.call("sagemaker", "describe_training_plan", TrainingPlanName=arn)
+        if "EndTime" in plan:
+            yield arn, plan["EndTime"]
+
+
+def _state(group: InstanceGroup, nodes: Sequence[Node], region: str, plan_ends: Mapping[str, datetime]) -> GroupState:
     volumes = [item.get("EbsVolumeConfig", {}) for item in group.description.get("InstanceStorageConfigs", ())]
     volume_gib = sum(volume.get("VolumeSizeInGB", 0) for volume in volumes)
     prepaid, count = bool(group.training_plan_arn), group.current_count
@@ -221,6 +234,7 @@ def _state(group: InstanceGroup, nodes: Sequence[Node], region: str) -> GroupSta
         statuses=dict(Counter(node.status for node in nodes if node.group == group.name)),
         operations=dict(group.description.get("ActiveOperations", {})),
         usd_per_hour=0.0 if prepaid else prices.nodes(group.instance_type, count, volume_gib, region=region),
+        plan_ends_at=plan_ends.get(group.training_plan_arn),
     )
 
 

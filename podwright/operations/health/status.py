@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
 from podwright.diagram import prices
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WATCH_S = 10
+PLAN_ENDS_SOON_DAYS = 7
 NODES_SHOWN = 24  # A larger cluster's table has only the nodes that do not run.
 GROUPS = (
     Column("GROUP"),
@@ -79,6 +80,8 @@ class _Group(JsonObject):
     """Operations in progress, with the number of their nodes."""
     usd_per_hour: float | None
     training_plan_arn: str | None
+    plan_ends_at: datetime | None
+    """When AWS takes the nodes of its training plan back."""
     image_version: str
     image_status: str
     software_update_status: str
@@ -207,8 +210,20 @@ def _causes(snapshot: Overview) -> list[RenderableType]:
         parts += [Text(f"likely: {cause.cause}"), Text(f"look:   {cause.command}")]
     if snapshot.drift:
         parts += [Text(), Text(f"drift: {'; '.join(snapshot.drift)}: `podwright drift` shows all", style="yellow")]
+    parts += [Text(line, style="yellow") for line in _ending_plans(snapshot)]
     parts += [Text(f"topology: {line}", style="yellow") for line in snapshot.topology]
     return parts + [Text(f"not shown: {line}", style="yellow") for line in snapshot.missing]
+
+
+def _ending_plans(snapshot: Overview) -> Iterator[str]:
+    """Yield a line for each group whose training plan ends soon, with the commands that prolong it."""
+    for item in snapshot.groups:
+        if item.plan_ends_at and (item.plan_ends_at - datetime.now(timezone.utc)).days < PLAN_ENDS_SOON_DAYS:
+            yield (
+                f"plan: AWS takes the nodes of {item.group.name} back at {item.plan_ends_at:%Y-%m-%d %H:%M %Z}: "
+                "`aws sagemaker search-training-plan-offerings --training-plan-arn "
+                f"{item.group.training_plan_arn}` lists extensions, `aws sagemaker extend-training-plan` buys one"
+            )
 
 
 def _tables(snapshot: Overview, *, width: int) -> list[RenderableType]:
@@ -254,7 +269,13 @@ def document(snapshot: Overview) -> Status:
     """Return the state as ``--json`` prints it."""
     cluster = snapshot.cluster
     groups = [
-        _Group.of(item.group, node_statuses=item.statuses, operations=item.operations, usd_per_hour=item.usd_per_hour)
+        _Group.of(
+            item.group,
+            node_statuses=item.statuses,
+            operations=item.operations,
+            usd_per_hour=item.usd_per_hour,
+            plan_ends_at=item.plan_ends_at,
+        )
         for item in snapshot.groups
     ]
     return Status.of(

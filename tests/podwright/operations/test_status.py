@@ -22,7 +22,7 @@ from podwright.operations.account import hyperpod
 from podwright.operations.account.failures import KNOWN, UNKNOWN, causes
 from podwright.operations.deployment.deploy import missing_nodes
 from podwright.operations.health.overview import overview
-from podwright.operations.health.status import _screen, render
+from podwright.operations.health.status import _screen, document, render
 from podwright.settings.names import CLUSTER_TAG
 from podwright_testing.terminal import Terminal
 
@@ -382,3 +382,27 @@ def test_missing_nodes_of_a_continuous_cluster_are_told(name, monkeypatch):
         "controller has 0 of 1 nodes",
         "workers has 1 of 2 nodes",
     ]
+
+
+@pytest.mark.parametrize(("days", "is_told"), [(3, True), (30, False)])
+def test_a_training_plan_that_ends_soon_is_told(name, monkeypatch, *, days, is_told):
+    """The line names the end and the commands that prolong the plan; the document has the end in any case."""
+    arn = "arn:aws:sagemaker:us-west-2:123456789012:training-plan/h100"
+    ends_at = datetime.now(timezone.utc) + timedelta(days=days)
+    cluster = hyperpod.find(Session(), name)
+    groups = tuple(replace(group, training_plan_arn=arn) for group in cluster.groups if group.name == "workers")
+    session_call = Session.call
+
+    def call(session, service, operation, **arguments):
+        if operation == "describe_training_plan":
+            return {"TrainingPlanArn": arguments["TrainingPlanName"], "EndTime": ends_at}
+        return session_call(session, service, operation, **arguments)
+
+    monkeypatch.setattr(Session, "call", call)
+    monkeypatch.setattr(hyperpod, "find", lambda *_: replace(cluster, groups=groups))
+    snapshot = overview(Session(), name)
+    assert document(snapshot).groups[0].plan_ends_at == ends_at
+    stream = io.StringIO()
+    Console(file=stream, width=400).print(render(snapshot, width=400))
+    assert (f"back at {ends_at:%Y-%m-%d %H:%M} UTC" in stream.getvalue()) is is_told
+    assert (f"--training-plan-arn {arn}" in stream.getvalue()) is is_told
