@@ -64,7 +64,7 @@ def _unit(interface: str, devices: List[str]) -> str:
         "/usr/sbin/modprobe ksocklnd",
         f"{LNETCTL} lnet configure",
         f"-{LNETCTL} net del --net tcp",
-        f"-{LNETCTL} net del --net efa",  # of a start that failed half-way, with which the next would fail
+        f"-{LNETCTL} net del --net efa",  # A network that a failed start left would fail this one.
         f"{LNETCTL} net add --net tcp --if {interface}",
         *(f"{LNETCTL} net add --net efa --if {device} --peer-credits {PEER_CREDITS}" for device in devices),
         f"{LNETCTL} set discovery 1",

@@ -108,7 +108,8 @@ def log_retention(settings: Settings) -> Iterator[Finding]:
 def notices_address(settings: Settings) -> Iterator[Finding]:
     """The address of the notices is malformed."""
     if settings.notices:
-        yield from findings_of_arguments(settings, ("notices",), settings.notices, checks.cluster_notices, name="any")
+        check, path = checks.cluster_notices, ("notices",)
+        yield from findings_of_arguments(settings, path, settings.notices, check, "warnings", name="any")
 
 
 def idle_without_jobs(settings: Settings) -> Iterator[Finding]:

@@ -25,8 +25,8 @@ from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.health.node_role import missing_actions
 from podwright.operations.health.overview import FAULTY_NODE, overview
 from podwright.operations.health.scripts import changed_scripts, changed_uploads
+from podwright.operations.health.topology import topology
 from podwright.operations.nodes import slurm_states
-from podwright.operations.nodes.topology import topology
 from podwright.operations.output import print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import COMPUTE, REBOOT_REASON

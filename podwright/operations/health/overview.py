@@ -18,9 +18,9 @@ from podwright.operations.account import hyperpod as clusters
 from podwright.operations.account.failures import Cause, causes
 from podwright.operations.account.fsx import FileSystem, file_systems
 from podwright.operations.account.hyperpod import Cluster, InstanceGroup, Node
+from podwright.operations.health.topology import JobNode, job_nodes, topology
 from podwright.operations.jobs.slurm_jobs import Job, queue
 from podwright.operations.nodes.slurm_states import controller_shell
-from podwright.operations.nodes.topology import JobNode, job_nodes, topology
 
 if TYPE_CHECKING:
     from podwright.operations.account.inventory import Leftover

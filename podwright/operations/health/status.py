@@ -17,10 +17,10 @@ from podwright.operations.account.failures import Cause
 from podwright.operations.account.fsx import FileSystem
 from podwright.operations.health.keys import quit_key
 from podwright.operations.health.overview import Event, GroupState, Overview, overview
+from podwright.operations.health.topology import JobNode
 from podwright.operations.jobs import jobs as job_table
 from podwright.operations.jobs.slurm_jobs import JOB_ID, Job
 from podwright.operations.nodes.nodes import NodeDocument
-from podwright.operations.nodes.topology import JobNode
 from podwright.operations.output import Column, age, console, print_document, state, table
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 
@@ -247,8 +247,8 @@ def _tables(snapshot: Overview, *, width: int) -> list[RenderableType]:
     elif snapshot.jobs is not None:
         parts += [Text(), Text("no jobs")]
     if snapshot.job_nodes:
-        rows = [(str(item.rank), item.node, item.leaf) for item in snapshot.job_nodes]
-        parts += [Text(), table(JOB_NODES, rows, width=width)]
+        places = [(str(item.rank), item.node, item.leaf) for item in snapshot.job_nodes]
+        parts += [Text(), table(JOB_NODES, places, width=width)]
     elif snapshot.job_nodes is not None:
         parts += [Text(), Text("the job has no nodes yet")]
     if snapshot.events:

@@ -9,8 +9,8 @@ import pytest
 
 from podwright.cli import main
 from podwright.operations.health import doctor, overview
+from podwright.operations.health.topology import NODES, TOPOLOGY, JobNode, Topology, hostnames, job_nodes, topology
 from podwright.operations.nodes.slurm_states import SINFO
-from podwright.operations.nodes.topology import NODES, TOPOLOGY, JobNode, Topology, hostnames, job_nodes, topology
 from podwright_testing.documents import as_described
 from podwright_testing.hyperpod import ClusterMaker
 

@@ -95,5 +95,5 @@ def hostnames(hostlist: str) -> list[str]:
 def _numbers(ranges: str) -> Iterator[str]:
     """Yield the numbers of ``6-9,11``; they have the width of the first, as in ``001-128``."""
     for item in ranges.split(","):
-        first, _, last = item.partition("-")
-        yield from (f"{number:0{len(first)}}" for number in range(int(first), int(last or first) + 1))
+        lowest, _, highest = item.partition("-")
+        yield from (f"{number:0{len(lowest)}}" for number in range(int(lowest), int(highest or lowest) + 1))
