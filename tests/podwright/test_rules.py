@@ -594,6 +594,12 @@ BROKEN = [
         "nodes.s3_mounts[0].prefix",
     ),
     ("remediation", {"nodes": {"remediation": {"max_percent": 60}}}, "nodes.remediation.max_percent"),
+    ("resumed-jobs", {"nodes": {"prolog": {}}, "training": {"source": "none"}}, "nodes.prolog"),
+    (
+        "ultraserver-nodes",
+        groups(CONTROLLER, {**WORKERS, "instance_type": "ml.p6e-gb200.36xlarge"}),
+        "cluster.instance_groups[1].instance_type",
+    ),
     ("hooks", {"nodes": {"hooks": [{"script": "missing.sh"}]}}, "nodes.hooks[0].script"),
     *(
         ("training-requirements", {"training": training}, "training.requirements")

@@ -90,20 +90,21 @@ def managed_partitions(settings: Settings) -> Iterator[Finding]:
         yield warning(("nodes", "slurm", "partitions"), message, "write `strategy: merge` into the section slurm")
 
 
-@reads("cluster.node_recovery")
+@reads("cluster.node_recovery", "training.source")
 def resumed_jobs(settings: Settings) -> Iterator[Finding]:
     """HyperPod replaces a faulty node but may not resume its job, because of a flag that a setting of nodes needs.
 
     A public log of March 2025 shows that HyperPod's auto-resume refuses PrologFlags=Alloc, which Contain implies. The
-    setting wins: Slurm requeues the job instead, and podwright-train goes on from its newest checkpoint.
+    setting wins: Slurm requeues the job instead. podwright-train goes on from its newest checkpoint then, so this is
+    for clusters without it.
     https://github.com/awslabs/awsome-distributed-ai/pull/584
     """
-    if settings.cluster.node_recovery != "automatic":
+    if settings.cluster.node_recovery != "automatic" or settings.training.source != "none":
         return
     for name, flag in (("prolog", "Alloc"), ("pam_slurm_adopt", "Contain")):
         if getattr(settings.nodes, name) is not None:
             message = f"{name}: with PrologFlags={flag}, which it sets, HyperPod may not resume the job of a lost node"
-            hint = "Slurm requeues the job, and podwright-train resumes it; other programs need their own checkpoints"
+            hint = "Slurm requeues the job, which starts again from its own checkpoint: test that your program does so"
             yield remark(("nodes", name), message, hint)
 
 
