@@ -51,6 +51,10 @@ class Bucket(Protocol):
         """The KMS key that its readers need; None where S3 encrypts with its own."""
 
     @property
+    def account_id(self) -> str | None:
+        """The account that has the bucket; None for the account of the stack."""
+
+    @property
     def ready(self) -> Sequence[ITerraformDependable]:
         """The resources that an upload depends on: encryption, versioning, policy."""
 
@@ -90,14 +94,14 @@ class ExistingBucket(ExistingBucketArguments, Granting):
     """A bucket you have; its encryption and policy are yours.
 
     Raises:
-        InvalidArgumentsError: SageMaker would not read scripts from a bucket of that name, or the key's ARN is
-            malformed.
+        InvalidArgumentsError: the bucket's name, the key's ARN or the account's number is malformed.
     """
 
     ready: Sequence[ITerraformDependable] = ()
 
     def __post_init__(self) -> None:
-        refuse(self, checks.existing_bucket(name=self.name, key_arn=self.key_arn))
+        problems = checks.existing_bucket(name=self.name, key_arn=self.key_arn, account_id=self.account_id)
+        refuse(self, problems)
 
 
 class TrainingBucket(Construct, Granting):
@@ -117,6 +121,7 @@ class TrainingBucket(Construct, Granting):
         name: its name.
         arn: its ARN.
         key_arn: the key that encrypts objects; None for S3's own.
+        account_id: None, because the bucket is in the account of the stack.
         bucket: the resource, ``aws_s3_bucket``.
         ready: what an upload depends on.
 
@@ -149,6 +154,7 @@ class TrainingBucket(Construct, Granting):
         bucket = S3Bucket(self, "bucket", bucket_prefix=bucket_prefix, force_destroy=on_destroy == "destroy")
         self.bucket, self.name, self.arn = bucket, bucket.bucket, bucket.arn
         self.key_arn = key.arn if key else None
+        self.account_id: str | None = None
         versioning = self._versioning()
         self.ready: Sequence[ITerraformDependable] = [
             versioning,
@@ -166,13 +172,13 @@ class TrainingBucket(Construct, Granting):
             )
 
     @staticmethod
-    def from_name(name: str, *, key_arn: str | None = None) -> ExistingBucket:
-        """Return a bucket you have.
+    def from_name(name: str, *, key_arn: str | None = None, account_id: str | None = None) -> ExistingBucket:
+        """Return a bucket you have, in this account or another one.
 
         Raises:
-            InvalidArgumentsError: SageMaker would not read scripts from it, or the key's ARN is malformed.
+            InvalidArgumentsError: the bucket's name, the key's ARN or the account's number is malformed.
         """
-        return ExistingBucket(name=name, key_arn=key_arn)
+        return ExistingBucket(name=name, key_arn=key_arn, account_id=account_id)
 
     def _versioning(self) -> S3BucketVersioning:
         return S3BucketVersioning(self, "versioning", bucket=self.name, versioning_configuration={"status": "Enabled"})

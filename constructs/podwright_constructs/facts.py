@@ -43,6 +43,8 @@ MAX_INSTANCE_GROUPS = 100
 MAX_SUBNETS = 16
 MAX_SECURITY_GROUPS = 5
 MAX_CLUSTER_TAGS = 50
+# Of any other resource. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
+MAX_RESOURCE_TAGS = 50
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Tag.html
 MAX_TAG_KEY_LENGTH = 128
 MAX_TAG_VALUE_LENGTH = 256
@@ -105,9 +107,12 @@ MAX_ROLLBACK_ALARMS = 10
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_AlarmDetails.html
 ALARM_NAME_PATTERN = re.compile(r"(?!\s*$).{1,255}")
 
+# https://docs.aws.amazon.com/accounts/latest/reference/manage-acct-identifiers.html
+ACCOUNT_ID_PATTERN = re.compile(r"[0-9]{12}")
+
 # ---- buckets ------------------------------------------------------------------------------------
 
-# The API refuses scripts that lie elsewhere, and AWS's managed policy reads no other bucket.
+# AWS's managed policy reads no other bucket; a role with other permissions may.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterLifeCycleConfig.html
 BUCKET_NAME_PREFIX = "sagemaker-"
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
@@ -256,6 +261,7 @@ MIN_NONCURRENT_DAYS = 1
 
 # https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 MAX_ROLE_NAME_LENGTH = 64
+ROLE_PATH_PATTERN = re.compile(r"(?=.{1,512}$)/([\x21-\x2e\x30-\x7e]+/)*")
 ROLE_NAME_PATTERN = re.compile(rf"[A-Za-z0-9_+=,.@-]{{1,{MAX_ROLE_NAME_LENGTH}}}")
 # Of all inline policies of a role together, without white space.
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
@@ -265,6 +271,32 @@ MAX_ROLE_POLICY_LENGTH = 10_240
 DEFAULT_ROLE_POLICIES = 10
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_job-functions.html
 POLICIES_OF_ADMINISTRATORS = frozenset({"AdministratorAccess", "IAMFullAccess", "PowerUserAccess"})
+# Of AWS: each reads the objects of every bucket of the account.
+# https://docs.aws.amazon.com/aws-managed-policy/latest/reference/policy-list.html
+POLICIES_THAT_READ_BUCKETS = frozenset({"AmazonS3FullAccess", "AmazonS3ReadOnlyAccess", "ReadOnlyAccess"})
+# With one of these on every role, user or policy, a caller gets permissions that it does not have.
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_passrole.html
+# https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsidentityandaccessmanagementiam.html
+TAKEOVER_ACTIONS = frozenset(
+    {
+        "iam:AddUserToGroup",
+        "iam:AttachGroupPolicy",
+        "iam:AttachRolePolicy",
+        "iam:AttachUserPolicy",
+        "iam:CreateAccessKey",
+        "iam:CreateLoginProfile",
+        "iam:CreatePolicyVersion",
+        "iam:DeleteRolePermissionsBoundary",
+        "iam:PassRole",
+        "iam:PutGroupPolicy",
+        "iam:PutRolePolicy",
+        "iam:PutUserPolicy",
+        "iam:SetDefaultPolicyVersion",
+        "iam:UpdateAssumeRolePolicy",
+        "iam:UpdateLoginProfile",
+        "sts:AssumeRole",
+    }
+)
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
 CONDITION_OPERATOR_PATTERN = re.compile(
     r"(ForAllValues:|ForAnyValue:)?("

@@ -54,9 +54,10 @@ class CloudWatchFlowLogs(Construct):
         role_name: Name of the role. Default: Terraform generates one.
         key: The key that encrypts the logs. Default: CloudWatch's own key.
         permissions_boundary_arn: Policy that limits whatever the role is given.
+        role_path: IAM path of the role. Default: ``/``.
 
     Raises:
-        InvalidArgumentsError: The boundary is not the ARN of a policy.
+        InvalidArgumentsError: The boundary is not the ARN of a policy, or the path is malformed.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class CloudWatchFlowLogs(Construct):
         role_name: str | None = None,
         key: Key | None = None,
         permissions_boundary_arn: str | None = None,
+        role_path: str | None = None,
     ) -> None:
-        refuse(self, checks.permissions_boundary(permissions_boundary_arn))
+        problems = [problem.at("role_path") for problem in checks.role_path(role_path)]
+        refuse(self, [*checks.permissions_boundary(permissions_boundary_arn), *problems])
         super().__init__(scope, id_)
         self.log_group_name = f"/aws/vpc/flow-logs/{name}"
         group = CloudwatchLogGroup(
@@ -86,6 +89,7 @@ class CloudWatchFlowLogs(Construct):
             name=role_name,
             name_prefix=None if role_name else "vpc-flow-logs-",
             assume_role_policy=self._trust().json,
+            path=role_path,
             permissions_boundary=permissions_boundary_arn,
         )
         policy = IamRolePolicy(

@@ -54,8 +54,10 @@ class ClusterLogGroup(Construct):
         retention_days: int,
         key_arn: str | None = None,
         permissions_boundary_arn: str | None = None,
+        role_path: str | None = None,
     ) -> None:
         problems = checks.cluster_log_group(name=name, retention_days=retention_days, key_arn=key_arn)
+        problems += [problem.at("role_path") for problem in checks.role_path(role_path)]
         refuse(self, [*problems, *checks.permissions_boundary(permissions_boundary_arn)])
         super().__init__(scope, id_)
         self._partition = DataPartition(self, "partition").partition
@@ -63,7 +65,7 @@ class ClusterLogGroup(Construct):
         calls: dict[str, dict[str, object]] = {"putRetentionPolicy": {"RetentionInDays": retention_days}}
         if key_arn:
             calls["associateKmsKey"] = {"KmsKeyId": key_arn}
-        role, policy = self._role(name, cluster_name, sorted(calls), permissions_boundary_arn)
+        role, policy = self._role(name, cluster_name, sorted(calls), permissions_boundary_arn, role_path)
         self.schedules = [
             SchedulerSchedule(
                 self,
@@ -82,7 +84,7 @@ class ClusterLogGroup(Construct):
         ]
 
     def _role(
-        self, name: str, cluster_name: str, calls: list[str], boundary_arn: str | None
+        self, name: str, cluster_name: str, calls: list[str], boundary_arn: str | None, path: str | None
     ) -> tuple[IamRole, IamRolePolicy]:
         region, account = DataRegion(self, "region").id, DataCallerIdentity(self, "caller").account_id
         trust = DataIamPolicyDocument(
@@ -104,6 +106,8 @@ class ClusterLogGroup(Construct):
             "permissions",
             statement=[{"sid": "SetLogRetention", "actions": actions, "resources": [group]}],
         )
-        role = IamRole(self, "role", name=name, assume_role_policy=trust.json, permissions_boundary=boundary_arn)
+        role = IamRole(
+            self, "role", name=name, assume_role_policy=trust.json, path=path, permissions_boundary=boundary_arn
+        )
         policy = IamRolePolicy(self, "policy", name="set-log-retention", role=role.name, policy=permissions.json)
         return role, policy

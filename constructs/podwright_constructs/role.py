@@ -81,6 +81,7 @@ class ExecutionRole(Construct):
         override_security_group_ids: of groups that are not in the network's own security group.
         prometheus_workspace_arn: where nodes write their metrics.
         permissions_boundary_arn: policy that limits whatever this role is given.
+        path: IAM path of the role, such as ``/teams/llm/``. Default: ``/``.
         policy_arns: managed policies besides.
 
     Attributes:
@@ -112,6 +113,7 @@ class ExecutionRole(Construct):
         override_security_group_ids: Sequence[str] = (),
         prometheus_workspace_arn: str | None = None,
         permissions_boundary_arn: str | None = None,
+        path: str | None = None,
         policy_arns: Sequence[str] = (),
     ) -> None:
         problems = checks.execution_role(
@@ -121,6 +123,7 @@ class ExecutionRole(Construct):
             write_prefixes=write_prefixes,
             s3_access=s3_access,
             permissions_boundary_arn=permissions_boundary_arn,
+            path=path,
             policy_arns=policy_arns,
             volume_key_arns=volume_key_arns,
             override_subnet_ids=override_subnet_ids,
@@ -153,6 +156,7 @@ class ExecutionRole(Construct):
             "role",
             name=name,
             assume_role_policy=trust.json,
+            path=path,
             permissions_boundary=permissions_boundary_arn,
         )
         self.name, self.arn = self.role.name, self.role.arn
@@ -232,7 +236,7 @@ class ExecutionRole(Construct):
         self, bucket: Bucket, read: Sequence[str], write: Sequence[str]
     ) -> list[DataIamPolicyDocumentStatement]:
         arn = f"arn:{self._partition}:s3:::{bucket.name}"
-        same_account = self._equals("aws:ResourceAccount", self._account)
+        same_account = self._equals("aws:ResourceAccount", bucket.account_id or self._account)
         below: DataIamPolicyDocumentStatementCondition = {
             "test": "StringLike",
             "variable": "s3:prefix",

@@ -49,6 +49,7 @@ class CreatedRole(Section):
     permissions_boundary_arn: str | None = Field(
         None, description="ARN of the permissions boundary of all roles, where your organisation requires one."
     )
+    path: str | None = Field(None, description="IAM path of all roles, such as /teams/llm/. Default: /.")
     policy_arns: tuple[str, ...] = Field(
         (), description="ARNs of additional managed policies of the nodes. Default: no additional policy."
     )
@@ -68,6 +69,7 @@ class ExistingRole(Section):
         None,
         description="ARN of the permissions boundary of roles that podwright creates for flow logs and log retention.",
     )
+    path: str | None = Field(None, description="IAM path of these roles, such as /teams/llm/. Default: /.")
 
     def arns(self) -> dict[str, str]:
         """Return the ARNs that the file has, by key."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # commands that need names alone do not wait for pydantic
 
 OPERATIONS_PREFIX = "podwright-"
 TAG_PREFIX = "podwright:"  # Only podwright's own tags have it.
+NAME_TAG = "Name"  # The console's column of the same name shows it.
 CLUSTER_TAG = f"{TAG_PREFIX}cluster"
 CONSTRUCT_PATH_TAG = f"{TAG_PREFIX}construct-path"
 FORMER_CONSTRUCT_PATH_TAG = f"{TAG_PREFIX}place"  # Older deployments have this name of the tag.

@@ -66,9 +66,10 @@ _LETTERS = {
 }
 
 
+CHINA = "aws-cn"
 # By the beginning of a region's name; all others are in aws.
 _PARTITIONS = {
-    "cn-": "aws-cn",
+    "cn-": CHINA,
     "us-gov-": "aws-us-gov",
     "us-iso-": "aws-iso",
     "us-isob-": "aws-iso-b",

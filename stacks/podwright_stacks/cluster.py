@@ -160,6 +160,7 @@ def _watch(stack: ClusterStack, settings: Settings, foundation: FoundationStack,
             retention_days=settings.logs.retention_days,
             key_arn=foundation.key_arn,
             permissions_boundary_arn=settings.role.permissions_boundary_arn,
+            role_path=settings.role.path,
         )
     if settings.dashboard.source == "create":
         dashboard = ClusterDashboard(

@@ -96,7 +96,7 @@ def _bucket(stack: FoundationStack, settings: Settings, key: Key | None) -> Buck
             receives_logs=isinstance(settings.network, CreatedNetwork) and settings.network.flow_logs == "bucket",
             **arguments(bucket_settings),
         )
-    return ExistingBucket(name=bucket_settings.name, key_arn=bucket_settings.key_arn)
+    return ExistingBucket(**arguments(bucket_settings))
 
 
 def _network(stack: FoundationStack, settings: Settings) -> Network:
@@ -132,6 +132,7 @@ def _flow_logs(stack: FoundationStack, settings: Settings, network: Network, buc
             role_name=role_name,
             key=key,
             permissions_boundary_arn=settings.role.permissions_boundary_arn,
+            role_path=settings.role.path,
         )
 
 
@@ -234,6 +235,7 @@ def _role(
         override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
         prometheus_workspace_arn=stack.prometheus.arn if stack.prometheus else None,
         permissions_boundary_arn=role_settings.permissions_boundary_arn,
+        path=role_settings.path,
         policy_arns=role_settings.policy_arns,
     )
     for statement in role_settings.statements:

@@ -339,7 +339,7 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
             "mount_path",
         },
     ),
-    "ExistingBucket": (lambda _: ExistingBucket(name="mine"), {"name"}),
+    "ExistingBucket": (lambda _: ExistingBucket(name="Mine", account_id="1"), {"name", "account_id"}),
     "TrainingBucket": (
         lambda stack: TrainingBucket(stack, "x", bucket_prefix="mine-", on_destroy="keep"),
         {"bucket_prefix", "on_destroy"},

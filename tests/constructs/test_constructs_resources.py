@@ -629,6 +629,20 @@ def test_role_has_no_more_than_it_needs(synthesize) -> None:
     assert role["permissions_boundary"] == boundary
 
 
+def test_role_reads_a_bucket_of_another_account(synthesize) -> None:
+    """The bucket's account replaces the role's in each condition, and the role has its path."""
+    bucket = ExistingBucket(name="scripts", account_id="333344445555")
+    stack = synthesize(
+        lambda stack: ExecutionRole(stack, "role", name="nodes", bucket=bucket, network=NETWORK, path="/teams/llm/")
+    )
+    by_sid = {statement["sid"]: statement for statement in role_permissions(stack)["statement"]}
+    for sid in ("ListPrefixes", "ReadPrefixes", "WritePrefixes"):
+        (account,) = (item for item in by_sid[sid]["condition"] if item["variable"] == "aws:ResourceAccount")
+        assert account["values"] == ["333344445555"]
+    (role,) = resources(stack, "aws_iam_role")
+    assert role["path"] == "/teams/llm/"
+
+
 def test_a_role_gets_what_it_is_granted(synthesize) -> None:
     """Policies are attached; grants and statements join the permissions, with the bucket's key."""
     policy = "arn:aws:iam::aws:policy/AmazonBedrockReadOnly"

@@ -239,7 +239,7 @@ WRONG: Values = {
         {},
         [
             {"source": "existing", "name": name}
-            for name in ["scripts", *(f"sagemaker-x{b}" for b in ("..a", "-s3alias", "_", "-"))]
+            for name in ["Scripts", *(f"sagemaker-x{b}" for b in ("..a", "-s3alias", "_", "-"))]
         ],
     ),
     "state.bucket": ({"state": STATE}, [*BUCKETS, "sagemaker-podwright-demo-20261122000000000000000001"]),
@@ -432,7 +432,7 @@ UNUSUAL: Values = {
         ["arn:aws:iam::aws:policy/PowerUserAccess", f"arn:aws:iam::{ACCOUNT}:policy/org/b"],
     ),
     "accounting.secret_arn": (
-        {"accounting": DATABASE},
+        {"network": NETWORK, "accounting": DATABASE},
         [DATABASE["secret_arn"] + end for end in ("/a+b=c.d@e_f", "!db-1")],
     ),
     "notices.email": ({"notices": {}}, ["a.b+c@corp.co.uk", "o'brien@corp.net", "team@xn--bcher-kva.de"]),

@@ -78,6 +78,18 @@ BIND = {"bind_dn": "cn=reader", "bind_secret_arn": "arn:aws:secretsmanager:us-we
 CORPORA = {"bucket": "corpora", "prefix": "c4/", "path": "/mnt/c4"}
 
 
+DATABASE = {
+    "accounting": {"source": "create", "subnet_cidrs": {"usw2-az1": "10.0.1.0/28", "usw2-az2": "10.0.1.16/28"}},
+    "training": {"source": "none"},
+}
+OFFLINE_NETWORK = {**NETWORK, "internet": "none", "endpoints": ["standard"]}
+PLAN = "arn:aws:sagemaker:us-west-2:210987654321:training-plan/p1"
+P5 = {**WORKERS, "instance_type": "ml.p5.48xlarge"}
+P5EN = {**WORKERS, "name": "newer", "instance_type": "ml.p5en.48xlarge", "partition": "newer"}
+P5_GROUPS: dict[str, Any] = {"cluster": {"instance_groups": [CONTROLLER, P5]}}
+HEAD = "cluster.instance_groups[0]"
+
+
 def content(**changes: Any) -> dict[str, Any]:
     """A good settings file as data, with other sections."""
     good = {
@@ -97,6 +109,11 @@ def groups(*instance_groups: Mapping[str, Any]) -> dict[str, Any]:
     return {"cluster": {"instance_groups": list(instance_groups)}}
 
 
+def existing(**changes: Any) -> dict[str, Any]:
+    """The sections that change in a VPC that exists, where other things may exist too."""
+    return {"network": EXISTING_NETWORK, **changes}
+
+
 def api(slurm: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     """The sections that change when HyperPod sets Slurm up itself."""
     cluster = {"instance_groups": [CONTROLLER, WORKERS], "slurm": slurm, **changes}
@@ -105,8 +122,7 @@ def api(slurm: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 
 def offline(**changes: Any) -> dict[str, Any]:
     """Nodes that measure themselves and have no internet; they get programs from the bucket unless changed."""
-    network = {**NETWORK, "internet": "none", "endpoints": ["standard"]}
-    return {"network": network, "nodes": {"observability": {}, "downloads": {"source": "bundle"}, **changes}}
+    return {"network": OFFLINE_NETWORK, "nodes": {"observability": {}, "downloads": {"source": "bundle"}, **changes}}
 
 
 def api_continuous() -> dict[str, Any]:
@@ -129,6 +145,11 @@ def ldap(**changes: Any) -> dict[str, Any]:
     return {"nodes": {"ldap": LDAP | changes}}
 
 
+def statement(action: str, resource: str) -> dict[str, Any]:
+    """A created role with this statement."""
+    return {"role": {"source": "create", "statements": [{"actions": [action], "resources": [resource]}]}}
+
+
 def s3(**changes: Any) -> dict[str, Any]:
     """A bucket as a folder, changed."""
     return {"nodes": {"s3_mounts": [CORPORA | changes]}}
@@ -136,7 +157,7 @@ def s3(**changes: Any) -> dict[str, Any]:
 
 def existing_accounting(**changes: Any) -> dict[str, Any]:
     """An accounting database that exists, changed."""
-    return {**api_continuous(), "accounting": EXISTING_ACCOUNTING | changes}
+    return {**api_continuous(), "network": EXISTING_NETWORK, "accounting": EXISTING_ACCOUNTING | changes}
 
 
 def broken(data: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -165,6 +186,7 @@ BROKEN = [
     (
         "lustre-efa-connections",
         {
+            "network": EXISTING_NETWORK,
             "lustre": {**EXISTING_LUSTRE, "efa": True},
             **groups(
                 CONTROLLER,
@@ -239,11 +261,18 @@ BROKEN = [
     ("existing-network", {"network": {**EXISTING_NETWORK, "subnet_ids": []}}, "network.subnet_ids"),
     ("created-lustre", {"lustre": {"source": "create", "capacity_gib": 1000}}, "lustre.capacity_gib"),
     ("created-lustre", {"lustre": {"source": "create", "mount_path": "fsx"}}, "lustre.mount_path"),
-    ("existing-lustre", {"lustre": {**EXISTING_LUSTRE, "mount_name": "too long a name"}}, "lustre.mount_name"),
+    ("existing-lustre", existing(lustre={**EXISTING_LUSTRE, "mount_name": "too long a name"}), "lustre.mount_name"),
     (
         "existing-file-system-in-region",
-        {"lustre": {**EXISTING_LUSTRE, "dns_name": "fs-0a1b2c3d.fsx.us-east-1.amazonaws.com"}},
+        existing(lustre={**EXISTING_LUSTRE, "dns_name": "fs-0a1b2c3d.fsx.us-east-1.amazonaws.com"}),
         "lustre.dns_name",
+    ),
+    *(
+        ("created-lustre", {"lustre": {"source": "create", "efa": True, **changes}, **P5_GROUPS}, f"lustre.{argument}")
+        for argument, changes in (
+            ("capacity_gib", {"capacity_gib": 2400}),
+            ("efa", {"deployment_type": "PERSISTENT_1"}),
+        )
     ),
     *(
         ("created-lustre", {"lustre": {"source": "create", **changes}}, f"lustre.{argument}")
@@ -255,7 +284,6 @@ BROKEN = [
             ("throughput_mbps", {"storage_type": "INTELLIGENT_TIERING", "throughput_mbps": 5000}),
             ("capacity_gib", {"storage_type": "INTELLIGENT_TIERING", "capacity_gib": 1200}),
             ("capacity_gib", {"deployment_type": "PERSISTENT_1", "storage_type": "HDD", "capacity_gib": 2400}),
-            ("capacity_gib", {"efa": True, "capacity_gib": 2400}),
             ("read_cache", {"read_cache": True}),
             ("file_system_type_version", {"file_system_type_version": "2.10"}),
             ("file_system_type_version", {"file_system_type_version": "2.12", "metadata_iops": 6000}),
@@ -269,7 +297,6 @@ BROKEN = [
             ),
             ("metadata_iops", {"metadata_iops": 5000}),
             ("metadata_iops", {"deployment_type": "SCRATCH_2", "metadata_iops": 6000}),
-            ("efa", {"deployment_type": "PERSISTENT_1", "efa": True}),
             ("automatic_backup_retention_days", {"automatic_backup_retention_days": 91}),
             ("automatic_backup_retention_days", {"deployment_type": "SCRATCH_2", "automatic_backup_retention_days": 7}),
             ("on_destroy", {"on_destroy": "backup", "data_repositories": [{"path": "/data", "s3_uri": "s3://data"}]}),
@@ -301,7 +328,7 @@ BROKEN = [
             ("mount_path", {"mount_path": "home"}),
         )
     ),
-    ("existing-openzfs", {"openzfs": {"source": "existing", "dns_name": "homes"}}, "openzfs.dns_name"),
+    ("existing-openzfs", existing(openzfs={"source": "existing", "dns_name": "homes"}), "openzfs.dns_name"),
     ("openzfs-zones", {"openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1"}}, "openzfs.deployment_type"),
     (
         "openzfs-zones",
@@ -355,13 +382,17 @@ BROKEN = [
     ("created-bucket", {"bucket": {"source": "create", "access_log_prefix": "x"}}, "bucket.access_log_prefix"),
     ("existing-bucket", {"bucket": {"source": "existing", "name": "sagemaker-x", "key_arn": "k"}}, "bucket.key_arn"),
     ("existing-bucket", {"bucket": {"source": "existing", "name": "scripts"}}, "bucket.name"),
-    ("existing-role", {"role": {"source": "existing", "arn": "arn:aws:iam::1:user/me"}}, "role.arn"),
+    ("existing-role", existing(role={"source": "existing", "arn": "arn:aws:iam::1:user/me"}), "role.arn"),
     ("account-of-deployment", {"account_id": "2109876543210"}, "account_id"),
     ("account-of-deployment", {"account_id": ""}, "account_id"),
-    ("arns-of-one-account", {"role": EXISTING_ROLE, "account_id": "333344445555"}, "role.arn"),
     (
         "arns-of-one-account",
-        {"role": {**EXISTING_ROLE, "login_arn": "arn:aws:iam::333344445555:role/login"}},
+        {"network": EXISTING_NETWORK, "role": EXISTING_ROLE, "account_id": "333344445555"},
+        "role.arn",
+    ),
+    (
+        "arns-of-one-account",
+        {"network": EXISTING_NETWORK, "role": {**EXISTING_ROLE, "login_arn": "arn:aws:iam::333344445555:role/login"}},
         "role.login_arn",
     ),
     ("named-users", {"nodes": {"metadata_access": {"users": ["nobody-knows"]}}}, "nodes.metadata_access.users[0]"),
@@ -425,7 +456,7 @@ BROKEN = [
     ),
     ("api-slurm", api({"source": "api"}), "cluster.slurm.strategy"),
     ("api-slurm", api(API, node_provisioning="continuous"), "cluster.slurm.strategy"),
-    ("api-slurm", {**api(API), "accounting": EXISTING_ACCOUNTING}, "accounting.source"),
+    ("api-slurm", existing(**api(API), accounting=EXISTING_ACCOUNTING), "accounting.source"),
     ("training-without-scripts", {**api(OWN_API), "training": {"source": "bundled"}}, "training.source"),
     ("training-without-scripts", {**api(SCRIPTS), "training": {"source": "bundled"}}, "training.source"),
     ("existing-scripts", api({**SCRIPTS, "source_s3_uri": "s3://mine/src"}), "cluster.slurm.source_s3_uri"),
@@ -484,21 +515,37 @@ BROKEN = [
     ),
     (
         "rights-of-existing-role",
-        {"role": EXISTING_ROLE, "prometheus": {"source": "create"}, "nodes": MEASURED},
+        {"network": EXISTING_NETWORK, "role": EXISTING_ROLE, "prometheus": {"source": "create"}, "nodes": MEASURED},
         "role.arn",
     ),
-    ("rights-of-existing-role", {"role": EXISTING_ROLE, **existing_accounting()}, "role.arn"),
-    ("rights-of-existing-role", {"role": EXISTING_ROLE, "session": {"log_retention_days": 90}}, "role.arn"),
     (
         "rights-of-existing-role",
-        {"role": {**EXISTING_ROLE, "controller_arn": f"{EXISTING_ROLE['arn']}s"}, **existing_accounting()},
+        {"network": EXISTING_NETWORK, "role": EXISTING_ROLE, **existing_accounting()},
+        "role.arn",
+    ),
+    (
+        "rights-of-existing-role",
+        {"network": EXISTING_NETWORK, "role": EXISTING_ROLE, "session": {"log_retention_days": 90}},
+        "role.arn",
+    ),
+    (
+        "rights-of-existing-role",
+        {
+            "network": EXISTING_NETWORK,
+            "role": {**EXISTING_ROLE, "controller_arn": f"{EXISTING_ROLE['arn']}s"},
+            **existing_accounting(),
+        },
         "role.controller_arn",
     ),
-    ("rights-of-existing-role", {"role": EXISTING_ROLE, **s3()}, "role.arn"),
-    ("rights-of-existing-role", {"role": EXISTING_ROLE, **ldap(**BIND)}, "role.arn"),
+    ("rights-of-existing-role", {"network": EXISTING_NETWORK, "role": EXISTING_ROLE, **s3()}, "role.arn"),
+    ("rights-of-existing-role", {"network": EXISTING_NETWORK, "role": EXISTING_ROLE, **ldap(**BIND)}, "role.arn"),
     (
         "rights-of-existing-role",
-        {"role": {**EXISTING_ROLE, "controller_arn": f"{EXISTING_ROLE['arn']}s"}, **ldap(**BIND)},
+        {
+            "network": EXISTING_NETWORK,
+            "role": {**EXISTING_ROLE, "controller_arn": f"{EXISTING_ROLE['arn']}s"},
+            **ldap(**BIND),
+        },
         "role.controller_arn",
     ),
     *(
@@ -650,6 +697,110 @@ BROKEN = [
     ("unsent-metrics", {"prometheus": {"source": "create"}}, "prometheus.source"),
     ("workspace-endpoint", {**offline(), "prometheus": {"source": "create"}}, "network.endpoints"),
     ("downloads-without-internet", offline(downloads=None), "network.internet"),
+    ("downloads-without-internet", offline(downloads={"source": "internet"}), "network.internet"),
+    (
+        "secret-endpoint",
+        {**offline(observability=None), **DATABASE},
+        "network.endpoints",
+    ),
+    (
+        "notices-endpoint",
+        {
+            **offline(observability=None),
+            **DATABASE,
+            **groups({**CONTROLLER, "count": 2}, WORKERS),
+            "network": {**OFFLINE_NETWORK, "endpoints": ["standard", "secretsmanager"]},
+            "notices": {"email": "me@llm.test"},
+        },
+        "network.endpoints",
+    ),
+    ("other-network", {"lustre": EXISTING_LUSTRE}, "lustre.source"),
+    ("other-network", {"openzfs": {"source": "existing", "dns_name": EXISTING_LUSTRE["dns_name"]}}, "openzfs.source"),
+    ("other-network", {**api_continuous(), "accounting": EXISTING_ACCOUNTING}, "accounting.source"),
+    ("lustre-efa-connections", existing(lustre={**EXISTING_LUSTRE, "efa": True}), "lustre.efa"),
+    (
+        "accounting-in-network",
+        existing(**accounting({"usw2-az1": "10.0.1.0/24", "usw2-az2": "10.0.1.16/28"})),
+        "accounting.subnet_cidrs.usw2-az2",
+    ),
+    (
+        "accounting-in-network",
+        {"network": NEW_SUBNET, **accounting({"usw2-az1": "10.0.16.0/28", "usw2-az2": "10.0.1.16/28"})},
+        "accounting.subnet_cidrs.usw2-az1",
+    ),
+    (
+        "controller-accelerator",
+        groups({**CONTROLLER, "instance_type": "ml.g5.xlarge"}, WORKERS),
+        f"{HEAD}.instance_type",
+    ),
+    (
+        "type-of-plan",
+        groups(CONTROLLER, {**P5, "training_plan_arn": PLAN}, {**P5EN, "training_plan_arn": PLAN}),
+        "cluster.instance_groups[2].training_plan_arn",
+    ),
+    (
+        "mixed-partition",
+        groups(CONTROLLER, WORKERS, {**WORKERS, "name": "more", "instance_type": "ml.g6.xlarge"}),
+        "cluster.instance_groups[2].partition",
+    ),
+    (
+        "mixed-partition",
+        groups(
+            CONTROLLER,
+            {**WORKERS, "instance_type": "ml.c6i.xlarge"},
+            {**WORKERS, "name": "more", "instance_type": "ml.c7g.xlarge"},
+        ),
+        "cluster.instance_groups[2].partition",
+    ),
+    (
+        "mixed-partition",
+        groups(CONTROLLER, P5, {**P5, "name": "more", "subnet_ids": ["subnet-00000002"]}),
+        "cluster.instance_groups[2].partition",
+    ),
+    *(
+        ("takeover-by-jobs", statement(action, resource), "role.statements[0].actions")
+        for action, resource in (
+            ("iam:*", "*"),
+            ("iam:PassRole", "*"),
+            ("iam:passrole", "arn:aws:iam::*:role/*"),
+            ("sts:AssumeRole", "arn:aws:iam::210987654321:*"),
+            ("sts:*", "arn:aws:iam::*:role/*"),
+            ("iam:Create*", "*"),
+        )
+    ),
+    *(
+        (
+            "state-read-by-jobs",
+            {**statement(action, resource), "state": {"source": "s3", "bucket": "tf-states"}},
+            "role.statements[0].resources",
+        )
+        for action, resource in (
+            ("s3:GetObject", "*"),
+            ("s3:*", "arn:aws:s3:::*"),
+            ("s3:Get*", "arn:aws:s3:::tf-states/*"),
+            ("s3:GetObject", "arn:aws:s3:::tf-states/demo/us-west-2/demo-cluster.tfstate"),
+        )
+    ),
+    (
+        "state-read-by-jobs",
+        {
+            "role": {"source": "create", "policy_arns": ["arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"]},
+            "state": {"source": "s3", "bucket": "tf-states"},
+        },
+        "role.policy_arns[0]",
+    ),
+    ("existing-bucket", {"bucket": {"source": "existing", "name": "scripts"}}, "bucket.name"),
+    ("existing-bucket", existing(role=EXISTING_ROLE, bucket={"source": "existing", "name": "scripts"}), "bucket.name"),
+    (
+        "existing-bucket",
+        {"bucket": {"source": "existing", "name": "sagemaker-a", "account_id": "12345"}},
+        "bucket.account_id",
+    ),
+    ("created-role", {"role": {"source": "create", "path": "teams"}}, "role.path"),
+    ("existing-role", existing(role={**EXISTING_ROLE, "path": "/teams"}), "role.path"),
+    ("roles-beside-existing", {"role": EXISTING_ROLE}, "role.source"),
+    ("roles-beside-existing", existing(role=EXISTING_ROLE, logs={"retention_days": 30}), "role.source"),
+    ("tag-limits", {"tags": {f"t{number}": "" for number in range(48)}}, "tags"),
     ("s3-state", {"state": {"source": "s3", "bucket": "My_States"}}, "state.bucket"),
     (
         "placeholders",
@@ -668,7 +819,7 @@ BROKEN = [
         "cluster.instance_groups[1].scheduled_update.rollback_alarms[0]",
     ),
     ("placeholders", {"notices": {"email": "you@example.com"}}, "notices.email"),
-    ("placeholders", {"role": {"source": "existing", "arn": "arn:aws:iam::111122223333:role/nodes"}}, "role.arn"),
+    ("placeholders", existing(role={"source": "existing", "arn": "arn:aws:iam::111122223333:role/nodes"}), "role.arn"),
     ("tag-limits", {"tags": {"team": "a&b"}}, "tags.team"),
     ("tag-limits", {"tags": {"team": "a" * 257}}, "tags.team"),
     (
@@ -852,7 +1003,37 @@ def test_good_settings_break_no_rule():
     role = {"source": "existing", "arn": EXISTING_ROLE["arn"]}
     found = broken(content(role=role, prometheus={"source": "create"}))
     assert "rights-of-existing-role" not in dict(found)  # no node writes metrics
-    assert broken(content(accounting=EXISTING_ACCOUNTING, prometheus=EXISTING_PROMETHEUS, **api_continuous())) == []
+    database = existing(accounting=EXISTING_ACCOUNTING, prometheus=EXISTING_PROMETHEUS, **api_continuous())
+    assert broken(content(**database)) == []
+
+
+def test_good_settings_of_shared_plans_partitions_and_permissions():
+    """One plan for two groups of its type, equal groups of a partition, limited statements and 47 tags are fine."""
+    roomy = {**NETWORK, "private_subnet_cidr": "10.0.64.0/18"}
+    planned = {**P5, "training_plan_arn": PLAN}
+    assert broken(content(network=roomy, **groups(CONTROLLER, planned, {**planned, "name": "more"}))) == []
+    in_subnet = {**P5, "subnet_ids": ["subnet-00000002"]}
+    assert broken(content(network=roomy, **groups(CONTROLLER, in_subnet, {**in_subnet, "name": "more"}))) == []
+    state = {"source": "s3", "bucket": "tf-states"}
+    for action, resource in (
+        ("iam:Get*", "*"),
+        ("sts:AssumeRole", "arn:aws:iam::210987654321:role/reader"),
+        ("s3:PutObject", "*"),
+        ("s3:GetObject", "arn:aws:s3:::datasets/*"),
+    ):
+        assert broken(content(state=state, **statement(action, resource))) == []
+    limited = statement("iam:PassRole", "*")
+    limited["role"]["statements"][0]["conditions"] = [
+        {"test": "StringEquals", "variable": "iam:PassedToService", "values": ["sagemaker.amazonaws.com"]}
+    ]
+    assert broken(content(**limited)) == []
+    assert broken(content(tags={f"t{number}": "" for number in range(47)})) == []
+    assert broken(content(tags={"Name": "", **{f"t{number}": "" for number in range(47)}})) == []
+    boundary = {**EXISTING_ROLE, "permissions_boundary_arn": "arn:aws:iam::210987654321:policy/boundary"}
+    assert broken(content(role=boundary)) == []
+    images = [{**group, "image_id": "ami-0a1b2c3d"} for group in (CONTROLLER, WORKERS)]
+    own_images = rules.apply(Settings.model_validate(content(**offline(downloads=None), **groups(*images))))
+    assert [(item.code, item.level) for item in own_images] == [("downloads-without-internet", Level.WARNING)]
 
 
 def test_levels():

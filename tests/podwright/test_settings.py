@@ -107,7 +107,13 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
             "access_log_bucket": None,
             "access_log_prefix": None,
         },
-        "role": {"source": "create", "permissions_boundary_arn": None, "policy_arns": (), "statements": ()},
+        "role": {
+            "source": "create",
+            "permissions_boundary_arn": None,
+            "path": None,
+            "policy_arns": (),
+            "statements": (),
+        },
         "training": {"source": "bundled", "requirements": ""},
     }
 

@@ -275,23 +275,25 @@ def test_everything_carries_the_users_tags(run_app: RunApp, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("role", [{"source": "create"}, EXISTING["role"]], ids=lambda role: role["source"])
-def test_every_role_has_the_permissions_boundary(run_app: RunApp, tmp_path: Path, role: Mapping[str, str]) -> None:
+def test_every_role_has_the_permissions_boundary_and_the_path(
+    run_app: RunApp, tmp_path: Path, role: Mapping[str, str]
+) -> None:
     """Also the roles of flow logs and log retention: landing zones admit no role without it."""
     boundary = "arn:aws:iam::210987654321:policy/boundary"
     changes = {
-        "role": {**role, "permissions_boundary_arn": boundary},
+        "role": {**role, "permissions_boundary_arn": boundary, "path": "/teams/llm/"},
         "network": {**SETTINGS["network"], "flow_logs": "cloudwatch"},
         "logs": {"retention_days": 30},
     }
     answer = run_app(SETTINGS | changes)
     assert answer.returncode == 0, answer.stderr
     roles = [
-        resource.get("permissions_boundary")
+        (resource.get("permissions_boundary"), resource.get("path"))
         for name in ("foundation", "cluster")
         for resource in synthesized(tmp_path, name)["resource"].get("aws_iam_role", {}).values()
     ]
     assert len(roles) >= (2 if role["source"] == "existing" else 4)
-    assert set(roles) == {boundary}
+    assert set(roles) == {(boundary, "/teams/llm/")}
 
 
 def test_everything_carries_its_construct_path(example: Example) -> None:

@@ -23,6 +23,7 @@ class IamRole(Resource):
         assume_role_policy: str,
         name: str | None = None,
         name_prefix: str | None = None,
+        path: str | None = None,
         permissions_boundary: str | None = None,
         tags: Mapping[str, str] | None = None,
         **meta: Unpack[Meta],
@@ -34,6 +35,7 @@ class IamRole(Resource):
                 "assume_role_policy": assume_role_policy,
                 "name": name,
                 "name_prefix": name_prefix,
+                "path": path,
                 "permissions_boundary": permissions_boundary,
                 "tags": tags,
             },
@@ -59,6 +61,10 @@ class IamRole(Resource):
     @property
     def name_prefix(self) -> str:
         return self.get_string_attribute("name_prefix")
+
+    @property
+    def path(self) -> str:
+        return self.get_string_attribute("path")
 
     @property
     def permissions_boundary(self) -> str:

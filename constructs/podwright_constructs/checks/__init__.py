@@ -58,6 +58,7 @@ from podwright_constructs.checks.role import (
     execution_role,
     existing_role,
     permissions_boundary,
+    role_path,
     s3_access_problems,
     statement_problems,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "permissions_boundary",
     "private_network",
     "prometheus_workspace",
+    "role_path",
     "s3_access_problems",
     "session_document",
     "state_bucket",

@@ -24,7 +24,9 @@ def training_bucket(
         f"at most {facts.MAX_BUCKET_PREFIX_LENGTH} characters"
     )
     problems = matches("bucket_prefix", bucket_prefix, facts.BUCKET_PREFIX_PATTERN, need)
-    problems = problems or _own_prefix("bucket_prefix", bucket_prefix, need)
+    if not problems and not is_reference(bucket_prefix) and not bucket_prefix.startswith(facts.BUCKET_NAME_PREFIX):
+        hint = f"AWS's managed policy for nodes reads only buckets whose name begins with {facts.BUCKET_NAME_PREFIX}."
+        problems.append(Problem("malformed", ("bucket_prefix",), bucket_prefix, need, hint))
     if not problems and len(bucket_prefix) > facts.MAX_BUCKET_PREFIX_LENGTH:
         problems.append(Problem("malformed", ("bucket_prefix",), bucket_prefix, need))
     return [
@@ -59,20 +61,13 @@ def bucket_options(
     return problems
 
 
-def existing_bucket(*, name: str, key_arn: str | None = None) -> list[Problem]:
-    """Check the name of an existing bucket, and the key that encrypts it."""
-    need = f"{facts.BUCKET_NAME_TEXT}, beginning with {facts.BUCKET_NAME_PREFIX}"
+def existing_bucket(*, name: str, key_arn: str | None = None, account_id: str | None = None) -> list[Problem]:
+    """Check the name of an existing bucket, its account, and the key that encrypts it."""
     key = [problem.at("key_arn") for problem in existing_key(arn=key_arn)] if key_arn else []
-    return [*(bucket_name_problems("name", name, need) or _own_prefix("name", name, need)), *key]
+    account = [] if account_id is None else matches("account_id", account_id, facts.ACCOUNT_ID_PATTERN, "12 digits")
+    return [*bucket_name_problems("name", name), *key, *account]
 
 
 def state_bucket(*, bucket: str, key_arn: str | None) -> list[Problem]:
     """Check the bucket that keeps Terraform's state, and the key that encrypts it."""
     return [*bucket_name_problems("bucket", bucket), *key_arn_problems(key_arn)]
-
-
-def _own_prefix(argument: str, name: str, need: str) -> list[Problem]:
-    if is_reference(name) or name.startswith(facts.BUCKET_NAME_PREFIX):
-        return []
-    hint = f"SageMaker reads lifecycle scripts only from buckets whose name begins with {facts.BUCKET_NAME_PREFIX}."
-    return [Problem("malformed", (argument,), name, need, hint)]

@@ -96,6 +96,20 @@ def _instance_type(group: InstanceGroup) -> Iterator[Problem]:
     for name in dict.fromkeys(group.instance_types):
         if name in cluster_instance_types():
             yield from _hardware(group, InstanceType.of(name))
+    yield from _machines(group)
+
+
+def _machines(group: InstanceGroup) -> Iterator[Problem]:
+    """Check that all types have one kind of processors: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ComponentsAMIs.html."""
+    known_types = cluster_instance_types()
+    if group.instance_type not in known_types:
+        return
+    machine = InstanceType.of(group.instance_type).machine
+    for index, name in enumerate(group.other_instance_types):
+        if name in known_types and InstanceType.of(name).machine != machine:
+            hint = f"All nodes of a group start from one image, and {group.instance_type} needs one for {machine}."
+            need = f"types with processors {machine}"
+            yield Problem("conflict", ("other_instance_types", index), name, need, hint)
 
 
 def _known_type(path: tuple[str | int, ...], name: str) -> Iterator[Problem]:

@@ -57,6 +57,11 @@ def permissions_boundary(arn: str | None) -> list[Problem]:
     return [] if arn is None else matches("permissions_boundary_arn", arn, facts.POLICY_ARN_PATTERN, POLICY_ARN)
 
 
+def role_path(path: str | None) -> list[Problem]:
+    """Check the IAM path of a new role, if it has one."""
+    return [] if path is None else matches("path", path, facts.ROLE_PATH_PATTERN, "a path like /teams/llm/")
+
+
 def execution_role(
     *,
     name: str,
@@ -65,6 +70,7 @@ def execution_role(
     write_prefixes: Sequence[str] = (),
     s3_access: Sequence[Access] = (),
     permissions_boundary_arn: str | None = None,
+    path: str | None = None,
     policy_arns: Sequence[str] = (),
     volume_key_arns: Sequence[str] = (),
     override_subnet_ids: Sequence[str] = (),
@@ -74,6 +80,7 @@ def execution_role(
     """Check a new role; ``statements_length`` is the length of additional statements, in characters."""
     problems = matches("name", name, facts.ROLE_NAME_PATTERN, "1 to 64 letters, digits and +=,.@-_")
     problems += permissions_boundary(permissions_boundary_arn)
+    problems += role_path(path)
     for index, policy_arn in enumerate(policy_arns):
         problems += matches(("policy_arns", index), policy_arn, facts.POLICY_ARN_PATTERN, POLICY_ARN)
     problems += duplicate_problems("policy_arns", policy_arns)

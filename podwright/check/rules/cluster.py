@@ -9,9 +9,10 @@ from podwright.check.findings import Finding, error, finding_of, findings_of, wa
 from podwright.check.rules.rule import GROUPS, findings_of_section, reads, valid_items
 from podwright.settings import names
 from podwright.settings.cluster import ClusterSection
-from podwright.settings.network import ExistingNetwork
-from podwright.settings.operations import CreatedAccounting
+from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
+from podwright.settings.operations import CreatedAccounting, CreatedPrometheus
 from podwright.settings.root import Settings
+from podwright.settings.storage import CreatedLustre, CreatedOpenZfs
 from podwright_constructs import checks, facts
 from podwright_constructs.problems import Problem
 
@@ -27,7 +28,12 @@ def cluster_name(settings: Settings) -> Iterator[Finding]:
 
 
 def tag_limits(settings: Settings) -> Iterator[Finding]:
-    """Too many tags, keys that AWS or podwright keeps for itself, or text that no tag can hold."""
+    """Too many tags, keys that AWS or podwright keeps for itself, or text that no tag can hold.
+
+    The number includes the tags that podwright adds to each resource, and the name of those that have one.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
+    """
+    yield from _number_of_tags(settings)
     for key in settings.tags:
         if key.lower().startswith(names.TAG_PREFIX):
             hint = f"choose another key: `podwright adopt` finds resources by {names.CLUSTER_TAG}"
@@ -42,8 +48,24 @@ def tag_limits(settings: Settings) -> Iterator[Finding]:
             hint = "choose another key or value: the database gets the tags too"
             yield error(("tags", key), f"tags: RDS keeps {facts.RDS_TAG_PREFIX} for itself", hint)
     for problem in checks.cluster_tags(names.cluster_tags(settings)) if settings.are_valid("cluster.own_tags") else ():
-        if problem.path == ("tags",) or problem.path[-1] in settings.tags:  # the others have the cluster's name
+        if problem.path[-1] in settings.tags:  # The others have the cluster's name, and the number is checked above.
             yield replace(finding_of(problem.path, problem), at_key=problem.value == problem.path[-1])
+
+
+@reads(*(f"{section}.source" for section in ("network", "lustre", "openzfs", "accounting", "prometheus")))
+def _number_of_tags(settings: Settings) -> Iterator[Finding]:
+    created = (CreatedNetwork, CreatedSubnet, CreatedLustre, CreatedOpenZfs, CreatedAccounting, CreatedPrometheus)
+    sections = (settings.network, settings.lustre, settings.openzfs, settings.accounting, settings.prometheus)
+    added = [names.CLUSTER_TAG, names.CONSTRUCT_PATH_TAG]
+    if any(isinstance(section, created) for section in sections):
+        added.append(names.NAME_TAG)
+    if len({*settings.tags, *added}) > facts.MAX_RESOURCE_TAGS:
+        added = [key for key in added if key not in settings.tags]
+        yield error(
+            ("tags",),
+            f"tags: got {len(settings.tags)} tags, need at most {facts.MAX_RESOURCE_TAGS - len(added)}",
+            f"AWS takes {facts.MAX_RESOURCE_TAGS} tags of a resource, and podwright adds {', '.join(added)}",
+        )
 
 
 def provisioning(settings: Settings) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Rules about created file systems beside network and key."""
+"""Rules about file systems and databases beside network and key."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from podwright.check.findings import Finding, findings_of, warning
 from podwright.check.rules.region import zones
 from podwright.check.rules.rule import reads
 from podwright.settings.access import NoKey
-from podwright.settings.network import ExistingNetwork
+from podwright.settings.network import CreatedNetwork, ExistingNetwork
+from podwright.settings.operations import ExistingAccounting
 from podwright.settings.root import Settings
-from podwright.settings.storage import CreatedLustre, CreatedOpenZfs
+from podwright.settings.storage import CreatedLustre, CreatedOpenZfs, ExistingLustre, ExistingOpenZfs
 from podwright_constructs import checks, facts
 
 
@@ -33,6 +34,29 @@ def openzfs_zones(settings: Settings) -> Iterator[Finding]:
             f"deployment_type: {openzfs.deployment_type} has its address in the main route table of {network.vpc_id}",
             "give network.route_table_ids if the subnets follow others",
         )
+
+
+@reads("network.source")
+def other_network(settings: Settings) -> Iterator[Finding]:
+    """A file system or database exists already, in another VPC than the one that is created.
+
+    Nodes reach it only if you peer the VPCs, or connect them by a transit gateway, before the cluster starts:
+    https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-on-premises.html,
+    https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/supported-fsx-clients.html and
+    https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/USER_VPC.Scenarios.html
+    """
+    if not isinstance(settings.network, CreatedNetwork):
+        return
+    sections = {"lustre": settings.lustre, "openzfs": settings.openzfs, "accounting": settings.accounting}
+    for key, section in sections.items():
+        if isinstance(section, ExistingLustre | ExistingOpenZfs | ExistingAccounting):
+            failure = "controllers cannot reach it" if key == "accounting" else "nodes cannot mount it, and boots fail"
+            yield warning(
+                (key, "source"),
+                f"source: {key} exists, but network.source is create: in the new VPC {failure}",
+                "use `network: {source: existing, …}` or `{source: existing_vpc, …}` with its VPC; or deploy the "
+                "foundation, peer both VPCs with routes and security groups, and then deploy the cluster",
+            )
 
 
 def scratch_key(settings: Settings) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from podwright.check.findings import Finding, KeyPath, error, finding_of, findings_of, warning
 from podwright.check.rules.rule import (
@@ -20,6 +21,7 @@ from podwright.settings.cluster import ApiSlurm, ClusterSection, ExistingScripts
 from podwright.settings.operations import DatabaseAccounting
 from podwright.settings.root import Settings
 from podwright_constructs import checks
+from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 from podwright_constructs.problems import Problem
 
 
@@ -113,3 +115,17 @@ def spot_head(group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
             f"capacity: AWS can reclaim spot nodes of the {group.role} group {group.name}",
             "use on-demand for this group",
         )
+
+
+@for_each_group("role", "name", "instance_type")
+def controller_accelerator(group: InstanceGroupSection, path: KeyPath) -> Iterator[Finding]:
+    """A controller has accelerators, which no job can use: Slurm starts jobs on compute nodes.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-distributed-training-workload.html
+    """
+    if group.role != "controller":
+        return
+    with suppress(UnknownInstanceTypeError):
+        if InstanceType.of(group.instance_type).accelerator:
+            message = f"instance_type: no job can use the accelerators of {group.instance_type} in {group.name}"
+            yield warning((*path, "instance_type"), message, "use a type without accelerators, such as ml.m5.2xlarge")

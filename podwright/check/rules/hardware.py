@@ -50,11 +50,18 @@ def node_limits(settings: Settings) -> Iterator[Finding]:
 
 @reads_compute_groups("instance_type", "count")
 def lustre_efa_connections(settings: Settings) -> Iterator[Finding]:
-    """The nodes would have more EFA connections to the file system than it takes."""
+    """The nodes would have more EFA connections to the file system than it takes (error), or none (warning).
+
+    https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html
+    """
     if not settings.lustre.efa:
         return
     from podwright_bootstrap.storage import lnet  # noqa: PLC0415 — half of the bootstrap, for a setting that few use
 
+    kinds = {kind.name: kind for _, kind in compute_types(settings)}
+    if kinds and not any(lnet.interfaces_of(name, kind.efa_interfaces) for name, kind in kinds.items()):
+        message = f"efa: no node uses it: Lustre over EFA does not work on {' or '.join(sorted(kinds))}"
+        yield warning(("lustre", "efa"), message, "use types such as ml.p5.48xlarge, or `efa: false`")
     connections = sum(
         count * lnet.interfaces_of(kind.name, kind.efa_interfaces) for count, kind in compute_types(settings)
     )

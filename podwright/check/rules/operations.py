@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 from itertools import groupby
 from operator import attrgetter
 
-from podwright.check.findings import Finding, error, findings_of, warning
+from podwright.check.findings import Finding, error, findings_of, remark
 from podwright.check.rights import rights
 from podwright.check.rules.rule import (
     NETWORK_BLOCKS,
@@ -19,7 +19,7 @@ from podwright.check.rules.rule import (
 from podwright.settings import names
 from podwright.settings.arguments import arguments
 from podwright.settings.cluster import ApiSlurm
-from podwright.settings.network import CreatedNetwork
+from podwright.settings.network import CreatedNetwork, CreatedSubnet
 from podwright.settings.operations import (
     CreatedAccounting,
     ExistingAccounting,
@@ -29,6 +29,7 @@ from podwright.settings.operations import (
 )
 from podwright.settings.regions import looks_like_region, partition_of
 from podwright.settings.root import Settings
+from podwright.settings.section import Section
 from podwright_constructs import checks
 
 
@@ -42,26 +43,41 @@ def created_accounting(settings: Settings) -> Iterator[Finding]:
 
 @reads(*NETWORK_BLOCKS, "accounting.subnet_cidrs")
 def accounting_in_network(settings: Settings) -> Iterator[Finding]:
-    """The database's blocks are outside the created network, or overlap its subnets or each other."""
-    accounting, network = settings.accounting, settings.network
-    if not isinstance(accounting, CreatedAccounting) or not isinstance(network, CreatedNetwork):
+    """The database's blocks are outside the created network, or overlap new subnets or each other.
+
+    https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html
+    """
+    accounting = settings.accounting
+    if not isinstance(accounting, CreatedAccounting) or any(created_accounting(settings)):
         return
-    if checks.training_network(**arguments(network, "flow_logs")) or any(created_accounting(settings)):
+    subnet_blocks = _new_subnets(settings.network)
+    if subnet_blocks is None:
         return
-    used_blocks = [network.public_subnet_cidr] if network.internet == "nat" else []
-    used_blocks += [network.private_subnet_cidr, *(subnet.cidr for subnet in network.extra_private_subnets)]
-    blocks = [network.cidr, *network.secondary_cidrs]
+    network = settings.network
+    blocks = [network.cidr, *network.secondary_cidrs] if isinstance(network, CreatedNetwork) else []
     for zone, cidr in accounting.subnet_cidrs.items():
         path = ("accounting", "subnet_cidrs", zone)
-        if not any(IPv4Network(cidr).subnet_of(IPv4Network(block)) for block in blocks):
+        if blocks and not any(IPv4Network(cidr).subnet_of(IPv4Network(block)) for block in blocks):
             within = " or ".join(blocks)
             yield error(
                 path, f"subnet_cidrs: {cidr} of {zone} is outside the network, {within}", f"use a block within {within}"
             )
-        over = next((block for block in used_blocks if IPv4Network(cidr).overlaps(IPv4Network(block))), None)
+        over = next((block for block in subnet_blocks if IPv4Network(cidr).overlaps(IPv4Network(block))), None)
         if over:
             yield error(path, f"subnet_cidrs: {cidr} of {zone} overlaps the subnet {over}", "use a separate block")
-        used_blocks.append(cidr)
+        subnet_blocks.append(cidr)
+
+
+def _new_subnets(network: Section) -> list[str] | None:
+    """Return the blocks of the subnets that are created beside the database's; None if another rule refuses them."""
+    if isinstance(network, CreatedNetwork):
+        public_blocks = [network.public_subnet_cidr] if network.internet == "nat" else []
+        extra_blocks = [subnet.cidr for subnet in network.extra_private_subnets]
+        refused = checks.training_network(**arguments(network, "flow_logs"))
+        return None if refused else [*public_blocks, network.private_subnet_cidr, *extra_blocks]
+    if isinstance(network, CreatedSubnet):
+        return None if checks.private_network(**arguments(network)) else [network.private_subnet_cidr]
+    return []
 
 
 def unused_accounting(settings: Settings) -> Iterator[Finding]:
@@ -86,16 +102,19 @@ def existing_prometheus(settings: Settings) -> Iterator[Finding]:
 
 @reads("role.controller_arn", "bucket.source")
 def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
-    """An existing role needs further permissions; podwright does not change it. `check --live` finds those it lacks."""
+    """A remark: podwright does not change an existing role, and it needs further permissions.
+
+    `check --live` asks IAM which of them it lacks.
+    """
     if settings.session and not settings.are_valid("name"):  # The words have it.
         return
     for key, needed in groupby(sorted(rights(settings), key=attrgetter("key")), key=attrgetter("key")):
         listed = list(needed)
         words = "; ".join(dict.fromkeys(right.words for right in listed))
-        hint = "add these permissions to the role"
+        hint = "add these permissions to the role if it lacks them: `podwright check --live` asks IAM"
         if key == "arn" and any(right.reads_secret for right in listed):
             hint += "; users of every node can use them: better make a role for controllers alone, controller_arn"
-        yield warning(("role", key), f"{key}: the existing role also needs {words}", hint)
+        yield remark(("role", key), f"{key}: the existing role also needs {words}", hint)
 
 
 def log_retention(settings: Settings) -> Iterator[Finding]:

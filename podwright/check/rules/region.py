@@ -10,6 +10,7 @@ from podwright.check.rules.rule import reads
 from podwright.settings.network import CreatedNetwork, CreatedSubnet
 from podwright.settings.operations import CreatedAccounting, S3State
 from podwright.settings.regions import (
+    CHINA,
     HYPERPOD_REGIONS,
     HYPERPOD_REGIONS_DATE,
     REGIONS,
@@ -26,10 +27,12 @@ from podwright_constructs import facts
 
 
 def known_region(settings: Settings) -> Iterator[Finding]:
-    """The region's name is malformed, or AWS has no HyperPod there; a warning for a region unknown to podwright.
+    """The region's name is malformed (error), or it is on no list of regions with HyperPod (warning).
 
-    AWS adds regions: `aws cloudformation describe-type --type RESOURCE --type-name AWS::SageMaker::Cluster --region …`
-    shows whether a region has HyperPod today.
+    AWS adds regions, and podwright's list has a date, so a region that it lacks is a warning. Regions of China are an
+    error: no list of AWS has HyperPod in the partition aws-cn.
+    `aws cloudformation describe-type --type RESOURCE --type-name AWS::SageMaker::Cluster --region …` shows whether a
+    region has HyperPod today. https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod.html
     """
     hint = did_you_mean(settings.region, REGIONS, limit=3) or "`aws account list-regions` lists them"
     if not looks_like_region(settings.region):
@@ -38,7 +41,11 @@ def known_region(settings: Settings) -> Iterator[Finding]:
         yield warning(("region",), f"region: podwright does not know {settings.region}", hint)
     elif settings.region not in HYPERPOD_REGIONS:
         message = f"region: {settings.region} has no SageMaker HyperPod clusters, as of {HYPERPOD_REGIONS_DATE}"
-        yield error(("region",), message, f"regions that have them: {', '.join(HYPERPOD_REGIONS)}")
+        regions = f"regions that have them: {', '.join(HYPERPOD_REGIONS)}"
+        if partition_of(settings.region) == CHINA:
+            yield error(("region",), message, regions)
+        else:
+            yield warning(("region",), message, f"{regions}; deploy nevertheless if AWS has added this one since")
 
 
 @reads("region")

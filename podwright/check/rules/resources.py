@@ -84,10 +84,29 @@ def created_bucket(settings: Settings) -> Iterator[Finding]:
 
 
 def existing_bucket(settings: Settings) -> Iterator[Finding]:
-    """S3 or HyperPod refuses the name of the existing bucket, or its key's ARN is malformed."""
+    """The name, key or account of the existing bucket is malformed, or roles may lack access to a bucket of its name.
+
+    AWS's managed policy for nodes reads only buckets whose names begin with sagemaker-. Roles that podwright creates
+    have a policy of their own, so that another name is a warning; with an existing role it is an error.
+    https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterLifeCycleConfig.html
+    """
     bucket = settings.bucket
     if isinstance(bucket, ExistingBucket):
         yield from findings_of_arguments(settings, ("bucket",), bucket, checks.existing_bucket)
+        yield from _other_name(settings, bucket)
+
+
+@reads("role.source", "bucket.name")
+def _other_name(settings: Settings, bucket: ExistingBucket) -> Iterator[Finding]:
+    prefix = facts.BUCKET_NAME_PREFIX
+    if bucket.name.startswith(prefix) or checks.existing_bucket(name=bucket.name):
+        return
+    message = f"name: got {bucket.name}; AWS's managed policy for nodes reads only buckets named {prefix}…"
+    if isinstance(settings.role, CreatedRole):
+        hint = "the roles that podwright creates read this one; AWS advises a name with the prefix"
+        yield warning(("bucket", "name"), message, hint)
+    else:
+        yield error(("bucket", "name"), message, f"use a bucket named {prefix}…, or `role: {{source: create}}`")
 
 
 def created_lustre(settings: Settings) -> Iterator[Finding]:
@@ -141,7 +160,7 @@ def existing_openzfs(settings: Settings) -> Iterator[Finding]:
 
 
 def created_role(settings: Settings) -> Iterator[Finding]:
-    """The ARN of the permissions boundary or of a policy, or a statement, is malformed, or a policy is too long."""
+    """The boundary's or a policy's ARN, the path or a statement is malformed, or a policy is too long."""
     role = settings.role
     if isinstance(role, CreatedRole):
         yield from findings_of_arguments(settings, ("role",), role, checks.execution_role, "statements", name="any")
@@ -220,18 +239,16 @@ _ACCOUNT = re.compile(r"arn:aws[a-z-]*:iam::([0-9]{12}):")
 def account_of_deployment(settings: Settings) -> Iterator[Finding]:
     """``account_id`` is not the number of an AWS account: 12 digits, in quotes because some begin with 0."""
     account_id = settings.account_id
-    if account_id is not None and not _ACCOUNT_ID.fullmatch(account_id):
+    if account_id is not None and not facts.ACCOUNT_ID_PATTERN.fullmatch(account_id):
         hint = "`aws sts get-caller-identity` prints that of your credentials"
         yield error(("account_id",), f"account_id: got {account_id!r}, need 12 digits", hint)
 
 
-_ACCOUNT_ID = re.compile(r"[0-9]{12}")
-
-
 def existing_role(settings: Settings) -> Iterator[Finding]:
-    """The ARN of an existing role is malformed."""
+    """The ARN of an existing role or of a boundary, or the path of new roles, is malformed."""
     role = settings.role
     if isinstance(role, ExistingRole):
         for key, arn in role.arns().items():
             yield from findings_of(("role",), checks.existing_role(argument=key, arn=arn))
         yield from findings_of(("role",), checks.permissions_boundary(role.permissions_boundary_arn))
+        yield from findings_of(("role",), checks.role_path(role.path))

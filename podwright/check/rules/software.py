@@ -11,12 +11,14 @@ from podwright.check.findings import Finding, error, warning
 from podwright.check.rules.rule import GROUPS, OWN_SCRIPTS, reads
 from podwright.check.secrets import masked
 from podwright.settings.network import CreatedNetwork
-from podwright.settings.operations import NoPrometheus
+from podwright.settings.operations import DatabaseAccounting, NoPrometheus
 from podwright.settings.root import Settings
+from podwright.settings.section import Section
 from podwright_bootstrap.features import MAX_INTERVAL_S, MIN_INTERVAL_S
+from podwright_constructs import checks
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 
-WORKSPACE_ENDPOINT = "aps-workspaces"
+WORKSPACE_ENDPOINT, SECRETS_ENDPOINT, NOTICES_ENDPOINT = "aps-workspaces", "secretsmanager", "sns"
 _USER_INFO = re.compile(r"(?<=://)[^\s/]*@")  # the user, password or token of a package index in its URL
 
 
@@ -105,20 +107,49 @@ def workspace_endpoint(settings: Settings) -> Iterator[Finding]:
     """Nodes without internet need an endpoint to reach the workspace."""
     network = settings.network
     sends = settings.nodes.observability is not None and not isinstance(settings.prometheus, NoPrometheus)
-    if not sends or not isinstance(network, CreatedNetwork) or network.internet != "none":
-        return
-    if WORKSPACE_ENDPOINT not in network.endpoints:
+    if sends and _lacks_endpoint(network, WORKSPACE_ENDPOINT):
         message = "endpoints: nodes without internet have no route to the workspace"
         yield error(("network", "endpoints"), message, f"add {WORKSPACE_ENDPOINT}")
 
 
-@reads("training.source", "nodes.downloads.source")
+@reads("network.endpoints", "accounting.source")
+def secret_endpoint(settings: Settings) -> Iterator[Finding]:
+    """Controllers without internet need an endpoint of Secrets Manager to read the database's password.
+
+    https://docs.aws.amazon.com/secretsmanager/latest/userguide/vpc-endpoint-overview.html
+    """
+    if isinstance(settings.accounting, DatabaseAccounting) and _lacks_endpoint(settings.network, SECRETS_ENDPOINT):
+        message = "endpoints: controllers without internet have no route to the secret of the accounting database"
+        yield error(("network", "endpoints"), message, f"add {SECRETS_ENDPOINT}")
+
+
+@reads("network.endpoints", "notices", "cluster.instance_groups.count", "cluster.instance_groups.role", *OWN_SCRIPTS)
+def notices_endpoint(settings: Settings) -> Iterator[Finding]:
+    """Several controllers without internet need an endpoint of SNS to report which of them took over.
+
+    https://docs.aws.amazon.com/sns/latest/dg/sns-internetwork-traffic-privacy.html
+    """
+    publishes = settings.notices is not None and checks.controllers(settings.cluster.instance_groups) > 1
+    if publishes and settings.has_own_scripts and _lacks_endpoint(settings.network, NOTICES_ENDPOINT):
+        message = "endpoints: controllers without internet have no route to the topic of the notices"
+        yield error(("network", "endpoints"), message, f"add {NOTICES_ENDPOINT}")
+
+
+def _lacks_endpoint(network: Section, service: str) -> bool:
+    """Return whether nodes of a network reach a service neither through the internet nor through an endpoint."""
+    without_internet = isinstance(network, CreatedNetwork) and network.internet == "none"
+    return without_internet and service not in network.endpoints
+
+
+@reads("training.source", "nodes.downloads.source", "cluster.instance_groups.image_id")
 def downloads_without_internet(settings: Settings) -> Iterator[Finding]:
-    """Nodes without internet need programs or packages from the internet."""
+    """Nodes without internet need programs or packages from it; a warning if every group has an image of yours."""
     network, nodes = settings.network, settings.nodes
     bundled = nodes.downloads is not None and nodes.downloads.source == "bundle"
     needed = settings.training.source != "none" or nodes.containers or nodes.observability
     if isinstance(network, CreatedNetwork) and network.internet == "none" and needed and not bundled:
         message = "internet: got none, but nodes download programs and packages from the internet"
         hint = "use `nodes: {downloads: {source: bundle}}`, and `podwright bundle --upload` before the cluster starts"
-        yield warning(("network", "internet"), message, hint)
+        images = {group.image_id for group in settings.cluster.instance_groups}
+        report = error if images & {None, "default"} else warning  # An image of yours may have them, or a mirror.
+        yield report(("network", "internet"), message, hint)

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from podwright.check.findings import Finding, KeyPath, error, warning
+from podwright.check.findings import Finding, KeyPath, error, remark, warning
 from podwright.check.rules.rule import reads, valid_items
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.root import Settings
@@ -268,7 +268,7 @@ def _bind_problems(settings: Settings, directory: Ldap) -> Iterator[Finding]:
         )
     if directory.probe_user is None and settings.are_valid("nodes.ldap.probe_user"):
         hint = "name a user that every node must find before it takes jobs"
-        yield warning(LDAP, "ldap: without probe_user the boot does not test the directory", hint)
+        yield remark(LDAP, "ldap: without probe_user the boot does not test the directory", hint)
 
 
 def _is_ldap(uri: str) -> bool:
