@@ -175,7 +175,7 @@ def all_commands() -> Sequence[Command]:
         _operation("validation.validate", "measure nodes, network and shared file system, and name slow ones"),
         _operation("health.doctor", "report problems of a cluster, its account, scripts and role"),
         _operation("health.drift", "compare AWS with Terraform's state and the settings"),
-        _operation("deployment.policy", "print the IAM policy for deploying"),
+        _operation("deployment.policy", "print the IAM policy for deploying, or for training"),
         _operation("import_export.export", "write the request of aws sagemaker create-cluster"),
         _operation("deployment.state", "move Terraform's state to an S3 bucket, and create the bucket"),
         _operation("moving.move", "move a cluster with files, people, accounts and jobs to another zone or region"),

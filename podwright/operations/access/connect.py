@@ -6,6 +6,7 @@ import argparse
 
 from podwright.operations.access import session_plugin
 from podwright.operations.access.remote import pick, user_name
+from podwright.operations.account import session_documents
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
 from podwright.settings import names
 from podwright_bootstrap.contract import JOB_USER
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     if document or options.user == ROOT:
         session_plugin.replace_process(cluster_target.session, goal, document or "")
     command = f"sudo su --login {options.user or JOB_USER}"
-    session_plugin.replace_process(cluster_target.session, goal, session_plugin.INTERACTIVE, command=command)
+    session_plugin.replace_process(cluster_target.session, goal, session_documents.INTERACTIVE, command=command)
 
 
 def _settings_document(cluster_target: Target) -> str | None:

@@ -9,6 +9,7 @@ import sys
 from podwright.errors import OperationError
 from podwright.operations.access import session_plugin
 from podwright.operations.access.remote import pick
+from podwright.operations.account import session_documents
 from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
 
 HOST = "127.0.0.1"
@@ -35,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     session_plugin.replace_process(
         cluster_target.session,
         cluster.session_target(node),
-        session_plugin.FORWARD,
+        session_documents.FORWARD,
         portNumber=str(options.port),
         localPortNumber=str(local),
     )

@@ -24,11 +24,6 @@ INSTALL_PAGE = (
 VARIABLE = "AWS_SSM_START_SESSION_RESPONSE"
 LAST_VERSION_WITHOUT_VARIABLE = (1, 2, 497, 0)  # The AWS CLI has the same limit.
 
-SSH = "AWS-StartSSHSession"
-FORWARD = "AWS-StartPortForwardingSession"
-INTERACTIVE = "AWS-StartInteractiveCommand"
-COMMAND = "AWS-StartNonInteractiveCommand"
-
 
 def replace_process(session: Session, target: str, document: str = "", **parameters: str) -> NoReturn:
     """Start a session and become the plugin, which has the terminal and its signals.

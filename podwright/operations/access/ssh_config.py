@@ -12,6 +12,7 @@ from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.access import session_plugin, ssh
 from podwright.operations.access.remote import RUNNING, add_login_arguments, front, quoted, running
+from podwright.operations.account import session_documents
 from podwright.operations.account.hyperpod import Cluster, Node
 from podwright.operations.output import print_document
 from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
@@ -132,7 +133,7 @@ def authorize(cluster_target: Target, cluster: Cluster, node: Node, *, user: str
     line = AUTHORIZE.format(key=quoted(key), done=quoted(AUTHORIZED))
     command = f"sudo su --login {user} --shell /bin/sh --command {quoted(line)}"
     output = session_plugin.run_command(
-        cluster_target.session, cluster.session_target(node), session_plugin.COMMAND, command=command
+        cluster_target.session, cluster.session_target(node), session_documents.COMMAND, command=command
     )
     if AUTHORIZED not in output.splitlines():
         message = " ".join(line for line in output.split("\n") if line and "session with" not in line.lower()).strip()

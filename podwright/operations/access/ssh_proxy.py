@@ -6,6 +6,7 @@ import argparse
 
 from podwright.aws_session import Session
 from podwright.operations.access import session_plugin
+from podwright.operations.account import session_documents
 from podwright.operations.target import add_examples, add_profile
 
 
@@ -21,4 +22,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Become the session."""
     session = Session(region=options.region, profile=options.profile)
-    session_plugin.replace_process(session, options.target, session_plugin.SSH, portNumber=str(options.port))
+    session_plugin.replace_process(session, options.target, session_documents.SSH, portNumber=str(options.port))

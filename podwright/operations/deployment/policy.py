@@ -1,4 +1,4 @@
-"""``podwright policy deployer``: the IAM policy that deploying, updating and destroying a settings file needs."""
+"""``podwright policy``: the IAM policy that deploying a settings file needs, or training on its cluster."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from podwright.diagram.stack_resources import read
 from podwright.json_document import JsonObject
 from podwright.operations.deployment.deployer_actions import actions
 from podwright.operations.deployment.kit import OUTPUT, Kit
+from podwright.operations.deployment.user_policy import user_policy
 from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
 MAX_POLICY_LENGTH = 6144  # IAM counts the characters of a managed policy without white space.
 LIMITS_PAGE = "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"
 ACTIONS_A_CALL = 100  # The most that one call of simulate_principal_policy takes.
-CREATE = "aws iam create-policy --policy-name podwright-deployer --policy-document file://deployer.json"
+CREATE = "aws iam create-policy --policy-name podwright-{0} --policy-document file://{0}.json"
+PURPOSES = {"deployer": "`podwright deploy` and `destroy`", "user": "sessions, jobs, logs and status"}
 ROLE, REPOSITORIES = "aws_iam_role", "aws_fsx_data_repository_association"
 # FSx gives its service-linked role for data repositories a policy with the caller's rights.
 # https://docs.aws.amazon.com/fsx/latest/LustreGuide/setting-up.html
 REPOSITORIES_SERVICE = "s3.data-source.lustre.fsx.amazonaws.com"
+EXAMPLE = "x"  # In place of what a policy leaves open.
 PASSED_TO = ("sagemaker.amazonaws.com", "scheduler.amazonaws.com", "vpc-flow-logs.amazonaws.com")
 
 
@@ -53,7 +56,11 @@ class Policy(JsonObject):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add POLICY, FILE, --simulate, --profile and --json."""
     parser.add_argument(
-        "whose", metavar="POLICY", choices=["deployer"], help="deployer: policy for podwright deploy and destroy"
+        "whose",
+        metavar="POLICY",
+        choices=["deployer", "user"],
+        help="deployer: policy for podwright deploy and destroy; user: for people who train, with sessions on nodes, "
+        "jobs, logs and status",
     )
     add_file(parser)
     parser.add_argument(
@@ -64,8 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "podwright policy deployer > deployer.json",
-        f"{CREATE}  # makes it a policy in IAM, to attach",
+        f"{CREATE.format('deployer')}  # makes it a policy in IAM, to attach",
         "podwright policy deployer --simulate arn:aws:iam::123456789012:role/ci",
+        "podwright policy user > user.json",
     )
 
 
@@ -82,13 +90,11 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: the file is wrong, the kit fails, or IAM does not simulate.
     """
-    settings, kit = load(options.file), Kit(options.file, Path.cwd())
+    settings = load(options.file)
     session = Session(region=settings.region, profile=options.profile)
     if options.simulate:
         session.require_answer()
-    kit.synthesize()
-    types = {resource.type for resource in read(kit.folder / OUTPUT)}
-    policy = deployer_policy(settings, types)
+    policy = user_policy(settings) if options.whose == "user" else _of_kit(settings, options.file)
     missing = list(_missing(session, options.simulate, policy)) if options.simulate else []
     if options.json:
         print_document(Policy(policy=policy, missing=missing))
@@ -100,12 +106,19 @@ def run(options: argparse.Namespace) -> int:
         _warn_about_length(policy)
         if sys.stdout.isatty():
             print(
-                "podwright: this IAM policy allows `podwright deploy` and `destroy`. To use it:\n"
-                f"  podwright policy {options.whose} > deployer.json\n  {CREATE}\n"
+                f"podwright: this IAM policy allows {PURPOSES[options.whose]}. To use it:\n"
+                f"  podwright policy {options.whose} > {options.whose}.json\n  {CREATE.format(options.whose)}\n"
                 "then attach it to their role: aws iam attach-role-policy --role-name ROLE --policy-arn ARN",
                 file=sys.stderr,
             )
     return FAILED if missing else OK
+
+
+def _of_kit(settings: Settings, file: Path) -> dict[str, Any]:
+    """Return the deployer's policy for the resource types that the file's stacks create."""
+    kit = Kit(file, Path.cwd())
+    kit.synthesize()
+    return deployer_policy(settings, {resource.type for resource in read(kit.folder / OUTPUT)})
 
 
 def deployer_policy(settings: Settings, types: set[str]) -> dict[str, Any]:
@@ -123,7 +136,8 @@ def _statements(settings: Settings, types: set[str], arn: str) -> Iterator[dict[
         *(names.role_name, names.controller_role_name, names.login_role_name),
         *(names.flow_logs_role_name, names.log_retention_name),
     )
-    roles = [f"{arn}:iam::*:role/{name(settings.name, settings.region)}" for name in created]
+    path = settings.role.path or "/"
+    roles = [f"{arn}:iam::*:role{path}{name(settings.name, settings.region)}" for name in created]
     buckets = _buckets(settings, arn)
     for service, members in groupby(actions(types), key=lambda action: action.partition(":")[0]):
         service_actions = list(members)
@@ -165,7 +179,6 @@ def _allow(sid: str, allowed_actions: Sequence[str], resources: Sequence[str]) -
 def _missing(session: Session, role: str, policy: Mapping[str, Any]) -> Iterator[str]:
     """Yield the actions that IAM's simulation denies on every resource of their statement."""
     account = role.split(":")[4]
-    context = {"ContextKeyName": "iam:PassedToService", "ContextKeyValues": [PASSED_TO[0]], "ContextKeyType": "string"}
     for statement in policy["Statement"]:
         resources = [_example(resource, account) for resource in statement["Resource"]]
         statement_actions = statement["Action"]
@@ -179,16 +192,28 @@ def _missing(session: Session, role: str, policy: Mapping[str, Any]) -> Iterator
                 PolicySourceArn=role,
                 ActionNames=statement_actions[start : start + ACTIONS_A_CALL],
                 ResourceArns=resources,
-                ContextEntries=[context],
+                ContextEntries=list(_context(statement)),
             )
             if result["EvalDecision"] == "allowed"
         }
         yield from (action for action in statement_actions if action not in allowed)
 
 
+def _context(statement: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield values of the condition keys with which a request meets the statement."""
+    yield {"ContextKeyName": "aws:userid", "ContextKeyValues": [EXAMPLE], "ContextKeyType": "string"}
+    for operator, values_by_key in statement.get("Condition", {}).items():
+        kind = "boolean" if operator.startswith("Bool") else "string"
+        suffix = "List" if operator.startswith("ForAnyValue") else ""
+        for key, values in values_by_key.items():
+            value = values[0].replace("*", EXAMPLE)
+            yield {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": f"{kind}{suffix}"}
+
+
 def _example(resource: str, account: str) -> str:
     """Return an ARN that a pattern of the policy matches, of the role's account."""
-    return resource if resource == "*" else resource.replace("::*:", f"::{account}:").replace("*", "x")
+    with_account = resource.replace("::*:", f"::{account}:").replace("${aws:userid}", EXAMPLE)
+    return resource if resource == "*" else with_account.replace("*", EXAMPLE)
 
 
 def _warn_about_length(policy: Mapping[str, Any]) -> None:

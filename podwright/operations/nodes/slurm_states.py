@@ -13,6 +13,7 @@ from podwright.aws_session import Session
 from podwright.errors import ArgumentError, OperationError
 from podwright.operations.access import session_plugin
 from podwright.operations.access.remote import SLURM_PATH, quoted, running
+from podwright.operations.account import session_documents
 from podwright.operations.account.hyperpod import Cluster, Node
 from podwright_bootstrap.contract import NO_REASON
 
@@ -53,7 +54,7 @@ class ControllerShell:
         )
         command = f"sudo su --login root --shell /bin/sh --command {quoted(wrapped)}"
         target = self.cluster.session_target(self.node)
-        output = session_plugin.run_command(self.session, target, session_plugin.COMMAND, command=command)
+        output = session_plugin.run_command(self.session, target, session_documents.COMMAND, command=command)
         match = _OUTPUT.search(output.replace("\r\n", "\n"))
         if match is None:
             message = " ".join(output.split()) or "no output"
