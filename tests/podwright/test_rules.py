@@ -798,6 +798,22 @@ BROKEN = [
     ),
     ("created-role", {"role": {"source": "create", "path": "teams"}}, "role.path"),
     ("existing-role", existing(role={**EXISTING_ROLE, "path": "/teams"}), "role.path"),
+    *(
+        (
+            "secrets-read-by-jobs",
+            {**statement("secretsmanager:GetSecretValue", "*"), **changes},
+            "role.statements[0].resources",
+        )
+        for changes in (existing_accounting(), ldap(**BIND), DATABASE)
+    ),
+    (
+        "machine-of-image",
+        groups(
+            {**CONTROLLER, "image_id": "ami-0a1b2c3d"},
+            {**WORKERS, "instance_type": "ml.c7g.xlarge", "image_id": "ami-0a1b2c3d"},
+        ),
+        "cluster.instance_groups[1].image_id",
+    ),
     ("roles-beside-existing", {"role": EXISTING_ROLE}, "role.source"),
     ("roles-beside-existing", existing(role=EXISTING_ROLE, logs={"retention_days": 30}), "role.source"),
     ("tag-limits", {"tags": {f"t{number}": "" for number in range(48)}}, "tags"),
@@ -1020,6 +1036,7 @@ def test_good_settings_of_shared_plans_partitions_and_permissions():
         ("sts:AssumeRole", "arn:aws:iam::210987654321:role/reader"),
         ("s3:PutObject", "*"),
         ("s3:GetObject", "arn:aws:s3:::datasets/*"),
+        ("secretsmanager:GetSecretValue", "*"),
     ):
         assert broken(content(state=state, **statement(action, resource))) == []
     limited = statement("iam:PassRole", "*")

@@ -1,4 +1,4 @@
-"""Rules about groups that share a training plan or a Slurm partition."""
+"""Rules about groups that share a training plan, an image or a Slurm partition."""
 
 from __future__ import annotations
 
@@ -33,6 +33,27 @@ def type_of_plan(settings: Settings) -> Iterator[Finding]:
             )
 
 
+@reads("cluster.instance_groups.image_id", "cluster.instance_groups.instance_type")
+def machine_of_image(settings: Settings) -> Iterator[Finding]:
+    """Groups with different processors have one image, which is for one kind of processors.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ComponentsAMIs.html
+    """
+    first_group_by_image: dict[str, InstanceGroupSection] = {}
+    for index, group in enumerate(settings.cluster.instance_groups):
+        if group.image_id in {None, "default"} or not _of_types(group, _machine):
+            continue
+        first_group = first_group_by_image.setdefault(str(group.image_id), group)
+        if _of_types(group, _machine) != _of_types(first_group, _machine):
+            machine, first_machine = (_listed(_of_types(member, _machine)) for member in (group, first_group))
+            yield error(
+                (*GROUPS, index, "image_id"),
+                f"image_id: {group.name} has processors {machine}, but {first_group.name} has {first_machine} with the "
+                "same image",
+                "use an image for each kind of processors",
+            )
+
+
 @reads(
     *(f"cluster.instance_groups.{key}" for key in ("role", "partition", "instance_type", "other_instance_types")),
     "cluster.instance_groups.subnet_ids",
@@ -58,7 +79,7 @@ def mixed_partition(settings: Settings) -> Iterator[Finding]:
 
 def _differences(first_group: InstanceGroupSection, group: InstanceGroupSection) -> Iterator[str]:
     """Yield what a job on both groups would meet, in words."""
-    machines = [_of_types(member, lambda kind: kind.machine) for member in (first_group, group)]
+    machines = [_of_types(member, _machine) for member in (first_group, group)]
     accelerators = [_of_types(member, lambda kind: kind.accelerator_name or "none") for member in (first_group, group)]
     if all(machines) and machines[0] != machines[1]:
         yield f"with processors {' and '.join(map(_listed, machines))}: a job's programs run on one of them"
@@ -73,6 +94,10 @@ def _of_types(group: InstanceGroupSection, attribute: Callable[[InstanceType], s
     with suppress(UnknownInstanceTypeError):
         return {attribute(InstanceType.of(name)) for name in (group.instance_type, *group.other_instance_types)}
     return set()
+
+
+def _machine(kind: InstanceType) -> str:
+    return kind.machine
 
 
 def _has_efa(group: InstanceGroupSection) -> bool:

@@ -12,13 +12,13 @@ from podwright.check.rules.rule import reads
 from podwright.settings import names
 from podwright.settings.access import CreatedRole, ExistingRole, Statement
 from podwright.settings.network import CreatedNetwork
-from podwright.settings.operations import S3State
+from podwright.settings.operations import CreatedAccounting, ExistingAccounting, S3State
 from podwright.settings.regions import partition_of
 from podwright.settings.root import Settings
 from podwright_constructs import facts
 
 STATEMENTS: KeyPath = ("role", "statements")
-READ_OBJECT = "s3:GetObject"
+READ_OBJECT, READ_SECRET = "s3:GetObject", "secretsmanager:GetSecretValue"
 _ACCOUNT = re.compile(r"(?<=:iam::)[0-9]{12}(?=:)")
 
 
@@ -63,6 +63,24 @@ def state_read_by_jobs(settings: Settings) -> Iterator[Finding]:
         if arn.partition(":policy/")[2] in facts.POLICIES_THAT_READ_BUCKETS:
             message = f"policy_arns[{index}]: with {arn} jobs could read Terraform's state in {state.bucket}"
             yield warning(("role", "policy_arns", index), message, hint)
+
+
+@reads("region", "accounting", "nodes.ldap")
+def secrets_read_by_jobs(settings: Settings) -> Iterator[Finding]:
+    """A statement lets jobs read a password that only controllers should have: the database's or the directory's.
+
+    https://docs.aws.amazon.com/secretsmanager/latest/userguide/best-practices.html
+    """
+    accounting, ldap = settings.accounting, settings.nodes.ldap
+    secret_arns = [accounting.secret_arn] if isinstance(accounting, ExistingAccounting) else []
+    if isinstance(accounting, CreatedAccounting):  # RDS names its secret.
+        secret_arns.append(f"arn:{partition_of(settings.region)}:secretsmanager:{settings.region}:*:secret:rds!db-*")
+    secret_arns += [ldap.bind_secret_arn] if ldap and ldap.bind_secret_arn else []
+    for index, statement in _statements(settings):
+        reads_secrets = any(_includes_any(action, {READ_SECRET}) for action in statement.actions)
+        if reads_secrets and any(_includes(resource, arn) for resource in statement.resources for arn in secret_arns):
+            message = f"statements[{index}]: jobs could read the password of the database or of the directory"
+            yield warning((*STATEMENTS, index, "resources"), message, "name the secrets that jobs need")
 
 
 @reads("network.source", "network.flow_logs", "logs", "role.permissions_boundary_arn")

@@ -137,8 +137,7 @@ def notices_endpoint(settings: Settings) -> Iterator[Finding]:
 
 def _lacks_endpoint(network: Section, service: str) -> bool:
     """Return whether nodes of a network reach a service neither through the internet nor through an endpoint."""
-    without_internet = isinstance(network, CreatedNetwork) and network.internet == "none"
-    return without_internet and service not in network.endpoints
+    return isinstance(network, CreatedNetwork) and network.internet == "none" and service not in network.endpoints
 
 
 @reads("training.source", "nodes.downloads.source", "cluster.instance_groups.image_id")
