@@ -822,3 +822,69 @@ def test_describe_type_gives_awss_schema(aws):
     assert schema["primaryIdentifier"] == ["/properties/ClusterArn"]
     with pytest.raises(cloudformation.exceptions.TypeNotFoundException, match="AWS::S3::Bucket"):
         cloudformation.describe_type(Type="RESOURCE", TypeName="AWS::S3::Bucket")
+
+
+@pytest.fixture
+def file_system(aws):
+    """A function that makes a Lustre file system in a VPC of its own; returns it, its subnet and security group."""
+
+    def make(block):
+        ec2 = aws.client("ec2")
+        vpc = ec2.create_vpc(CidrBlock=block)["Vpc"]["VpcId"]
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=block)["Subnet"]
+        group_id = ec2.create_security_group(GroupName="lustre", Description="-", VpcId=vpc)["GroupId"]
+        lustre = {"IpProtocol": "tcp", "FromPort": 988, "ToPort": 988, "UserIdGroupPairs": [{"GroupId": group_id}]}
+        ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=[lustre])
+        made = aws.client("fsx").create_file_system(
+            FileSystemType="LUSTRE",
+            StorageCapacity=1200,
+            SubnetIds=[subnet["SubnetId"]],
+            SecurityGroupIds=[group_id],
+            LustreConfiguration={"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 250},
+        )["FileSystem"]
+        return made, subnet, group_id
+
+    return make
+
+
+def test_a_file_system_is_reached_by_route_and_rule(aws, create, model, put_scripts, subnet, file_system):
+    """In another VPC it needs a peering with a route, and an inbound rule of its group for the nodes."""
+    ec2 = aws.client("ec2")
+    made, other_subnet, group_id = file_system("10.9.0.0/24")
+    parameters = {**PARAMETERS, "fsx_dns_name": made["DNSName"], "fsx_mountname": "fsx"}
+    source = put_scripts("elsewhere", parameters)
+    for instance_group in model["InstanceGroups"]:
+        instance_group["LifeCycleConfig"]["SourceS3Uri"] = source
+    _, message = failure(create(model))
+    assert f"Nodes of workers cannot reach {made['DNSName']}: it is in {other_subnet['VpcId']}" in message
+    peering = ec2.create_vpc_peering_connection(VpcId=subnet["VpcId"], PeerVpcId=other_subnet["VpcId"])
+    peering_id = peering["VpcPeeringConnection"]["VpcPeeringConnectionId"]
+    ec2.accept_vpc_peering_connection(VpcPeeringConnectionId=peering_id)
+    filters = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}, {"Name": "association.main", "Values": ["true"]}]
+    (table,) = ec2.describe_route_tables(Filters=filters)["RouteTables"]
+    route = {"RouteTableId": table["RouteTableId"], "DestinationCidrBlock": "10.9.0.0/24"}
+    ec2.create_route(**route, VpcPeeringConnectionId=peering_id)
+    _, message = failure(create(model))
+    assert f"no inbound rule of {group_id} lets them use TCP port 988" in message
+    rule = {"IpProtocol": "tcp", "FromPort": 988, "ToPort": 988, "IpRanges": [{"CidrIp": "10.0.0.0/16"}]}
+    ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=[rule])
+    assert create(model)["OperationStatus"] == "SUCCESS"
+    ec2.delete_route(**route)
+
+
+def test_scripts_are_in_any_bucket_that_the_role_names(aws, create, model):
+    """AWS's managed policy reads buckets with its prefix alone; a policy of the role may name another one."""
+    s3, iam = aws.client("s3"), aws.client("iam")
+    s3.create_bucket(Bucket="own-scripts", CreateBucketConfiguration={"LocationConstraint": aws.region})
+    for key in ("provisioning_parameters.json", "on_create.sh"):
+        s3.put_object(Bucket="own-scripts", Key=f"base/{key}", Body=json.dumps(PARAMETERS).encode())
+    arn = iam.create_role(RoleName="reader", AssumeRolePolicyDocument=json.dumps(TRUST))["Role"]["Arn"]
+    for instance_group in model["InstanceGroups"]:
+        instance_group["LifeCycleConfig"]["SourceS3Uri"] = "s3://own-scripts/base"
+        instance_group["ExecutionRole"] = arn
+    _, message = failure(create(model))
+    assert "must begin with s3://sagemaker-" in message
+    statement = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::own-scripts/*"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    iam.put_role_policy(RoleName="reader", PolicyName="scripts", PolicyDocument=document)
+    assert create(model)["OperationStatus"] == "SUCCESS"

@@ -212,7 +212,7 @@ def _context(statement: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _example(resource: str, account: str) -> str:
     """Return an ARN that a pattern of the policy matches, of the role's account."""
-    with_account = resource.replace("::*:", f"::{account}:").replace("${aws:userid}", EXAMPLE)
+    with_account = resource.replace(":*:", f":{account}:").replace("${aws:userid}", EXAMPLE)
     return resource if resource == "*" else with_account.replace("*", EXAMPLE)
 
 

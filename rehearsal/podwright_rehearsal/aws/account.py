@@ -15,6 +15,7 @@ from typing import Any
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.iam.models import iam_backends
+from moto.rds.models import rds_backends
 from moto.s3.exceptions import MissingBucket
 from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
@@ -49,13 +50,14 @@ class Subnet:
 
 @dataclass(frozen=True)
 class Rule:
-    """One security group rule; ``group_id`` is the referenced group, if the peer is a group."""
+    """One security group rule; its peers are the group ``group_id``, or the addresses of ``blocks``."""
 
     is_egress: bool
     protocol: str
     from_port: int | None
     to_port: int | None
     group_id: str | None
+    blocks: tuple[ipaddress.IPv4Network, ...] = ()
 
     def covers(self, *, protocol: str, port: int) -> bool:
         """Return True if traffic of this protocol on this port passes."""
@@ -80,11 +82,21 @@ class SecurityGroup:
         )
 
 
+@dataclass(frozen=True)
+class Host:
+    """The network of a service's host name, such as a file system's, and the TCP port that its clients need."""
+
+    vpc_id: str
+    security_group_ids: tuple[str, ...]
+    port: int
+
+
 class Account:
     """The account's resources in one region."""
 
     def __init__(self, *, region: str) -> None:
         self.region = region
+        self.file_systems: dict[str, Host] = {}  # By DNS name; the service of file systems fills it.
 
     @property
     def partition(self) -> str:
@@ -112,6 +124,37 @@ class Account:
         """Return the group that AWS uses where a request has no security groups."""
         return _security_group(self._ec2().get_default_security_group(vpc_id))
 
+    def host(self, name: str) -> Host | None:
+        """Return where a host name of a file system or database leads, or None if the account has no such name."""
+        for database in rds_backends[ACCOUNT_ID][self.region].databases.values():
+            subnet_group = getattr(database, "db_subnet_group", None)  # It is not set without one.
+            if database.address == name and subnet_group:
+                return Host(subnet_group.vpc_id, tuple(database.vpc_security_group_ids), int(database.port))
+        return self.file_systems.get(name)
+
+    def has_route(self, subnet: Subnet, vpc_id: str) -> bool:
+        """Return True if a subnet is in the VPC, or its route table leads there: by peering or a transit gateway."""
+        if subnet.vpc_id == vpc_id:
+            return True
+        tables = [table for table in self._ec2().route_tables.values() if table.vpc_id == subnet.vpc_id]
+        explicit = [table for table in tables if self._is_associated(table, subnet)]
+        routes = [route for table in explicit or tables for route in table.routes if explicit or _is_main(table)]
+        return any(route.transit_gateway or _is_peering(route.vpc_pcx, vpc_id) for route in routes)
+
+    def admits(self, host: Host, subnet: Subnet, group_ids: Iterable[str]) -> bool:
+        """Return True if a rule of the host's groups lets members of these groups, in this subnet, reach its port."""
+        groups = [group for group in map(self.security_group, host.security_group_ids) if group]
+        rules = [rule for group in groups for rule in group.rules if not rule.is_egress]
+        return any(
+            rule.covers(protocol="tcp", port=host.port)
+            and (rule.group_id in group_ids or any(subnet.cidr.subnet_of(block) for block in rule.blocks))
+            for rule in rules
+        )
+
+    @staticmethod
+    def _is_associated(table: Any, subnet: Subnet) -> bool:
+        return any(item.get("SubnetId") == subnet.subnet_id for item in table.associations)
+
     def addresses_in_use(self) -> set[str]:
         """Return the private IPv4 addresses of all network interfaces."""
         return {
@@ -125,6 +168,12 @@ class Account:
                 policy: dict[str, Any] = json.loads(role.assume_role_policy_document)
                 return policy
         return None
+
+    def reads_bucket(self, role_arn: str, bucket: str) -> bool:
+        """Return True if one of the role's own policies names objects of the bucket."""
+        roles = iam_backends[ACCOUNT_ID][self.partition].get_roles()
+        policies = [str(policy) for role in roles if role.arn == role_arn for policy in role.policies.values()]
+        return any(f":s3:::{bucket}/" in policy for policy in policies)
 
     def read_object(self, *, bucket: str, key: str) -> bytes | None:
         """Return an object's bytes, or None if there is no such bucket or object."""
@@ -158,7 +207,23 @@ class Account:
 
 def _security_group(group: Any) -> SecurityGroup:
     rules = (
-        Rule(rule.is_egress, rule.ip_protocol, rule.from_port, rule.to_port, rule.source_group.get("GroupId"))
+        Rule(
+            rule.is_egress,
+            rule.ip_protocol,
+            rule.from_port,
+            rule.to_port,
+            rule.source_group.get("GroupId"),
+            (ipaddress.IPv4Network(block),) if (block := rule.ip_range.get("CidrIp")) else (),
+        )
         for rule in [*group.ingress_rules, *group.egress_rules]
     )
     return SecurityGroup(group.id, group.vpc_id, tuple(rules))
+
+
+def _is_main(table: Any) -> bool:
+    return table.main_association_id is not None
+
+
+def _is_peering(peering: Any, vpc_id: str) -> bool:
+    """Return True for an active peering with the VPC."""
+    return bool(peering) and peering.status["Code"] == "active" and vpc_id in {peering.vpc.id, peering.peer_vpc.id}

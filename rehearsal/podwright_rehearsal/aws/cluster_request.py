@@ -61,6 +61,22 @@ class Request:
             return [group["InstanceGroupName"] for group in self.of_type("Controller")]
         return [str(content.get("controller_group")) for _, content in self.provisioning_parameters]
 
+    def host_names(self, group: dict[str, Any]) -> Iterator[str]:
+        """Yield the host names of file systems that a group mounts and of the database that its controllers use."""
+        for config in group.get("InstanceStorageConfigs") or []:
+            yield from (member["DnsName"] for member in config.values() if "DnsName" in member)
+        name = group["InstanceGroupName"]
+        if name in self.controller_groups:
+            slurm = (self.model.get("Orchestrator") or {}).get("Slurm", {})
+            yield from filter(None, [slurm.get("AccountingDatabase", {}).get("Endpoint")])
+        source = group.get("LifeCycleConfig", {}).get("SourceS3Uri", "").rstrip("/")
+        for uri, content in self.provisioning_parameters:
+            if uri == f"{source}/{PROVISIONING_PARAMETERS}":
+                yield from (content[key] for key in ("fsx_dns_name", "fsx_openzfs_dns_name") if content.get(key))
+                shared = content.get("slurm_configurations") or {}
+                if name in self.controller_groups and shared.get("slurm_database_endpoint"):
+                    yield shared["slurm_database_endpoint"]
+
     def of_type(self, node_type: str) -> list[dict[str, Any]]:
         """Return the groups whose SlurmConfig has this NodeType."""
         return [group for group in self.groups if group.get("SlurmConfig", {}).get("NodeType") == node_type]

@@ -161,6 +161,33 @@ def efa_traffic_passes(request: Request) -> Iterator[str]:
             )
 
 
+def storage_is_reachable(request: Request) -> Iterator[str]:
+    """Require a route to each file system and database that groups use, and a rule of its security group.
+
+    Names that the account does not know are not judged.
+    https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-on-premises.html
+    https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html
+    """
+    for group in request.groups:
+        network = group.get("OverrideVpcConfig") or request.model.get("VpcConfig")
+        subnets = [request.account.subnet(subnet_id) for subnet_id in (network or {}).get("Subnets", [])]
+        for name in request.host_names(group):
+            host = request.account.host(name)
+            for subnet in subnets[:1]:
+                if host is None or subnet is None:
+                    continue
+                if not request.account.has_route(subnet, host.vpc_id):
+                    yield (
+                        f"Nodes of {group['InstanceGroupName']} cannot reach {name}: it is in {host.vpc_id}, and "
+                        f"{subnet.subnet_id} of {subnet.vpc_id} has no route there"
+                    )
+                elif not request.account.admits(host, subnet, network["SecurityGroupIds"]):
+                    yield (
+                        f"Nodes of {group['InstanceGroupName']} cannot reach {name}: no inbound rule of "
+                        f"{', '.join(host.security_group_ids)} lets them use TCP port {host.port}"
+                    )
+
+
 RULES: tuple[Callable[[Request], Iterator[str]], ...] = (
     there_are_groups,
     groups_have_known_types,
@@ -179,6 +206,7 @@ RULES: tuple[Callable[[Request], Iterator[str]], ...] = (
     slurm_rules.api_strategy_fits,
     slurm_rules.api_mounts_once,
     efa_traffic_passes,
+    storage_is_reachable,
 )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from podwright_rehearsal.aws import clock, lustre_limits, openzfs_limits
-from podwright_rehearsal.aws.account import Account, SecurityGroup, Subnet, random_id
+from podwright_rehearsal.aws.account import Account, Host, SecurityGroup, Subnet, random_id
 from podwright_rehearsal.aws.aws_errors import AwsError
 from podwright_rehearsal.aws.backups import Backup, Backups, check_backup, check_restore
 from podwright_rehearsal.aws.contents import Contents
@@ -50,6 +50,11 @@ FOUND_BY_FSX = {
     "RootVolumeId",
     "EndpointIpAddress",
 }  # FSx chooses these members anew for each file system.
+
+
+# https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html and, for NFS,
+# https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/limit-access-security-groups.html
+PORTS = {"LUSTRE": 988, "OPENZFS": 2049}
 
 
 @dataclass
@@ -157,8 +162,18 @@ class FileSystems:
         file_system.tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or []}
         self._contents.make(file_system_id, like=like)
         self._by_id[file_system_id] = file_system
+        self._name(file_system, request)
         self._id_by_token[token] = file_system_id
         return {"FileSystem": self._view(file_system)}
+
+    def _name(self, file_system: FileSystem, request: Mapping[str, Any]) -> None:
+        """Tell the account where the file system's DNS name leads."""
+        description = file_system.description
+        (subnet, *_) = self._subnets(description["SubnetIds"])
+        groups = self._security_groups(request.get("SecurityGroupIds"), subnet)
+        port = PORTS[description["FileSystemType"]]
+        host = Host(description["VpcId"], tuple(group.group_id for group in groups), port)
+        self._account.file_systems[description["DNSName"]] = host
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """DescribeFileSystems: those named, or all."""

@@ -6,6 +6,7 @@ https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -21,9 +22,14 @@ OPERATORS: Mapping[str, Callable[[str, str], bool]] = {
     "ArnEquals": fnmatchcase,
     "ArnLike": fnmatchcase,
     "Bool": lambda value, pattern: value.lower() == pattern.lower(),
+    "BoolIfExists": lambda value, pattern: value.lower() == pattern.lower(),
+    "ForAnyValue:StringEquals": str.__eq__,
     "StringEquals": str.__eq__,
     "StringLike": fnmatchcase,
 }
+
+
+VARIABLE = re.compile(r"\$\{([\w:/-]+)\}")
 
 
 def simulate(form: Mapping[str, str]) -> str:
@@ -43,7 +49,7 @@ def simulate(form: Mapping[str, str]) -> str:
     context = _context(form)
     statements = [item for item in statements if _conditions_hold(item.get("Condition", {}), context)]
     results = (
-        _result(action, resource, _decide(statements, action, resource))
+        _result(action, resource, _decide(statements, action, resource, context))
         for action in _members(form, "ActionNames")
         for resource in resources
     )
@@ -60,15 +66,23 @@ def _statements(document: str | Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(_list(parsed["Statement"]))
 
 
-def _decide(statements: list[Mapping[str, Any]], action: str, resource: str) -> str:
+def _decide(statements: list[Mapping[str, Any]], action: str, resource: str, context: Mapping[str, list[str]]) -> str:
     """Return IAM's word: an explicit Deny wins over every Allow."""
     effects = {
         statement["Effect"]
         for statement in statements
         if any(fnmatchcase(action.lower(), pattern.lower()) for pattern in _list(statement.get("Action", ())))
-        and any(fnmatchcase(resource, pattern) for pattern in _list(statement.get("Resource", ())))
+        and any(fnmatchcase(resource, _filled(pattern, context)) for pattern in _list(statement.get("Resource", ())))
     }
     return "explicitDeny" if "Deny" in effects else "allowed" if "Allow" in effects else "implicitDeny"
+
+
+def _filled(pattern: str, context: Mapping[str, list[str]]) -> str:
+    """Return a resource with the context's values in place of variables such as ``${aws:userid}``.
+
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_variables.html
+    """
+    return VARIABLE.sub(lambda match: next(iter(context.get(match[1].lower(), [])), match[0]), pattern)
 
 
 def _result(action: str, resource: str, decision: str) -> str:
@@ -90,7 +104,7 @@ def _context(form: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _conditions_hold(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, list[str]]) -> bool:
-    """Return whether each key of the context has one of its values; a key that the context lacks does not hold.
+    """Return whether each key of the context has one of its values; a key that it lacks holds with IfExists alone.
 
     Raises:
         AwsError: an operator that the policies of this project do not use.
@@ -101,6 +115,8 @@ def _conditions_hold(conditions: Mapping[str, Mapping[str, Any]], context: Mappi
         for key, values in values_by_key.items():
             patterns = [str(value) for value in _list(values)]
             context_values = context.get(key.lower(), [])
+            if not context_values and operator.endswith("IfExists"):
+                continue
             if not any(OPERATORS[operator](value, pattern) for value in context_values for pattern in patterns):
                 return False
     return True

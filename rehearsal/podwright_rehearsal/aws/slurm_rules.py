@@ -18,7 +18,11 @@ FILE_SYSTEMS = ("FsxLustreConfig", "FsxOpenZfsConfig")
 
 
 def scripts_exist(request: Request) -> Iterator[str]:
-    """Each script that a group names lies in a bucket SageMaker may read; without the API each group names one."""
+    """Each script that a group names lies in a bucket that its role reads; without the API each group names one.
+
+    AWS's managed policy for roles reads buckets with the prefix alone.
+    https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterLifeCycleConfig.html
+    """
     for group in request.groups:
         name, config = group["InstanceGroupName"], group.get("LifeCycleConfig", {})
         entry = "OnInitComplete" if request.by_api else "OnCreate"
@@ -27,10 +31,18 @@ def scripts_exist(request: Request) -> Iterator[str]:
             continue
         if not (source and script):
             yield f"LifeCycleConfig of {name} needs SourceS3Uri and {entry}"
-        elif not source.startswith(SOURCE_PREFIX):
-            yield f"SourceS3Uri {source} of {name} must begin with {SOURCE_PREFIX}"
+        elif not source.startswith(SOURCE_PREFIX) and not _reads(request, group, source):
+            yield (
+                f"SourceS3Uri {source} of {name} must begin with {SOURCE_PREFIX}, or a policy of "
+                f"{group['ExecutionRole']} must name its bucket"
+            )
         elif request.read(f"{source.rstrip('/')}/{script}") is None:
             yield f"Lifecycle scripts did not run successfully on {name}: there is no {source.rstrip('/')}/{script}"
+
+
+def _reads(request: Request, group: dict[str, Any], source: str) -> bool:
+    bucket = source.removeprefix("s3://").partition("/")[0]
+    return request.account.reads_bucket(group["ExecutionRole"], bucket)
 
 
 def modes_are_not_mixed(request: Request) -> Iterator[str]:

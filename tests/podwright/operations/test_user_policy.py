@@ -117,6 +117,20 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert json.loads(capsys.readouterr().out) == user_policy(settings())
 
 
+@pytest.mark.usefixtures("folder")
+def test_a_role_with_the_policy_lacks_nothing(
+    aws: AwsStandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--simulate` gives IAM what the conditions ask for; without an action, the role lacks this one."""
+    monkeypatch.setenv(CONFIG_VARIABLE, str(ROOT / "cluster.yaml"))
+    iam, document = aws.client("iam"), json.dumps(user_policy(settings()))
+    arn = iam.create_role(RoleName="people", AssumeRolePolicyDocument=document)["Role"]["Arn"]
+    for text, missing in ((document, []), (document.replace("ssm:StartSession", "ssm:Other"), ["ssm:StartSession"])):
+        iam.put_role_policy(RoleName="people", PolicyName="user", PolicyDocument=text)
+        assert main(["policy", "user", "--simulate", arn, "--json"]) == (1 if missing else 0)
+        assert json.loads(capsys.readouterr().out)["missing"] == missing
+
+
 def test_a_session_document_replaces_those_that_run_as_root() -> None:
     """With the section session, people start its document, ssh and port forwarding alone."""
     documents = {arn.rpartition("/")[2] for arn in statements()["StartSessions"]["Resource"]}
