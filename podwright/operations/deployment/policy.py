@@ -19,7 +19,6 @@ from podwright.diagram.stack_resources import read
 from podwright.json_document import JsonObject
 from podwright.operations.deployment.deployer_actions import actions
 from podwright.operations.deployment.kit import OUTPUT, Kit
-from podwright.operations.deployment.user_policy import user_policy
 from podwright.operations.output import print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
@@ -94,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     session = Session(region=settings.region, profile=options.profile)
     if options.simulate:
         session.require_answer()
-    policy = user_policy(settings) if options.whose == "user" else _of_kit(settings, options.file)
+    policy = _of_user(settings) if options.whose == "user" else _of_kit(settings, options.file)
     missing = list(_missing(session, options.simulate, policy)) if options.simulate else []
     if options.json:
         print_document(Policy(policy=policy, missing=missing))
@@ -112,6 +111,12 @@ def run(options: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
     return FAILED if missing else OK
+
+
+def _of_user(settings: Settings) -> dict[str, Any]:
+    from podwright.operations.deployment.user_policy import user_policy  # --help need not wait for pydantic
+
+    return user_policy(settings)
 
 
 def _of_kit(settings: Settings, file: Path) -> dict[str, Any]:

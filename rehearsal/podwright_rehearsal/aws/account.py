@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +125,7 @@ class Account:
         return _security_group(self._ec2().get_default_security_group(vpc_id))
 
     def host(self, name: str) -> Host | None:
-        """Return where a host name of a file system or database leads, or None if the account has no such name."""
+        """Return the network of a file system's or database's host name, or None if the account has no such name."""
         for database in rds_backends[ACCOUNT_ID][self.region].databases.values():
             subnet_group = getattr(database, "db_subnet_group", None)  # It is not set without one.
             if database.address == name and subnet_group:
@@ -141,7 +141,7 @@ class Account:
         routes = [route for table in explicit or tables for route in table.routes if explicit or _is_main(table)]
         return any(route.transit_gateway or _is_peering(route.vpc_pcx, vpc_id) for route in routes)
 
-    def admits(self, host: Host, subnet: Subnet, group_ids: Iterable[str]) -> bool:
+    def admits(self, host: Host, subnet: Subnet, group_ids: Collection[str]) -> bool:
         """Return True if a rule of the host's groups lets members of these groups, in this subnet, reach its port."""
         groups = [group for group in map(self.security_group, host.security_group_ids) if group]
         rules = [rule for group in groups for rule in group.rules if not rule.is_egress]

@@ -169,8 +169,8 @@ def storage_is_reachable(request: Request) -> Iterator[str]:
     https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html
     """
     for group in request.groups:
-        network = group.get("OverrideVpcConfig") or request.model.get("VpcConfig")
-        subnets = [request.account.subnet(subnet_id) for subnet_id in (network or {}).get("Subnets", [])]
+        network = group.get("OverrideVpcConfig") or request.model.get("VpcConfig") or {}
+        subnets = [request.account.subnet(subnet_id) for subnet_id in network.get("Subnets", [])]
         for name in request.host_names(group):
             host = request.account.host(name)
             for subnet in subnets[:1]:

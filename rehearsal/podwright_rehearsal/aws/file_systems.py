@@ -167,7 +167,7 @@ class FileSystems:
         return {"FileSystem": self._view(file_system)}
 
     def _name(self, file_system: FileSystem, request: Mapping[str, Any]) -> None:
-        """Tell the account where the file system's DNS name leads."""
+        """Add the file system's DNS name, with its network, to the account's host names."""
         description = file_system.description
         (subnet, *_) = self._subnets(description["SubnetIds"])
         groups = self._security_groups(request.get("SecurityGroupIds"), subnet)
