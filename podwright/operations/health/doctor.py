@@ -107,10 +107,13 @@ def _on_this_machine(cluster_target: Target) -> Iterator[Finding]:
 
 def _in_aws(cluster_target: Target, account: str) -> Iterator[Finding]:
     """Yield problems in AWS; if AWS does not answer for an area, such as the role, that is a finding itself."""
+    bucket_account = account
     if cluster_target.file:
         from podwright.check.checked_settings import check, check_live  # --help need not wait for pydantic
 
         report = check(cluster_target.file)
+        if report.settings:
+            bucket_account = getattr(report.settings.bucket, "account_id", None) or account
         live_findings = check_live(report, cluster_target.session).findings
         yield from (finding for finding in live_findings if finding not in report.findings)
     try:
@@ -120,7 +123,7 @@ def _in_aws(cluster_target: Target, account: str) -> Iterator[Finding]:
         return
     areas: Iterable[Callable[[], Iterable[Finding]]] = (
         partial(_scripts, cluster_target, cluster),
-        partial(_role, cluster_target.session, cluster, account),
+        partial(_role, cluster_target.session, cluster, account, bucket_account),
         partial(_failures, cluster_target.session, cluster),
         *([partial(_nodes_in_slurm, cluster_target.session, cluster)] if shutil.which(PLUGIN) else []),
     )
@@ -148,8 +151,8 @@ def _scripts(cluster_target: Target, cluster: Cluster) -> Iterator[Finding]:
         yield _finding(Level.ERROR, "changed-script", ("cluster",), f"{uri} {reason}", hint)
 
 
-def _role(session: Session, cluster: Cluster, account: str) -> Iterator[Finding]:
-    missing = missing_actions(session, cluster, account)
+def _role(session: Session, cluster: Cluster, account: str, bucket_account: str) -> Iterator[Finding]:
+    missing = missing_actions(session, cluster, account, bucket_account=bucket_account)
     for (role, resource), items in groupby(missing, key=lambda item: (item[0], item[2])):
         actions = ", ".join(action for _, action, _ in items)
         hint = f"allow it on {resource} in a policy of the role, or see what denies it"

@@ -27,16 +27,25 @@ DESCRIPTIONS = (
 )
 
 
-def missing_actions(session: Session, cluster: Cluster, account: str) -> Iterator[tuple[str, str, str]]:
+def missing_actions(
+    session: Session, cluster: Cluster, account: str, *, bucket_account: str
+) -> Iterator[tuple[str, str, str]]:
     """Yield role, action and resource of each permission that a role of the cluster lacks.
+
+    Args:
+        session: The account and region.
+        cluster: The cluster.
+        account: The account of cluster and roles.
+        bucket_account: The account of the bucket with the scripts.
 
     Raises:
         AwsError: IAM does not simulate, for example without ``iam:SimulatePrincipalPolicy``.
     """
     roles = {group.execution_role_arn: group.scripts_s3_uri for group in cluster.groups if group.execution_role_arn}
     for role, scripts in sorted(roles.items()):
-        context = _context(cluster, account, scripts)
         for resource, actions in _needed(cluster, account, scripts).items():
+            owner = bucket_account if ":s3:" in resource else account
+            context = {**_context(cluster, account, scripts), "aws:ResourceAccount": owner}
             yield from _denied(session, role, resource, actions, context=context)
 
 
@@ -66,7 +75,6 @@ def _context(cluster: Cluster, account: str, scripts: str) -> Mapping[str, str]:
     subnet_id = next(iter(cluster.subnet_ids), "")
     partition = cluster.arn.split(":")[1]
     return {
-        "aws:ResourceAccount": account,
         "ec2:Subnet": f"arn:{partition}:ec2:{cluster.region}:{account}:subnet/{subnet_id}",
         "s3:prefix": f"{prefix}/",
     }

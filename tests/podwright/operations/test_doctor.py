@@ -12,6 +12,7 @@ from podwright.aws_session import Session
 from podwright.cli import main
 from podwright.operations.account import hyperpod
 from podwright.operations.health.doctor import NAMED_WITHIN_S, down_in_slurm, missing_in_slurm
+from podwright.operations.health.node_role import missing_actions
 from podwright.operations.nodes.slurm_states import SlurmState
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.documents import as_described
@@ -75,3 +76,25 @@ def test_an_unknown_cluster_is_no_error(capsys: pytest.CaptureFixture[str]) -> N
     """Before the first deployment the cluster's parts are left out, with one remark."""
     assert main(["doctor", "--cluster", "nowhere"]) == 0
     assert "no cluster 'nowhere'" in capsys.readouterr().out
+
+
+def test_a_bucket_of_another_account_is_simulated_as_such(aws: AwsStandIn, maker: ClusterMaker) -> None:
+    """Statements for the bucket's account alone let nodes read it, and no bucket of the cluster's account."""
+    maker.make("guest")
+    session, iam = Session(region=aws.region), aws.client("iam")
+    own, other = session.account_id, "333344445555"
+    statement = {
+        "Effect": "Allow",
+        "Action": "s3:*",
+        "Resource": "*",
+        "Condition": {"StringEquals": {"aws:ResourceAccount": other}},
+    }
+    document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    iam.put_role_policy(RoleName="node", PolicyName="guest", PolicyDocument=document)
+    cluster = hyperpod.find(session, "guest")
+    missing = {
+        account: {action for _, action, _ in missing_actions(session, cluster, own, bucket_account=account)}
+        for account in (own, other)
+    }
+    iam.delete_role_policy(RoleName="node", PolicyName="guest")
+    assert missing[own] - missing[other] == {"s3:GetObject", "s3:ListBucket"}
