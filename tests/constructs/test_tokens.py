@@ -20,12 +20,13 @@ from constructs import Construct
 
 import podwright_constructs
 from podwright_constructs.aws.provider import AwsProvider
+from podwright_constructs.bucket import TrainingBucket
 from podwright_constructs.cluster import HyperPodCluster
 from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate
 from podwright_constructs.lifecycle import ExistingLifecycleScripts
 from podwright_constructs.network import ExistingNetwork
 from podwright_constructs.problems import InvalidArgumentsError
-from podwright_constructs.role import ExistingRole
+from podwright_constructs.role import ExecutionRole, ExistingRole
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = runpy.run_path(str(REPOSITORY / "examples" / "constructs" / "each_construct.py"))
@@ -62,9 +63,17 @@ def cluster_of_parts(scope: Construct) -> None:
     )
 
 
-ADDERS = {name: add for name, add in EXAMPLES.items() if inspect.isfunction(add)} | {
-    "cluster_of_parts": cluster_of_parts
+def role_for_a_bucket(scope: Construct) -> None:
+    """A role for a bucket that is named here; another bucket's account is in no condition."""
+    bucket = TrainingBucket.from_name("sagemaker-research", account_id="111122223333")
+    ExecutionRole(scope, "role", name="research-nodes", bucket=bucket, network=EXAMPLES["NETWORK"])
+
+
+# The first that makes an object of a class is the example of it.
+ADDERS = {"role_for_a_bucket": role_for_a_bucket} | {
+    name: add for name, add in EXAMPLES.items() if inspect.isfunction(add)
 }
+ADDERS["cluster_of_parts"] = cluster_of_parts
 
 
 def synthesized(name: str, with_variable: Callable[[TerraformVariable], None] = lambda _: None) -> str:

@@ -26,6 +26,7 @@ from podwright_training.validation.measurements import FILE_NAME, Measurements
 SHARED = (  # Modules of podwright_training that its package validation imports.
     "__init__.py",
     "errors.py",
+    "folder_listing.py",
     "json_text.py",
     "json_values.py",
     "private_folder.py",
