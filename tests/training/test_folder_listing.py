@@ -1,13 +1,15 @@
 """A folder that cannot be read is an error that names it; ``Path.glob`` skips it, as if it had no files."""
 
 import os
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from podwright_training import model_folder
 from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.curation.dataset_manifest import entries, steps_of
 from podwright_training.data.token_shards import remove_unfinished
 from podwright_training.elastic.terms import Terms
@@ -82,6 +84,34 @@ def test_all_ranks_name_a_folder_of_checkpoints_that_cannot_be_read(tmp_path, un
     unreadable_folders.add(tmp_path)
     with pytest.raises(CheckpointError, match=rf"cannot use {tmp_path}: Permission denied"):
         step_folder.agree_on_intact([tmp_path])
+
+
+@contextmanager
+def rights_of_a_user():
+    """Give this process the rights of an ordinary user, whom permissions bind."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_damaged():
+    """Else a run would begin again at step 0, and delete the checkpoint when it comes to its step."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        checkpoint = directory / "step-00000004"
+        checkpoint.mkdir()
+        assert isinstance(step_folder.damage_of(checkpoint), DamagedCheckpointError)
+        checkpoint.chmod(0o000)
+        with rights_of_a_user(), pytest.raises(CheckpointError) as caught:
+            step_folder.damage_of(checkpoint)
+        assert str(caught.value) == f"cannot read checkpoint {checkpoint}: manifest.json: Permission denied"
+        with rights_of_a_user(), pytest.raises(CheckpointError, match="cannot read checkpoint"):
+            step_folder.agree_on_intact([directory])
 
 
 def test_a_model_folder_that_cannot_be_read_is_named(tmp_path, unreadable_folders):

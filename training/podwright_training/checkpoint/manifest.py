@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -11,8 +12,10 @@ from typing import Any
 
 from podwright_common import regular_file
 from podwright_common.checksum import sha256_of_stream
-from podwright_common.regular_file import open_regular
+from podwright_common.regular_file import UnreadableFileError, open_regular
 from podwright_training.checkpoint.collective_io import (
+    PASSING,
+    CheckpointError,
     CollectiveIO,
     DamagedCheckpointError,
 )
@@ -22,6 +25,7 @@ TRAINER = "trainer.json"
 TEXT_BYTES = 256 << 20  # A larger manifest or trainer state is damage: a million files need less.
 FILE_NAME = re.compile(r"[\w.-]+")  # in a manifest: no path
 SHA256 = re.compile(r"[0-9a-f]{64}")
+NOT_A_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnreadableFileError)
 
 
 def check_hashes(path: Path, files: Iterable[Path] | None = None) -> None:
@@ -86,10 +90,20 @@ def _facts(manifest: str) -> dict[str, Any]:
 
 
 def manifest_of(path: Path) -> dict[str, dict[str, Any]]:
-    """Return size and hash of each file, by name."""
+    """Return size and hash of each file, by name.
+
+    Raises:
+        DamagedCheckpointError: The manifest is missing, or is none.
+        CheckpointError: It cannot be read. A run that took that for damage would begin again and delete the checkpoint.
+    """
     try:
         return parse_manifest(read_text(path / MANIFEST))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        if isinstance(error, NOT_A_FILE) or error.errno == errno.ELOOP:
+            raise DamagedCheckpointError(f"checkpoint {path} is damaged: {MANIFEST}: {error}") from error
+        message = f"cannot read checkpoint {path}: {MANIFEST}: {error.strerror or error}"
+        raise CheckpointError(message, passing=error.errno in PASSING) from error
+    except ValueError as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {MANIFEST}: {error}") from error
 
 
