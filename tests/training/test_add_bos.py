@@ -208,13 +208,13 @@ def test_prompts_begin_with_bos(tmp_path):
 
 
 def test_the_harness_begins_texts_with_bos(tmp_path):
-    """An export says in its record whether training did."""
+    """An export says in its record whether training did; the prefix is the end of the text before, as in training."""
     program = tmp_path / "harness"
     program.write_text('#!/bin/sh\necho "$4"; exit 1\n')
     program.chmod(0o755)
     folder = tmp_path / "hf"
     words().save_pretrained(folder)
-    for record, first_token in (({}, (False, EOS)), ({"add_bos": True}, (True, BOS))):
+    for record, first_token in (({}, (False, EOS)), ({"add_bos": True}, (True, EOS))):
         (folder / ORIGIN).write_text(json.dumps(record))
         with pytest.raises(UserError) as caught:
             run_tasks(folder, ["a"], program=str(program), include_path=None, device="cpu", dtype="float32")

@@ -68,15 +68,15 @@ def run_tasks(
 
 
 def _first_token(model: Path) -> dict[str, Any]:
-    """Return the arguments by which the harness begins texts as the training did: with BOS, or behind another text.
+    """Return the arguments by which the harness begins texts as the training did: behind another text, with BOS or not.
 
     It would begin them with the token that a tokenizer declares for it, which training without ``add_bos`` never shows.
-    Models of other programs begin as the harness decides.
+    Its prefix is the end of the text before: the BOS that ``add_bos_token`` adds follows that. Models of other programs
+    begin as the harness decides.
     """
     add_bos = model_folder.adds_bos(model)
     if add_bos is None:
         return {}
-    from podwright_training.data.tokenizer import generation_token_ids, load_tokenizer
+    from podwright_training.data.tokenizer import load_tokenizer
 
-    ids = generation_token_ids(load_tokenizer(str(model)), add_bos=add_bos)
-    return {"add_bos_token": add_bos, "prefix_token_id": ids["bos_token_id"]}
+    return {"add_bos_token": add_bos, "prefix_token_id": load_tokenizer(str(model)).eos_token_id}
