@@ -174,6 +174,7 @@ def all_commands() -> Sequence[Command]:
         _operation("access.ssh_proxy", "reach a node's sshd; ssh's ProxyCommand runs it"),
         _operation("validation.validate", "measure nodes, network and shared file system, and name slow ones"),
         _operation("health.doctor", "report problems of a cluster, its account, scripts and role"),
+        _operation("collection.collect", "describe a cluster's nodes and API without private data, to share"),
         _operation("health.drift", "compare AWS with Terraform's state and the settings"),
         _operation("deployment.policy", "print the IAM policy for deploying, or for training"),
         _operation("import_export.export", "write the request of aws sagemaker create-cluster"),

@@ -22,13 +22,13 @@ def place_of(path: Path) -> Path:
     return link_target(path, error_class=OutputError)
 
 
-def write_output(path: Path, text: str) -> None:
-    """Write the file completely, or leave the old one.
+def write_output(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write the file completely and with these permissions, or leave the old one.
 
     Raises:
         OutputError: writing fails; the message names the file and says why.
     """
     try:
-        write_file(place_of(path), text)
+        write_file(place_of(path), text, mode=mode)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}") from error

@@ -15,7 +15,7 @@ from podwright.errors import OperationError
 from podwright.operations.access.remote import quoted
 from podwright.operations.account import hyperpod
 from podwright.operations.moving.journal import Place
-from podwright.operations.nodes.slurm_states import ControllerShell, controller_shell
+from podwright.operations.nodes.slurm_states import NodeShell, controller_shell
 
 PACKAGE = "podwright.operations.moving.on_node"
 READER = "podwright_bootstrap.slurm.listing"  # The programs import it, and a node's copy may be older.
@@ -29,7 +29,7 @@ for name, text in json.loads(zlib.decompress(base64.b64decode('{packed}'))):
 class Controller:
     """The first running controller of a cluster."""
 
-    shell: ControllerShell
+    shell: NodeShell
 
     @classmethod
     def of(cls, session: Session, place: Place) -> Controller:

@@ -35,8 +35,8 @@ class SlurmState:
 
 
 @dataclass(frozen=True)
-class ControllerShell:
-    """Runs lines of shell on the controller as root."""
+class NodeShell:
+    """Runs lines of shell on a node as root."""
 
     session: Session
     cluster: Cluster
@@ -64,7 +64,7 @@ class ControllerShell:
         return match["text"]
 
 
-def controller_shell(session: Session, cluster: Cluster, nodes: Sequence[Node]) -> ControllerShell:
+def controller_shell(session: Session, cluster: Cluster, nodes: Sequence[Node]) -> NodeShell:
     """Return the shell of the first running controller.
 
     Raises:
@@ -77,10 +77,10 @@ def controller_shell(session: Session, cluster: Cluster, nodes: Sequence[Node]) 
             "allow s3:GetObject on provisioning_parameters.json beside its lifecycle scripts",
         )
     up = [node for node in controllers if node.status == "Running"] or controllers
-    return ControllerShell(session, cluster, running(up[0]))
+    return NodeShell(session, cluster, running(up[0]))
 
 
-def states(shell: ControllerShell) -> dict[str, SlurmState]:
+def states(shell: NodeShell) -> dict[str, SlurmState]:
     """Return Slurm's state of each node that it knows, by Slurm name.
 
     Raises:
@@ -90,7 +90,7 @@ def states(shell: ControllerShell) -> dict[str, SlurmState]:
     return {name: SlurmState(state, "" if reason == NO_REASON else reason) for name, state, reason in rows}
 
 
-def drain(shell: ControllerShell, nodes: Sequence[Node], *, reason: str) -> None:
+def drain(shell: NodeShell, nodes: Sequence[Node], *, reason: str) -> None:
     """Let the nodes' running jobs end, and start no new ones.
 
     Raises:
@@ -105,7 +105,7 @@ def drain(shell: ControllerShell, nodes: Sequence[Node], *, reason: str) -> None
     _update(shell, nodes, "drain", reason)
 
 
-def resume(shell: ControllerShell, nodes: Sequence[Node]) -> None:
+def resume(shell: NodeShell, nodes: Sequence[Node]) -> None:
     """Let jobs start on drained, failed or down nodes again.
 
     Raises:
@@ -114,7 +114,7 @@ def resume(shell: ControllerShell, nodes: Sequence[Node]) -> None:
     _update(shell, nodes, "resume", NO_REASON)
 
 
-def act_after_jobs(shell: ControllerShell, nodes: Sequence[Node], verb: str) -> None:
+def act_after_jobs(shell: NodeShell, nodes: Sequence[Node], verb: str) -> None:
     """Let HyperPod replace or reboot the nodes when their jobs have ended.
 
     Raises:
@@ -123,7 +123,7 @@ def act_after_jobs(shell: ControllerShell, nodes: Sequence[Node], verb: str) -> 
     _update(shell, nodes, "fail", ACTIONS[verb])
 
 
-def _update(shell: ControllerShell, nodes: Sequence[Node], state: str, reason: str = "") -> None:
+def _update(shell: NodeShell, nodes: Sequence[Node], state: str, reason: str = "") -> None:
     controllers = [node.name for node in nodes if node.is_controller]
     if controllers:
         raise ArgumentError(f"{' and '.join(controllers)} runs slurmctld and no jobs", "name compute or login nodes")
