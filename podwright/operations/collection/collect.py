@@ -10,9 +10,11 @@ import zlib
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from podwright.errors import OperationError
+from podwright.operations.access import session_plugin
 from podwright.operations.access.remote import RUNNING, quoted
 from podwright.operations.account.hyperpod import Cluster, Node
 from podwright.operations.collection import api_shapes
@@ -26,6 +28,8 @@ from podwright_common.exit_status import FAILED, OK
 
 REHEARSAL = "the rehearsal"
 VERSION_SECTIONS = {"packages"}
+SLURMCTLD_ANSWER = "scontrol show config"  # It is the same on all nodes, so one node's is enough.
+WIDTH = 100
 START = "import base64,zlib;exec(compile(zlib.decompress(base64.b64decode('{packed}')),'collect','exec'))"
 
 
@@ -58,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     profile.write(path)
     for source, sections in {**profile.nodes, "API": profile.api}.items():
         counts = ", ".join(f"{name} {len(section)}" for name, section in sections.items())
-        print(f"{source}: {counts}")
+        print(fill(f"{source}: {counts}", WIDTH, subsequent_indent="  "))
     print_differences(profile)
     print(f"wrote {path}: keys, versions and numbers, with pseudonyms for names and ids; read it before you share it")
     return OK
@@ -76,8 +80,9 @@ def collect(cluster_target: Target) -> ClusterProfile:
     """Return the profile of a cluster: of one running node of each role, and of SageMaker's answers.
 
     Raises:
-        OperationError: there is no such cluster, AWS does not answer, or no node does.
+        OperationError: the plugin is missing, there is no such cluster, AWS does not answer, or no node does.
     """
+    session_plugin.require()
     cluster = cluster_target.cluster()
     nodes = cluster_target.nodes(cluster)
     redaction = Redaction(_private_names(cluster_target, cluster))
@@ -90,6 +95,8 @@ def collect(cluster_target: Target) -> ClusterProfile:
             reasons.append(f"{role}: {error}")
             print(f"podwright: {role} is left out: {error}", file=sys.stderr)
             continue
+        if CONTROLLER in profiles:
+            facts.pop(SLURMCTLD_ANSWER, None)
         profiles[role] = {name: _redacted(redaction, name, section) for name, section in facts.items()}
     if not profiles:
         no_role = "no node with a role is Running: allow s3:GetObject on the scripts' provisioning_parameters.json"

@@ -55,7 +55,9 @@ def refused(capsys, *arguments: str) -> tuple[int, str]:
     return status, line
 
 
-@pytest.mark.parametrize("command", [["connect"], ["forward", "6006"], ["jobs"], ["logs", "1"], ["fetch", "run"]])
+@pytest.mark.parametrize(
+    "command", [["connect"], ["forward", "6006"], ["jobs"], ["logs", "1"], ["fetch", "run"], ["collect"]]
+)
 def test_a_missing_plugin_is_named_with_its_page(capsys, reach, monkeypatch, tmp_path, command):
     """No session is started that nobody could open."""
     monkeypatch.setenv("PATH", str(tmp_path))
