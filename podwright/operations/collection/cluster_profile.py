@@ -58,7 +58,7 @@ class ClusterProfile:
     @classmethod
     def rehearsed(cls) -> ClusterProfile:
         """Return the profile of the rehearsal's hosts of Debian 13, which comes with podwright."""
-        text = files(RECORDED).joinpath("data", "rehearsed.json").read_text(encoding="utf-8")
+        text = files(RECORDED).joinpath("data").joinpath("rehearsed.json").read_text(encoding="utf-8")
         content = json.loads(text)
         return cls(content["nodes"], content["api"])
 
@@ -68,9 +68,9 @@ class ClusterProfile:
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             return None
         nodes, api = content.get("nodes"), content.get("api")
-        if not isinstance(nodes, dict) or not all(map(_are_sections, [api, *nodes.values()])):
-            return None
-        return cls(nodes, api)
+        if isinstance(nodes, dict) and isinstance(api, dict) and all(map(_are_sections, [api, *nodes.values()])):
+            return cls(nodes, api)
+        return None
 
 
 def _are_sections(value: Any) -> bool:

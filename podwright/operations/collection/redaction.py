@@ -80,15 +80,18 @@ class Redaction:
 
     def _identifiers(self, text: str) -> str:
         for kind, pattern in _PATTERNS.items():
-            text = pattern.sub(lambda match, kind=kind: self._pseudonym(kind, match[0]), text)
+            text = self._replaced(pattern, kind, text)
         text = _HOME.sub(lambda match: self._home(match[0]), text)
         if self._names:
             text = self._names.sub(lambda match: self._pseudonym(self._kinds[match[0]], match[0]), text)
         return text
 
+    def _replaced(self, pattern: re.Pattern[str], kind: str, text: str) -> str:
+        return pattern.sub(lambda match: self._pseudonym(kind, match[0]), text)
+
     def _addresses(self, text: str) -> str:
         text = _IPV6.sub(lambda match: self._ipv6(match[0]), text)
-        return _IPV4.sub(lambda match: self._pseudonym("address", match[0]), text)
+        return self._replaced(_IPV4, "address", text)
 
     def _ipv6(self, text: str) -> str:
         """Return an address's pseudonym; a text that is no address, such as a time, stays."""
