@@ -8,28 +8,28 @@ import json
 import sys
 import zlib
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podwright.errors import OperationError
 from podwright.operations.access import session_plugin
 from podwright.operations.access.remote import RUNNING, quoted
 from podwright.operations.account.hyperpod import Cluster, Node
-from podwright.operations.collection import api_shapes
-from podwright.operations.collection.cluster_profile import RECORDED, ClusterProfile
-from podwright.operations.collection.comparison import differences
-from podwright.operations.collection.redaction import Redaction
 from podwright.operations.nodes.slurm_states import NodeShell
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN
 from podwright_common.exit_status import FAILED, OK
 
+if TYPE_CHECKING:
+    from podwright.operations.collection.cluster_profile import ClusterProfile
+    from podwright.operations.collection.redaction import Redaction
+
 REHEARSAL = "the rehearsal"
 VERSION_SECTIONS = {"packages"}
 SLURMCTLD_ANSWER = "scontrol show config"  # It is the same on all nodes, so one node's is enough.
 WIDTH = 100
+PACKAGE = "podwright.operations.collection"
 START = "import base64,zlib;exec(compile(zlib.decompress(base64.b64decode('{packed}')),'collect','exec'))"
 
 
@@ -54,6 +54,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: there is no such cluster, AWS does not answer, no node can be reached, or a file is unusable.
     """
+    from podwright.operations.collection.cluster_profile import ClusterProfile
+
     if options.compare:
         return FAILED if print_differences(ClusterProfile.read(options.compare)) else OK
     cluster_target = target(options)
@@ -70,6 +72,9 @@ def run(options: argparse.Namespace) -> int:
 
 def print_differences(profile: ClusterProfile) -> int:
     """Print the differences of a profile from the rehearsal's, one a line; return their number."""
+    from podwright.operations.collection.cluster_profile import ClusterProfile
+    from podwright.operations.collection.comparison import differences
+
     lines = [difference.line(REHEARSAL) for difference in differences(profile, ClusterProfile.rehearsed())]
     print("".join(f"{line}\n" for line in lines), end="")
     print(f"{len(lines)} differences from {REHEARSAL}" if lines else f"no difference from {REHEARSAL}")
@@ -82,6 +87,10 @@ def collect(cluster_target: Target) -> ClusterProfile:
     Raises:
         OperationError: the plugin is missing, there is no such cluster, AWS does not answer, or no node does.
     """
+    from podwright.operations.collection import api_shapes
+    from podwright.operations.collection.cluster_profile import ClusterProfile
+    from podwright.operations.collection.redaction import Redaction
+
     session_plugin.require()
     cluster = cluster_target.cluster()
     nodes = cluster_target.nodes(cluster)
@@ -110,7 +119,9 @@ def node_facts(shell: NodeShell) -> dict[str, dict[str, str]]:
     Raises:
         OperationError: no session, or the program failed.
     """
-    source = files(RECORDED).joinpath("node_program.py").read_bytes()
+    from importlib.resources import files
+
+    source = files(PACKAGE).joinpath("node_program.py").read_bytes()
     packed = base64.b64encode(zlib.compress(source, 9)).decode()
     output = shell.run(quoted("python3", "-I", "-c", START.format(packed=packed)))
     try:

@@ -64,6 +64,9 @@ SLURM_FILES = (
     "acct_gather.conf",
 )
 SHAPED = {"nodename", "partitionname", "switchname", "blockname", "nodeset", "name"}  # Lines of several keys.
+WORDS_OF_NODES = re.compile(
+    r"(State=[A-Z]+|(Default|OverSubscribe)=[A-Z]+|(MaxTime|DefaultTime)=[A-Z0-9:-]+)", re.IGNORECASE
+)
 OWN_LINE = "podwright"  # Our part of slurm.conf is in a file of its own, which a line includes.
 RESTORED = "#podwright: "  # before a line of the service that our part replaces
 FILES = (
@@ -187,16 +190,17 @@ def setting_lines(text: str) -> Iterator[str]:
 
 
 def slurm_file(text: str) -> dict[str, str]:
-    """Return a Slurm file's keys and values; of a line of several keys, such as a node's, only the keys."""
+    """Return a Slurm file's keys and values; of a line of several keys, such as a node's, the keys and few values."""
     values: dict[str, list[str]] = {}
     for line in setting_lines(text):
         match = re.match(r"([A-Za-z_]\w*)\s*[=\s]\s*(.*)", line)
         if not match:
             continue
         key, value = match.groups()
-        pairs = re.findall(r"(\w+)=", value) if key.lower() in SHAPED else []
+        pairs = re.findall(r"(\w+)=(\S*)", value) if key.lower() in SHAPED else []
+        names = sorted(f"{name}={word}" if WORDS_OF_NODES.fullmatch(f"{name}={word}") else name for name, word in pairs)
         is_named_here = key.lower() == "include" and value in SLURM_FILES
-        item = f"with {', '.join(sorted(pairs))}" if pairs else value if is_named_here else shown(key, value)
+        item = f"with {', '.join(names)}" if names else value if is_named_here else shown(key, value)
         values.setdefault(key, []).append(item)
     return {key: " | ".join(sorted(set(items))) for key, items in values.items()}
 

@@ -105,7 +105,7 @@ def test_a_value_is_shown_only_if_it_describes_behaviour() -> None:
         "AccountingStoragePass": "hidden",
         "Prolog": "path",
         "RebootProgram": '"/usr/bin/systemctl reboot"',
-        "NodeName": "with CPUs, NodeAddr, State",
+        "NodeName": "with CPUs, NodeAddr, State=CLOUD",
     }
     parameters = json.dumps({"version": "1.0.0", "ada": {"key": 1}, "worker_groups": [{"partition_name": "acme"}]})
     assert node_program.json_shape(parameters, node_program.PARAMETER_KEYS) == {
@@ -113,6 +113,15 @@ def test_a_value_is_shown_only_if_it_describes_behaviour() -> None:
         "*.*": "number",
         "worker_groups[].partition_name": "text",
     }
+
+
+@given(key=st.text("abcdefghijklmnopqrstuvwxyzABCXYZ", min_size=1), value=st.text())
+def test_a_value_of_an_unlisted_key_is_its_kind_or_a_number(key: str, value: str) -> None:
+    """Whatever a file of Slurm has, a key that is not listed shows no word of the user's."""
+    if key.lower() in node_program.SHOWN:
+        return
+    printed = node_program.shown(key, value)
+    assert printed in {"", "text", "path", "hidden"} or node_program.PLAIN.fullmatch(printed.strip('"'))
 
 
 @pytest.mark.usefixtures("folder")
