@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from podwright.aws_session import Session
 from podwright.operations.account.hyperpod import described
 from podwright.operations.nodes.group_request import group_request
-from podwright_rehearsal.aws import AwsStandIn
+from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
 
 pytestmark = pytest.mark.slow
 
@@ -748,9 +748,99 @@ def test_events_tell_what_happened(create, sagemaker, model):
     assert [event["ResourceType"] for event in events] == [*["Instance"] * 4, *["InstanceGroup"] * 2, "Cluster"]
     of_worker = sagemaker.list_cluster_events(ClusterName=name, NodeId=worker, SortOrder="Ascending")["Events"]
     assert [event["Description"] for event in of_worker] == ["Instance is launched", "Instance restarts"]
-    assert sagemaker.describe_cluster_event(ClusterName=name, EventId=events[0]["EventId"])["EventDetails"] == events[0]
+    described = sagemaker.describe_cluster_event(ClusterName=name, EventId=events[0]["EventId"])["EventDetails"]
+    assert described == {**events[0], "EventDetails": {"EventMetadata": {"Instance": {}}}}
     with pytest.raises(sagemaker.exceptions.ResourceNotFound):
         sagemaker.describe_cluster_event(ClusterName=name, EventId="00000000-0000-0000-0000-000000000000")
+
+
+def test_events_have_only_metadata_of_awss_api(aws, create, sagemaker, model):
+    """A node's failure is in its event's metadata; metadata that AWS's model lacks are refused."""
+    create({**model, "NodeProvisioningMode": "Continuous"})
+    name = model["ClusterName"]
+    worker = nodes(sagemaker, name)[1]["InstanceId"]
+    aws.fail(name, node=worker, status="Failure", message="no EFA")
+    newest = sagemaker.list_cluster_events(ClusterName=name, NodeId=worker)["Events"][0]
+    described = sagemaker.describe_cluster_event(ClusterName=name, EventId=newest["EventId"])["EventDetails"]
+    assert described["EventDetails"] == {"EventMetadata": {"Instance": {"FailureMessage": "no EFA"}}}
+    for metadata, message in (
+        ({"Cluster": {}, "Instance": {}}, "Can only set one"),
+        ({"Node": {}}, "Unknown parameter"),
+        ({"SlurmHealth": {"Component": "Slurmd", "Status": "Healthy"}}, r"enum value set: \[Slurmdbd\]"),
+    ):
+        with pytest.raises(AwsStandInError, match=message):
+            aws.add_event(name, "x", metadata=metadata)
+    with pytest.raises(AwsStandInError, match="has no i-0"):
+        aws.add_event(name, "x", node="i-00000000", metadata={"Instance": {}})
+    with pytest.raises(ClientError, match="regular expression pattern"):
+        sagemaker.describe_cluster_event(ClusterName=name, EventId="e")
+
+
+def test_deep_health_checks_take_nodes_for_a_while(aws, create, sagemaker, model):
+    """The named instances, or all of a group, are checked and run again; one in two configurations is checked once."""
+    create(model)
+    name = model["ClusterName"]
+    _, first, second = (summary["InstanceId"] for summary in nodes(sagemaker, name))
+
+    def check(*instance_ids, **changes):
+        instances = {"InstanceIds": list(instance_ids)} if instance_ids else {}
+        checks = {"InstanceGroupName": "workers", "DeepHealthChecks": ["InstanceStress"], **instances, **changes}
+        return sagemaker.start_cluster_health_check(ClusterName=name, DeepHealthCheckConfigurations=[checks])
+
+    def statuses():
+        return [node(sagemaker, name, worker)["InstanceStatus"]["Status"] for worker in (first, second)]
+
+    with aws.stopped_clock():
+        assert check(first)["ClusterArn"] == sagemaker.describe_cluster(ClusterName=name)["ClusterArn"]
+        assert statuses() == ["DeepHealthCheckInProgress", "Running"]
+        with pytest.raises(ClientError, match=f"{first} is DeepHealthCheckInProgress"):
+            check()
+    deadline = time.monotonic() + 600
+    while statuses() != ["Running", "Running"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with aws.stopped_clock():
+        check(DeepHealthChecks=["InstanceStress", "InstanceConnectivity"])
+        assert statuses() == ["DeepHealthCheckInProgress"] * 2
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("has no instance group worker", {"InstanceGroupName": "worker"}),
+        ("workers has no instance i-00000000", {"InstanceIds": ["i-00000000"]}),
+        ("controller runs the Slurm controller", {"InstanceGroupName": "controller"}),
+        ("InstanceConnectivity needs 2 instances", {"DeepHealthChecks": ["InstanceConnectivity"], "InstanceIds": 1}),
+        ("no check MultiNodeTrainingValidation", {"DeepHealthChecks": ["MultiNodeTrainingValidation"]}),
+        ("satisfy enum value set", {"DeepHealthChecks": ["Stress"]}),
+        ("satisfy regular expression pattern", {"InstanceIds": ["x"]}),
+    ],
+)
+def test_deep_health_checks_that_cannot_be_are_refused(create, sagemaker, model, message, changes):
+    """Unknown groups, instances and checks, a controller, and one node where two are needed."""
+    create(model)
+    if changes.get("InstanceIds") == 1:
+        changes = {**changes, "InstanceIds": [nodes(sagemaker, model["ClusterName"])[1]["InstanceId"]]}
+    checks = {"InstanceGroupName": "workers", "DeepHealthChecks": ["InstanceStress"], **changes}
+    with pytest.raises(ClientError, match=message):
+        sagemaker.start_cluster_health_check(ClusterName=model["ClusterName"], DeepHealthCheckConfigurations=[checks])
+
+
+def test_groups_use_training_plans_of_their_type(create, sagemaker, model):
+    """A plan is bought as an offering; a cluster's group needs one that exists, of its type."""
+    search = {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 2, "TargetResources": ["hyperpod-cluster"]}
+    (offering,) = sagemaker.search_training_plan_offerings(**search, DurationHours=48)["TrainingPlanOfferings"]
+    plan = {"TrainingPlanName": "p5", "TrainingPlanOfferingId": offering["TrainingPlanOfferingId"]}
+    arn = sagemaker.create_training_plan(**plan)["TrainingPlanArn"]
+    described = sagemaker.describe_training_plan(TrainingPlanName="p5")
+    assert (described["TrainingPlanArn"], described["Status"], described["DurationHours"]) == (arn, "Active", 48)
+    assert (described["EndTime"] - described["StartTime"]).total_seconds() == 48 * 3600
+    with pytest.raises(sagemaker.exceptions.ResourceInUse):
+        sagemaker.create_training_plan(**plan)
+    with pytest.raises(sagemaker.exceptions.ResourceNotFound):
+        sagemaker.describe_training_plan(TrainingPlanName="p6")
+    for plan_arn, message in ((f"{arn}-2", "does not exist"), (arn, "reserves ml.p5.48xlarge")):
+        model["InstanceGroups"][1]["TrainingPlanArn"] = plan_arn
+        assert message in failure(create(model))[1]
 
 
 def test_a_cluster_that_is_not_continuous_has_no_events(create, sagemaker, model):

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-import botocore.session
-
-from podwright_rehearsal.aws import slurm_rules
+from podwright_rehearsal.aws import service_model, slurm_rules
 from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.cluster_request import Request
 
@@ -219,8 +217,7 @@ def types_of(group: dict[str, Any]) -> list[str]:
 @lru_cache
 def instance_types() -> frozenset[str]:
     """Return HyperPod's instance types, from the service model that boto3 ships."""
-    sagemaker = botocore.session.Session().get_service_model("sagemaker")
-    return frozenset(sagemaker.shape_for("ClusterInstanceType").enum)
+    return frozenset(service_model.sagemaker().shape_for("ClusterInstanceType").enum)
 
 
 def _directions_without_self_traffic(request: Request, group_ids: list[str]) -> list[str]:

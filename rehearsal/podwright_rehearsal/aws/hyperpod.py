@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from podwright_rehearsal.aws import clock, cluster_rules
+from podwright_rehearsal.aws import clock, cluster_rules, service_model
 from podwright_rehearsal.aws.account import Account, Subnet, random_id
-from podwright_rehearsal.aws.aws_errors import HandlerError
+from podwright_rehearsal.aws.aws_errors import AwsError, HandlerError
+from podwright_rehearsal.aws.training_plans import TrainingPlans
 
 IMAGE_RELEASES = ("2026.10.0", "2026.11.0")  # oldest first; AWS's own names of releases differ
 
@@ -36,6 +37,7 @@ class ClusterNode:
     launched_at: float
     running_at: float
     updated_at: float | None = None  # when its software was updated last
+    checked_at: float = 0  # when its deep health checks end
     image_release: str = IMAGE_RELEASES[-1]
     fault: Fault | None = None
 
@@ -44,7 +46,9 @@ class ClusterNode:
         """AWS's name of the state: Pending until the lifecycle script would have run."""
         if self.fault:
             return self.fault.status
-        return "Running" if clock.now() >= self.running_at else "Pending"
+        if clock.now() < self.running_at:
+            return "Pending"
+        return "Running" if clock.now() >= self.checked_at else "DeepHealthCheckInProgress"
 
     def private_dns_hostname(self, region: str) -> str:
         """Return the name that VPC's DNS gives the address."""
@@ -62,6 +66,7 @@ class ClusterEvent:
     description: str
     group: str | None = None
     instance_id: str | None = None
+    metadata: Mapping[str, Any] | None = None  # One member of AWS's EventMetadata; None has no failure.
 
     @property
     def resource_type(self) -> str:
@@ -90,12 +95,13 @@ class EmulatedCluster:
         *,
         group: str | None = None,
         level: Literal["Info", "Warn", "Error"] = "Info",
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         """Record an event of the cluster, of a group or of a node."""
         instance_id = node.instance_id if node else None
         event_id = str(uuid.uuid4())
         group = node.group if node else group
-        self.events.append(ClusterEvent(event_id, clock.now(), level, description, group, instance_id))
+        self.events.append(ClusterEvent(event_id, clock.now(), level, description, group, instance_id, metadata))
 
     @property
     def cluster_id(self) -> str:
@@ -133,11 +139,13 @@ class EmulatedClusters:
 
     Args:
         account: where the resources that a cluster refers to are looked up.
-        transition_s: how long creating, updating, replacing, rebooting and deleting take.
+        plans: the training plans that instance groups may name.
+        transition_s: how long creating, updating, replacing, rebooting, checking and deleting take.
     """
 
-    def __init__(self, *, account: Account, transition_s: float) -> None:
+    def __init__(self, *, account: Account, plans: TrainingPlans, transition_s: float) -> None:
         self._account = account
+        self._plans = plans
         self._transition_s = transition_s
         self._by_arn: dict[str, EmulatedCluster] = {}
 
@@ -168,7 +176,7 @@ class EmulatedClusters:
         name = model.setdefault("ClusterName", f"cluster-{secrets.token_hex(6)}")
         if self.find(name):
             raise HandlerError("AlreadyExists", f"Cluster with name {name} already exists")
-        self._refuse(cluster_rules.problems(model, self._account))
+        self._refuse(self._problems(model))
         now = clock.now()
         cluster = EmulatedCluster(
             arn=self._account.arn("sagemaker", f"cluster/{secrets.token_hex(6)}"),
@@ -189,19 +197,49 @@ class EmulatedClusters:
         Raises:
             LookupError: there is no such cluster or node.
         """
+        emulated, faulty = self._resource(cluster, node)
+        fault = Fault(status, message) if status else None
+        if faulty is None:
+            emulated.fault = fault
+            return
+        faulty.fault = fault
+        if message:
+            emulated.note(message, faulty, level="Error", metadata={"Instance": {"FailureMessage": message}})
+
+    def put_event(
+        self,
+        *,
+        cluster: str,
+        node: str,
+        level: Literal["Info", "Warn", "Error"],
+        description: str,
+        metadata: Mapping[str, Any],
+    ) -> None:
+        """Record an event of a cluster, or of a node by its id; ``metadata`` is AWS's EventMetadata.
+
+        Raises:
+            AwsError: AWS has no such metadata.
+            LookupError: there is no such cluster or node.
+        """
+        emulated, affected = self._resource(cluster, node)
+        shape = service_model.sagemaker().shape_for("EventMetadata")
+        if violations := service_model.problems(shape, metadata):
+            raise AwsError("ValidationException", "; ".join(violations))
+        emulated.note(description, affected, level=level, metadata=metadata)
+
+    def _resource(self, cluster: str, instance_id: str) -> tuple[EmulatedCluster, ClusterNode | None]:
+        """Return the cluster and, unless the id is empty, its node.
+
+        Raises:
+            LookupError: there is no such cluster or node.
+        """
         emulated = self.find(cluster)
         if emulated is None:
             raise LookupError(cluster)
-        fault = Fault(status, message) if status else None
-        if not node:
-            emulated.fault = fault
-            return
-        faulty = next((item for item in emulated.nodes if item.instance_id == node), None)
-        if faulty is None:
-            raise LookupError(node)
-        faulty.fault = fault
-        if message:
-            emulated.note(message, faulty, level="Error")
+        node = next((node for node in emulated.nodes if node.instance_id == instance_id), None)
+        if node is None and instance_id:
+            raise LookupError(instance_id)
+        return emulated, node
 
     def update(self, cluster: EmulatedCluster, model: dict[str, Any]) -> None:
         """Update a cluster to another desired state; a failed update has no effect.
@@ -209,7 +247,7 @@ class EmulatedClusters:
         Raises:
             HandlerError: HyperPod would fail; every reason is named.
         """
-        self._refuse([*_unchangeable(cluster.model, model), *cluster_rules.problems(model, self._account)])
+        self._refuse([*_unchangeable(cluster.model, model), *self._problems(model)])
         nodes = list(self._nodes_for(cluster, model))
         before, cluster.model, cluster.nodes = cluster.nodes, model, nodes
         cluster.note("Cluster update started")
@@ -265,9 +303,17 @@ class EmulatedClusters:
         cluster.note("Instance restarts", node)
         node.running_at = clock.now() + self._transition_s
 
+    def check_health(self, cluster: EmulatedCluster, node: ClusterNode) -> None:
+        """Run deep health checks on a node, which pass. The event's words are a guess."""
+        cluster.note("Deep health check started", node)
+        node.checked_at = clock.now() + self._transition_s
+
     def _change(self, cluster: EmulatedCluster, status: str) -> None:
         cluster.changing = status
         cluster.settled_at = clock.now() + self._transition_s
+
+    def _problems(self, model: dict[str, Any]) -> list[str]:
+        return [*cluster_rules.problems(model, self._account), *self._plans.problems(model)]
 
     def _refuse(self, problems: list[str]) -> None:
         if problems:

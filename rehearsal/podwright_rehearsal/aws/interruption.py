@@ -21,6 +21,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 PATH = "/_interruption"
 REFUSAL_PATH = "/_refusal"
 FAULT_PATH = "/_fault"
+EVENT_PATH = "/_event"
 LATE_S = 5.0  # longer than Terraform's provider takes to give up when it is interrupted
 LATE = "podwright_rehearsal.late"  # in the environment of a request whose answer comes late
 

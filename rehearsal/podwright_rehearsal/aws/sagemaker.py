@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from podwright_rehearsal.aws import cluster_rules, cluster_schema
+from podwright_rehearsal.aws import cluster_rules, cluster_schema, service_model
 from podwright_rehearsal.aws.aws_errors import AwsError, HandlerError
 from podwright_rehearsal.aws.hyperpod import (
     IMAGE_RELEASES,
@@ -24,6 +24,8 @@ from podwright_rehearsal.aws.hyperpod import (
 PAGE_SIZE = 100  # the API's MaxResults at most
 BATCH_SIZE = 25
 ADDED_GROUPS, ADDED_NODES = 5, 50  # members of NodesToAdd, and nodes in each, at most
+CHECKS_OF_SLURM = {"InstanceStress", "InstanceConnectivity"}
+MIN_CONNECTED_NODES = 2  # The page of deep health checks says so of InstanceConnectivity.
 FAILED_LATER = "NotStabilized"  # a change that is accepted and fails minutes later
 _DESCRIBED = (  # Members of a group that answers have under the request's names.
     *("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore"),
@@ -54,7 +56,10 @@ class SageMaker:
             "ListClusterNodes": self.list_cluster_nodes,
             "DescribeClusterNode": self.describe_cluster_node,
             "ListClusterEvents": self.list_cluster_events,
-            "DescribeClusterEvent": self.describe_cluster_event,
+            "DescribeClusterEvent": service_model.validated("DescribeClusterEvent", self.describe_cluster_event),
+            "StartClusterHealthCheck": service_model.validated(
+                "StartClusterHealthCheck", self.start_cluster_health_check
+            ),
             "BatchAddClusterNodes": self.batch_add_cluster_nodes,
             "BatchReplaceClusterNodes": self.batch_replace_cluster_nodes,
             "BatchRebootClusterNodes": self.batch_reboot_cluster_nodes,
@@ -185,13 +190,29 @@ class SageMaker:
         return _page("Events", [_event(cluster, event) for event in events], request)
 
     def describe_cluster_event(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DescribeClusterEvent."""
+        """DescribeClusterEvent: also the metadata, which lists lack."""
         cluster = self._find_continuous(request)
         event_id = request.get("EventId")
         event = next((event for event in cluster.events if event.event_id == event_id), None)
         if event is None:
             raise AwsError("ResourceNotFound", f"{cluster.name} has no event {event_id}")
-        return {"EventDetails": _event(cluster, event)}
+        metadata = event.metadata or {event.resource_type: {"FailureMessage": None}}
+        return {"EventDetails": {**_event(cluster, event), "EventDetails": {"EventMetadata": metadata}}}
+
+    def start_cluster_health_check(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """StartClusterHealthCheck: on the named instances, or on the whole group.
+
+        AWS's pages say what the checks need, but not the errors: all codes except ResourceNotFound are guesses.
+        https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_StartClusterHealthCheck.html
+        https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm-deep-health-checks.html
+        """
+        cluster = self._find(request)
+        nodes: dict[str, ClusterNode] = {}  # Overlapping configurations count as one.
+        for configuration in request["DeepHealthCheckConfigurations"]:
+            nodes |= {node.instance_id: node for node in _nodes_to_check(cluster, configuration)}
+        for node in nodes.values():
+            self._clusters.check_health(cluster, node)
+        return {"ClusterArn": cluster.arn}
 
     def _find_continuous(self, request: Mapping[str, Any]) -> EmulatedCluster:
         cluster = self._find(request)
@@ -366,6 +387,27 @@ def _event(cluster: EmulatedCluster, event: ClusterEvent) -> dict[str, Any]:
         "Description": event.description,
     }
     return {key: value for key, value in answer.items() if value is not None}
+
+
+def _nodes_to_check(cluster: EmulatedCluster, configuration: Mapping[str, Any]) -> list[ClusterNode]:
+    """Return the nodes of one configuration of StartClusterHealthCheck."""
+    name, checks = configuration["InstanceGroupName"], configuration["DeepHealthChecks"]
+    if name not in {group["InstanceGroupName"] for group in cluster.model["InstanceGroups"]}:
+        raise AwsError("ResourceNotFound", f"{cluster.name} has no instance group {name}")
+    node_by_id = {node.instance_id: node for node in cluster.nodes_of(name)}
+    instance_ids = configuration.get("InstanceIds") or list(node_by_id)
+    if unknown := [instance_id for instance_id in instance_ids if instance_id not in node_by_id]:
+        raise AwsError("ResourceNotFound", f"{name} has no instance {', '.join(unknown)}")
+    if name in cluster.controller_groups:
+        raise AwsError("ValidationException", f"{name} runs the Slurm controller: it has no deep health checks")
+    if unsupported := set(checks) - CHECKS_OF_SLURM:
+        raise AwsError("ValidationException", f"Clusters of Slurm have no check {', '.join(sorted(unsupported))}")
+    if "InstanceConnectivity" in checks and len(set(instance_ids)) < MIN_CONNECTED_NODES:
+        raise AwsError("ValidationException", f"InstanceConnectivity needs {MIN_CONNECTED_NODES} instances of {name}")
+    nodes = [node_by_id[instance_id] for instance_id in instance_ids]
+    if waiting := [f"{node.instance_id} is {node.status}" for node in nodes if node.status != "Running"]:
+        raise AwsError("ValidationException", f"Only running instances are checked: {', '.join(waiting)}")
+    return nodes
 
 
 def _node(cluster: EmulatedCluster, instance_id: str, *, code: str) -> ClusterNode:

@@ -37,6 +37,7 @@ from podwright_rehearsal.aws.retries import RetryCache
 from podwright_rehearsal.aws.sagemaker import SageMaker
 from podwright_rehearsal.aws.sessions import Sessions
 from podwright_rehearsal.aws.tagging import Tagging
+from podwright_rehearsal.aws.training_plans import TrainingPlans
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -120,7 +121,8 @@ class Application:
 
         def services(region: str) -> dict[str, Operations]:
             account = Account(region=region)
-            clusters = EmulatedClusters(account=account, transition_s=transition_s)
+            plans = TrainingPlans(account=account)
+            clusters = EmulatedClusters(account=account, plans=plans, transition_s=transition_s)
             self._clusters[region] = clusters
             file_systems = FileSystems(
                 account=account,
@@ -135,7 +137,7 @@ class Application:
             return {
                 "CloudApiService": control.operations,
                 "AWSSimbaAPIService_v20180301": file_systems.operations,
-                "SageMaker": SageMaker(clusters=clusters, region=region).operations,
+                "SageMaker": {**SageMaker(clusters=clusters, region=region).operations, **plans.operations},
                 "AmazonSSM": Sessions(account=account, clusters=clusters).operations,
                 "ServiceQuotasV20190624": Quotas(account=account).operations,
                 "ResourceGroupsTaggingAPI_20170126": tagging.operations,
@@ -151,6 +153,7 @@ class Application:
             interruption.PATH: self._interrupt,
             interruption.REFUSAL_PATH: self._refuse,
             interruption.FAULT_PATH: self._fault,
+            interruption.EVENT_PATH: self._event,
             clock.PATH: _turn_clock,
         }
 
@@ -183,14 +186,23 @@ class Application:
 
     def _fault(self, call: Call) -> Response:
         """Keep a cluster or node in a state, in whichever region it is."""
-        fault = json.loads(call.body)
-        name, regions = fault["cluster"], self._clusters.values()
+        return self._change_cluster(EmulatedClusters.put_fault, call)
+
+    def _event(self, call: Call) -> Response:
+        """Record an event of a cluster or node, in whichever region it is."""
+        return self._change_cluster(EmulatedClusters.put_event, call)
+
+    def _change_cluster(self, change: Callable[..., None], call: Call) -> Response:
+        arguments = json.loads(call.body)
+        name, regions = arguments["cluster"], self._clusters.values()
         owner = next((clusters for clusters in regions if clusters.find(name)), self._clusters[self._regions[0]])
         try:
-            owner.put_fault(**fault)
+            change(owner, **arguments)
         except LookupError as error:
             return _json(404, {"unknown": str(error)})
-        return _json(200, fault)
+        except AwsError as error:
+            return _json(400, {"invalid": error.message})
+        return _json(200, arguments)
 
     def _refusal(self, call: Call, *, interrupted: bool) -> Response | None:
         """Return the error that a test requested, or None."""
@@ -216,7 +228,8 @@ class Application:
 
     def _is_ours(self, call: Call) -> bool:
         """Return True for a service of ours; moto has the rest of SageMaker and of Systems Manager."""
-        mine = {"SageMaker": "Cluster" in call.operation, "AmazonSSM": "Session" in call.operation}
+        of_sagemaker = any(resource in call.operation for resource in ("Cluster", "TrainingPlan"))
+        mine = {"SageMaker": of_sagemaker, "AmazonSSM": "Session" in call.operation}
         return call.target in self._services[self._regions[0]] and mine.get(call.target, True)
 
     def _file_systems_of(self, region: str) -> FileSystems:

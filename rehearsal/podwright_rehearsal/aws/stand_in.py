@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import boto3
@@ -28,7 +28,7 @@ from podwright.errors import PodwrightError
 from podwright_rehearsal.aws import clock, inventory
 from podwright_rehearsal.aws.gate import KEY_VARIABLE
 from podwright_rehearsal.aws.identity import ACCOUNT_VARIABLE, DEFAULT_ACCOUNT_ID
-from podwright_rehearsal.aws.interruption import FAULT_PATH, PATH, REFUSAL_PATH, Kind
+from podwright_rehearsal.aws.interruption import EVENT_PATH, FAULT_PATH, PATH, REFUSAL_PATH, Kind
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing's own is Python 3.11's
@@ -240,11 +240,38 @@ class AwsStandIn:
         Raises:
             AwsStandInError: there is no such cluster or node.
         """
-        answer = self._control(
-            "PUT", FAULT_PATH, {"cluster": cluster, "node": node, "status": status, "message": message}
-        )
+        self._change_cluster(FAULT_PATH, {"cluster": cluster, "node": node, "status": status, "message": message})
+
+    def add_event(
+        self,
+        cluster: str,
+        description: str,
+        *,
+        metadata: Mapping[str, Any],
+        level: Literal["Info", "Warn", "Error"] = "Error",
+        node: str = "",
+    ) -> None:
+        """Record an event that the stand-in has no cause for, such as a sick slurmdbd.
+
+        Args:
+            cluster: its name; only continuous ones list their events.
+            description: AWS's words.
+            metadata: one member of EventMetadata, for example ``{"Cluster": {"FailureMessage": "..."}}``.
+            level: AWS's.
+            node: instance id. Default: the cluster itself.
+
+        Raises:
+            AwsStandInError: there is no such cluster or node, or the metadata are not AWS's.
+        """
+        event = {"description": description, "metadata": metadata, "level": level}
+        self._change_cluster(EVENT_PATH, {"cluster": cluster, "node": node, **event})
+
+    def _change_cluster(self, path: str, change: Mapping[str, Any]) -> None:
+        answer = self._control("PUT", path, change)
         if "unknown" in answer:
             raise AwsStandInError(f"The AWS stand-in has no {answer['unknown']}")
+        if "invalid" in answer:
+            raise AwsStandInError(answer["invalid"])
 
     @contextmanager
     def stopped_clock(self) -> Iterator[None]:

@@ -192,31 +192,30 @@ def test_an_age_is_short(passed, text):
     assert age(now - passed, now=now) == text
 
 
-def test_deep_health_checks_are_started_by_group(name, found, capsys, monkeypatch):
-    """One call names the instances of each group and the checks in AWS's words; a controller is refused."""
-    requests = []
-    session_call = Session.call
-
-    def call(session, service, operation, **arguments):
-        if operation != "start_cluster_health_check":
-            return session_call(session, service, operation, **arguments)
-        requests.append(arguments)
-        return {"ClusterArn": found.arn}
-
-    monkeypatch.setattr(Session, "call", call)
-    first, second = workers(found)[:2]
-    command = ["nodes", "check", first.slurm_name, second.slurm_name, "--cluster", name, "--yes", "--json"]
-    assert main([*command, "--deep", "instance-stress", "--deep", "instance-connectivity"]) == 0
+def test_deep_health_checks_are_started_by_group(aws, name, capsys):
+    """AWS checks the named nodes of a group, and no others, until they run again; a controller is refused."""
+    cluster = hyperpod.find(Session(), name)
+    running = {node.slurm_name for node in workers(cluster) if node.status == "Running"}
+    checked = sorted(running)[:2]
+    command = ["nodes", "check", *checked, "--cluster", name, "--yes", "--json"]
+    aws.interrupt(at=1_000)
+    with aws.stopped_clock():
+        assert main([*command, "--deep", "instance-stress", "--deep", "instance-connectivity"]) == 0
+        status_by_name = {node.slurm_name: node.status for node in workers(cluster)}
+    assert {node for node, status in status_by_name.items() if status == "DeepHealthCheckInProgress"} == set(checked)
+    assert aws.changing_calls() == ["sagemaker StartClusterHealthCheck"]
     document = json.loads(capsys.readouterr().out)
     as_described(document)
-    (request,) = requests
-    assert request["DeepHealthCheckConfigurations"] == [
-        {
-            "InstanceGroupName": "workers",
-            "InstanceIds": [first.instance_id, second.instance_id],
-            "DeepHealthChecks": ["InstanceStress", "InstanceConnectivity"],
-        }
-    ]
-    assert document["checks"] == request["DeepHealthCheckConfigurations"][0]["DeepHealthChecks"]
+    assert document["checks"] == ["InstanceStress", "InstanceConnectivity"]
+    assert main(["status", "--wait", "--cluster", name]) == 0
+    assert {node.status for node in workers(cluster) if node.slurm_name in checked} == {"Running"}
     assert main(["nodes", "check", "controller", "--cluster", name, "--yes"]) == 2
     assert "runs no jobs" in capsys.readouterr().err
+
+
+def test_a_check_that_aws_refuses_starts_nothing(name, capsys):
+    """InstanceConnectivity needs two nodes, says AWS's answer."""
+    node = workers(hyperpod.find(Session(), name))[-1]
+    command = ["nodes", "check", node.slurm_name, "--cluster", name, "--yes", "--deep", "instance-connectivity"]
+    assert main(command) == 3
+    assert "InstanceConnectivity needs 2 instances of workers" in capsys.readouterr().err

@@ -17,7 +17,6 @@ from rich.console import Console
 from podwright.aws_session import Session
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.errors import AwsError
 from podwright.operations.account import hyperpod
 from podwright.operations.account.failures import KNOWN, UNKNOWN, causes
 from podwright.operations.deployment.deploy import missing_nodes
@@ -346,29 +345,22 @@ def test_it_fits_with_the_longest_type(name, found, columns):
     assert wide == []
 
 
-def test_an_event_has_the_reason_of_its_failure(name, monkeypatch):
+def test_an_event_has_the_reason_of_its_failure(aws, name):
     """Lists of events have no reason: it is read from each warning and error, where the caller may do so."""
-    session_call = Session.call
-    metadata = {
-        "Instance": {"FailureMessage": "no EFA\n device", "NodeLogicalId": "x"},
-        "SlurmHealth": {"Reason": "DbUnreachable"},
-    }
-    listed = {"EventTime": datetime.now(timezone.utc), "ClusterName": name, "EventId": "e", "Description": "failed"}
-
-    def call(session, service, operation, **arguments):
-        if operation == "list_cluster_events":
-            return {"Events": [{**listed, "EventLevel": level} for level in ("Info", "Error")]}
-        if operation != "describe_cluster_event":
-            return session_call(session, service, operation, **arguments)
-        if metadata:
-            return {"EventDetails": {"EventDetails": {"EventMetadata": metadata}}}
-        raise AwsError("not allowed", code="AccessDeniedException", denied=True)
-
-    monkeypatch.setattr(Session, "call", call)
-    events = overview(Session(), name).events
-    assert [event.failure for event in events] == ["no EFA device DbUnreachable", ""]
-    metadata.clear()
-    assert [event.failure for event in overview(Session(), name).events] == ["", ""]
+    node = next(node.instance_id for node in hyperpod.nodes(Session(), hyperpod.find(Session(), name)))
+    unhealthy = {"Component": "Slurmdbd", "Status": "Unhealthy", "Reason": "DbUnreachable"}
+    aws.add_event(name, "failed", node=node, metadata={"Instance": {"FailureMessage": "no EFA\n device"}})
+    aws.add_event(name, "unhealthy", level="Warn", metadata={"SlurmHealth": unhealthy})
+    aws.add_event(name, "no reason", metadata={"Cluster": {}})
+    aws.add_event(name, "no problem", level="Info", metadata={"Cluster": {"FailureMessage": "not read"}})
+    reason_by_description = {"failed": "no EFA device", "unhealthy": "DbUnreachable", "no reason": "", "no problem": ""}
+    newest = overview(Session(), name).events[-4:]
+    assert {event.description: event.failure for event in newest} == reason_by_description
+    aws.refuse("sagemaker DescribeClusterEvent", code="AccessDeniedException", times=100)
+    try:
+        assert {event.failure for event in overview(Session(), name).events} == {""}
+    finally:
+        aws.refuse("sagemaker DescribeClusterEvent", code="AccessDeniedException", times=0)
 
 
 def test_missing_nodes_of_a_continuous_cluster_are_told(name, monkeypatch):
@@ -385,23 +377,21 @@ def test_missing_nodes_of_a_continuous_cluster_are_told(name, monkeypatch):
 
 
 @pytest.mark.parametrize(("days", "is_told"), [(3, True), (30, False)])
-def test_a_training_plan_that_ends_soon_is_told(name, monkeypatch, *, days, is_told):
+def test_a_training_plan_that_ends_soon_is_told(aws, maker, *, days, is_told):
     """The line names the end and the commands that prolong the plan; the document has the end in any case."""
-    arn = "arn:aws:sagemaker:us-west-2:123456789012:training-plan/h100"
-    ends_at = datetime.now(timezone.utc) + timedelta(days=days)
-    cluster = hyperpod.find(Session(), name)
-    groups = tuple(replace(group, training_plan_arn=arn) for group in cluster.groups if group.name == "workers")
-    session_call = Session.call
-
-    def call(session, service, operation, **arguments):
-        if operation == "describe_training_plan":
-            return {"TrainingPlanArn": arguments["TrainingPlanName"], "EndTime": ends_at}
-        return session_call(session, service, operation, **arguments)
-
-    monkeypatch.setattr(Session, "call", call)
-    monkeypatch.setattr(hyperpod, "find", lambda *_: replace(cluster, groups=groups))
-    snapshot = overview(Session(), name)
-    assert document(snapshot).groups[0].plan_ends_at == ends_at
+    sagemaker, instance_type, cluster_name = aws.client("sagemaker"), "ml.p5.48xlarge", f"planned-{days}"
+    search = {"InstanceType": instance_type, "InstanceCount": 2, "TargetResources": ["hyperpod-cluster"]}
+    (offering,) = sagemaker.search_training_plan_offerings(**search, DurationHours=24 * days)["TrainingPlanOfferings"]
+    offering_id = offering["TrainingPlanOfferingId"]
+    arn = sagemaker.create_training_plan(TrainingPlanName=cluster_name, TrainingPlanOfferingId=offering_id)[
+        "TrainingPlanArn"
+    ]
+    ends_at = sagemaker.describe_training_plan(TrainingPlanName=arn)["EndTime"].astimezone(timezone.utc)
+    maker.make(cluster_name, workers_have={"InstanceType": instance_type, "TrainingPlanArn": arn})
+    snapshot = overview(Session(), cluster_name)
+    (group,) = (group for group in document(snapshot).groups if group.name == "workers")
+    assert group.plan_ends_at == ends_at
+    assert snapshot.missing == ()
     stream = io.StringIO()
     Console(file=stream, width=400).print(render(snapshot, width=400))
     assert (f"back at {ends_at:%Y-%m-%d %H:%M} UTC" in stream.getvalue()) is is_told

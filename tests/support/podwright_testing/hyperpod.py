@@ -61,6 +61,7 @@ class ClusterMaker:
         workers: int = 2,
         api_mode: bool = False,
         storage: Sequence[Mapping[str, Any]] = (),
+        workers_have: Mapping[str, Any] | None = None,
         **properties: Any,
     ) -> str:
         """Create a cluster with one controller and a group of workers in the partition gpu; return its ARN.
@@ -70,9 +71,11 @@ class ClusterMaker:
             workers: nodes of the group.
             api_mode: let HyperPod set Slurm up; else lifecycle scripts, whose parameters are in S3.
             storage: InstanceStorageConfigs of all groups.
+            workers_have: further properties of the group of workers.
             properties: further properties of AWS::SageMaker::Cluster.
         """
         groups = [self._group("controller", "ml.m5.xlarge", 1), self._group("workers", "ml.g5.12xlarge", workers)]
+        groups[1].update(workers_have or {})
         if api_mode:
             groups[0]["SlurmConfig"] = {"NodeType": "Controller"}
             groups[1]["SlurmConfig"] = {"NodeType": "Compute", "PartitionNames": ["gpu"]}
