@@ -18,7 +18,7 @@ from podwright_bootstrap.slurm import partitions, slurm_conf, take_over, topolog
 from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, SLURM_CONF
 
 OWN_PART = SLURM_CONF.with_name("podwright-slurm.conf")
-# Slurm runs all that match, in order, and nothing where nothing does: a node without them takes jobs as ever.
+# Slurm runs all programs that match, in order. It drains a node where none does, so nodes have one of each.
 PROGRAMS = {name: contract.STATE_DIRECTORY / f"{name}.d" / "50-podwright.sh" for name in ("prolog", "epilog")}
 CONTAIN = "Contain"  # a step on each node of a job, which sessions join
 # The prolog runs on all nodes when a job gets them, so that a node that fails it is replaced before the job starts. By

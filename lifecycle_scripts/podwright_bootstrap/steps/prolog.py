@@ -1,7 +1,7 @@
 """The programs that Slurm runs on a node before and after a job.
 
 slurmd runs them from a copy of this package on the node (``software/installed_copy.py``). slurm.conf names them by
-patterns, so that a node without them takes jobs too.
+patterns, so that nodes may have further programs.
 
 https://slurm.schedmd.com/prolog_epilog.html
 https://slurm.schedmd.com/slurm.conf.html#OPT_Prolog
@@ -28,6 +28,8 @@ MODULES = {"prolog": prolog.__name__, "epilog": epilog.__name__}
 ALLOWED = (Path("/etc/cron.allow"), Path("/etc/at.allow"))
 NOBODY_ELSE = "root\n"
 LIMITS_S = {"prolog": 120, "epilog": 360}
+# Slurm drains a node whose pattern matches no program: "Unable to create list of paths".
+NOTHING_TO_DO = "#!/bin/sh\n# Written by podwright's bootstrap.\nexit 0\n"
 ENDS = {"prolog": "", "epilog": " || true"}  # an epilog that fails drains the node, also one that takes too long
 
 
@@ -64,11 +66,8 @@ class PrologStep(Step):
 def _install(node: Node) -> Iterator[str]:
     yield from installed_copy.install()
     for name, is_enabled in _wanted_programs(node).items():
-        program = PROGRAMS[name]
-        if is_enabled and files.write_file(program, _program(name), mode=0o755):
-            yield f"wrote {program}"
-        elif not is_enabled:
-            yield from files.remove_files(program)
+        if files.write_file(PROGRAMS[name], _program(name) if is_enabled else NOTHING_TO_DO, mode=0o755):
+            yield f"wrote {PROGRAMS[name]}"
     if node.parameters.nodes.prolog and node.parameters.nodes.prolog.clean:
         for path in ALLOWED:
             if not path.exists() and files.write_file(path, NOBODY_ELSE, mode=0o644):
