@@ -91,6 +91,10 @@ systemd_layout() { # what is the machine's and not a host's is masked: modules, 
   ln -sfn /lib/systemd/system/remote-fs.target $own/multi-user.target.wants/
   install -m 644 $sources/host-key.service $own/rehearsal-host-key.service
   ln -sfn $own/rehearsal-host-key.service $own/multi-user.target.wants/
+  install -d $own/systemd-sysctl.service.d # a host may not write /proc/sys, which is its unit's condition
+  printf '%s\n' '[Unit]' ConditionPathIsReadWrite= '[Service]' ExecStart= \
+    "ExecStart=/usr/bin/find /etc/sysctl.d -name *.conf -exec sysctl --load {} \\;" \
+    >$own/systemd-sysctl.service.d/rehearsal.conf
   : >/etc/machine-id                # systemd writes one per host
   touch /etc/.updated /var/.updated # or each host would rebuild caches that the packages have just written
 }
