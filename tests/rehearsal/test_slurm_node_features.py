@@ -446,17 +446,67 @@ def test_a_sick_node_fails_with_the_reason_that_the_service_acts_on(cluster: Nam
     cluster.wait_until_idle([SECOND], timeout_s=600)
 
 
+def test_containers_alone_have_folders_before_the_first_step_on_each_node(
+    cluster: NamespacedCluster, bundle: Callable[..., Path]
+) -> None:
+    """Without PrologFlags=Alloc a node's prolog runs before its first step, also where no batch script runs.
+
+    Alloc is for nodes.prolog; containers alone do without it, because HyperPod's auto-resume may refuse it.
+    """
+    # slurmd does not take a new configuration without the GPU that the first node has lost in a test above.
+    cluster.run("[ -e /dev/nvidia1 ] || mknod -m 666 /dev/nvidia1 c 1 3", host=FIRST, user="root")
+    scripts = cluster.directory / "fsx" / "containers_alone"
+    nodes = replace(PARAMETERS.nodes, prolog=None, containers=Containers(docker=False))
+    shutil.move(bundle(replace(PARAMETERS, nodes=nodes)), scripts)
+    plugin = "mkdir -p /opt/slurm/lib/slurm && touch /opt/slurm/lib/slurm/spank_pyxis.so"
+    steps = dict.fromkeys((FIRST, SECOND), ("parameters", "enroot", "prolog"))
+    for host, names in {**steps, CONTROLLER: ("parameters", "slurm_conf")}.items():
+        for step in names:
+            cluster.run(f"{plugin}; /fsx/containers_alone/on_create.sh --only {step}", host=host, user="root")
+    config = cluster.run("scontrol show config").stdout
+    assert "/opt/podwright/prolog.d" in config
+    assert not re.search("PrologFlags.*Alloc", config)
+    cluster.wait_until_idle([FIRST, SECOND], timeout_s=600)
+
+    parents = "/run/enroot /opt/dlami/nvme/enroot/{cache,data,temporary}"
+    remove = ["bash", "-c", f"for parent in {parents}; do rm -rf $parent/user-*; done"]
+    for host in (FIRST, SECOND):
+        cluster.run(remove, host=host, user="root")
+    step = ["srun", "--nodes=2", "--ntasks-per-node=1", "--label", "--chdir=/tmp", "enroot", "import", "x"]
+    printed = cluster.run(step, user="ada", timeout_s=600).stdout
+    assert sorted(printed.splitlines()) == ["0: ada 700"] * 4 + ["1: ada 700"] * 4
+
+    script = """
+        touch /fsx/runs/batch_runs
+        until [[ -e /fsx/runs/srun_may_start ]]; do sleep 0.1; done
+        srun --label enroot import x 2>/dev/null
+    """
+    job = submit(cluster, script, "--nodes=2", "--ntasks-per-node=1")
+    cluster.run("until [[ -e /fsx/runs/batch_runs ]]; do sleep 0.1; done", timeout_s=600)
+    made = [
+        bool(cluster.run("ls /run/enroot", host=host, user="root").stdout.count("1000")) for host in (FIRST, SECOND)
+    ]
+    assert made == [True, False]  # the batch script's node alone
+    cluster.run("touch /fsx/runs/srun_may_start")
+    assert cluster.wait_for_job(job, timeout_s=600)["JobState"] == "COMPLETED"
+    assert sorted(said(cluster, job).splitlines()) == ["0: ubuntu 700"] * 4 + ["1: ubuntu 700"] * 4
+
+
 def test_features_that_are_switched_off_leave_the_nodes(
     cluster: NamespacedCluster, bundle: Callable[..., Path]
 ) -> None:
-    """A boot without them removes their timers, services and programs; the node still takes jobs."""
+    """A boot without them removes their timers, services and programs; the node still takes jobs.
+
+    The unit that lets jobs onto a node after a reboot is no feature's.
+    """
     plain = bundle(replace(PARAMETERS, nodes=NodeFeatures()))
     ours = "systemctl list-unit-files --no-legend 'podwright-*'"
     of_cron = "cat /etc/cron.allow /etc/at.allow"
     assert cluster.run(of_cron, host=SECOND).stdout.split() == ["root", "root"]
     assert "podwright-remediation.timer" in cluster.run(ours, host=SECOND).stdout
     require_booted([cluster.boot_one(host, plain) for host in (CONTROLLER, SECOND)])
-    assert cluster.run(f"{ours}; {of_cron}", host=SECOND, check=False).stdout == ""
+    remaining = cluster.run(f"{ours}; {of_cron}", host=SECOND, check=False).stdout.splitlines()
+    assert [line.split()[0] for line in remaining] == ["podwright-return.service", "podwright-return.timer"]
     assert "podwright-remediation" not in cluster.run(ours, host=CONTROLLER, check=False).stdout
     assert "podwright/prolog.d" not in cluster.run("scontrol show config").stdout
     cluster.run(f"srun --partition gpu --nodelist {SECOND} true")
