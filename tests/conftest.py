@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,7 @@ ONE_AFTER_ANOTHER = ("test_flat_rehearsal.py", "test_rehearsal.py")
 LIMIT_S = 1800
 
 
+@cache
 def scope(nodeid: str) -> str:
     """Return what shares a worker: a file, since its tests share fixtures, or what else they share."""
     file, _, test = nodeid.partition("::")
@@ -98,10 +100,10 @@ def scope(nodeid: str) -> str:
     return file.replace(name, ONE_AFTER_ANOTHER[0]) if name in ONE_AFTER_ANOTHER else file
 
 
-def start_rank(nodeid: str) -> int:
-    """Return when a test's scope starts: its number in ``LONGEST_FIRST``, or after them."""
-    own = scope(nodeid)
-    return next((rank for rank, name in enumerate(LONGEST_FIRST) if name in own), len(LONGEST_FIRST))
+@cache
+def start_rank(test_scope: str) -> int:
+    """Return when a scope starts: its number in ``LONGEST_FIRST``, or after them."""
+    return next((rank for rank, name in enumerate(LONGEST_FIRST) if name in test_scope), len(LONGEST_FIRST))
 
 
 class LongestFirst(LoadFileScheduling):  # type: ignore[misc]
@@ -132,7 +134,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
         def start(item: pytest.Item) -> tuple[int, bool, int, str]:
             own = scope(item.nodeid)
-            return start_rank(item.nodeid), own not in waiting, -tests[own], own
+            return start_rank(own), own not in waiting, -tests[own], own
 
         items.sort(key=start)
 

@@ -14,7 +14,9 @@ A case is ``cases/CODE/NAME.yaml``; CODE is the first finding's code. Its keys:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -40,7 +42,7 @@ class Case:
     @classmethod
     def read(cls, path: Path) -> Case:
         """Read a case; an unknown key raises ``TypeError``."""
-        content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
         return cls(path=path, **content)
 
     @property
@@ -69,9 +71,10 @@ class Case:
         self.path.write_text(head + _EXPECTED + indent(printed, "  "), encoding="utf-8")
 
 
-def cases() -> list[Case]:
+@cache
+def cases() -> Sequence[Case]:
     """Return all cases, sorted by name."""
-    return [Case.read(path) for path in sorted(CASES.glob("*/*.yaml"))]
+    return tuple(Case.read(path) for path in sorted(CASES.glob("*/*.yaml")))
 
 
 def _replace_line(text: str, line: str, replacement: str) -> str:

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from cfnlint.api import lint
-from cfnlint.config import ManualArgs
 
 from podwright.diagram.stack_resources import decoded
 
@@ -169,6 +167,9 @@ def named(text: str) -> str:
 
 def messages(resources: Sequence[tuple[str, dict[str, Any]]], *rules: str) -> list[str]:
     """Return cfn-lint's messages for a template with these resources, of rules whose ids begin so."""
+    from cfnlint.api import lint  # takes long, which each test worker would spend while it collects
+    from cfnlint.config import ManualArgs
+
     template = {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Resources": {

@@ -7,7 +7,6 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 import boto3
-import datasets
 import httpx2
 import numpy as np
 import pyarrow as pa
@@ -55,6 +54,13 @@ def zstd(text):
     return pa.compress(text.encode(), "zstd", asbytes=True)
 
 
+def save_by_datasets(folder):
+    """Save the texts as the library datasets does."""
+    import datasets
+
+    datasets.Dataset.from_dict({"text": TEXTS}).save_to_disk(folder / "train")
+
+
 WRITERS = {
     "jsonl": lambda folder: (folder / "train.jsonl").write_text(lines()),
     "jsonl.gz": lambda folder: (folder / "train.jsonl.gz").write_bytes(gzip.compress(lines().encode())),
@@ -62,7 +68,7 @@ WRITERS = {
     "json": lambda folder: (folder / "train.json").write_text(lines().rstrip("\n")),
     "parquet": write_parquet,
     "arrow file": write_arrow_file,
-    "saved by datasets": lambda folder: datasets.Dataset.from_dict({"text": TEXTS}).save_to_disk(folder / "train"),
+    "saved by datasets": save_by_datasets,
 }
 
 

@@ -9,7 +9,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import datasets
 import pytest
 import yaml
 from transformers import AutoTokenizer
@@ -280,6 +279,13 @@ def test_a_dataset_is_of_one_text_and_order(tmp_path, monkeypatch):
     assert len(others | {usual}) == 6
 
 
+def load_rows(folder):
+    """Load rows as NxD Training does."""
+    import datasets  # takes a second, which each test worker would spend while it collects
+
+    return datasets.load_from_disk(str(folder))
+
+
 def test_the_dataset_is_tokenised_to_arrow(text_dataset, tmp_path):
     """Rows of packed documents that datasets loads as NxD Training does, of one pass over the data."""
     tokenizer = text_dataset / "tokenizer"
@@ -292,13 +298,13 @@ def test_the_dataset_is_tokenised_to_arrow(text_dataset, tmp_path):
     }
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     assert dataset.main(["--out", str(tmp_path / "few"), "--sequences", "5", *words]) == 0
-    rows = datasets.load_from_disk(str(tmp_path / "few"))
+    rows = load_rows(tmp_path / "few")
     assert len(rows) == 5
     assert all(len(row["input_ids"]) == 32 and row["labels"] == row["input_ids"] for row in rows)
     assert rows[0]["attention_mask"] == [1] * 32
     assert " then " in AutoTokenizer.from_pretrained(tokenizer).decode(rows[0]["input_ids"])
     assert dataset.main(["--out", str(tmp_path / "all"), "--sequences", "1000000", *words]) == 0
-    rows = datasets.load_from_disk(str(tmp_path / "all"))
+    rows = load_rows(tmp_path / "all")
     loaded = AutoTokenizer.from_pretrained(tokenizer)
     shards = [gzip.decompress(path.read_bytes()).splitlines() for path in text_dataset.rglob("*train*.gz")]
     texts = [json.loads(line)["text"] for shard in shards for line in shard]
@@ -342,7 +348,7 @@ def test_two_runs_share_one_dataset(text_dataset, tmp_path):
     assert [job.returncode for job in jobs] == [0, 0, 0]
     last = sorted(text.splitlines()[-1] for text in printed)
     assert last == [f"{out} exists already"] * 2 + [f"{out}: 20 sequences"]
-    assert len(datasets.load_from_disk(str(out))) == 20
+    assert len(load_rows(out)) == 20
     assert sorted(path.name for path in out.parent.iterdir()) == ["rows", "rows.lock"]
 
 
@@ -360,7 +366,7 @@ def test_a_killed_job_leaves_no_lock(text_dataset, tmp_path):
     words = [f"--dataset={text_dataset}", f"--tokenizer={text_dataset / 'tokenizer'}", "--vocab-size=300"]
     assert dataset.main([f"--out={out}", "--sequences=5", "--max-context-width=32", "--data-streams=2", *words]) == 0
     assert not (out / "old").exists()
-    assert len(datasets.load_from_disk(str(out))) == 5
+    assert len(load_rows(out)) == 5
 
 
 HOLD = """

@@ -17,7 +17,6 @@ from argparse import ArgumentParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 
 from podwright_testing.training_documents import as_described
 from podwright_training.__main__ import main
@@ -242,6 +241,8 @@ def test_restructured_text():
 def test_a_pdf_becomes_its_paragraphs():
     """Lines that stand together are one paragraph; a damaged file is named."""
     paragraphs = [["The first paragraph has", "two lines of text."], ["The second one is further down."]]
+    from matplotlib.figure import Figure
+
     page, file = Figure(figsize=(6, 8)), io.BytesIO()
     for lines, height in zip(paragraphs, (0.9, 0.5), strict=True):
         page.text(0.1, height, "\n".join(lines))

@@ -16,7 +16,6 @@ import urllib.request
 from collections import Counter
 from xml.etree import ElementTree as ET
 
-import matplotlib.image as mpl_image
 import numpy as np
 import pytest
 import yaml
@@ -294,6 +293,8 @@ def browse(tmp_path):
 
 def colours(picture):
     """Number of pixels of each colour."""
+    import matplotlib.image as mpl_image  # takes long, which each test worker would spend while it collects
+
     image = np.asarray(mpl_image.imread(picture))[..., :3]
     return Counter(map(tuple, (image * 255).round().astype(int).reshape(-1, 3).tolist()))
 
