@@ -125,10 +125,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Files that only compute come last, those with the most tests first: they end together.
     """
-    waiting = {scope(item.nodeid) for item in items if any(item.get_closest_marker(name) for name in WAITING)}
+    limit = pytest.mark.timeout(LIMIT_S)
+    waiting: set[str] = set()
     for item in items:
-        if not any(item.get_closest_marker(name) for name in (*WAITING, "timeout")):
-            item.add_marker(pytest.mark.timeout(LIMIT_S))
+        marks = {mark.name for mark in item.iter_markers()}
+        if not marks.isdisjoint(WAITING):
+            waiting.add(scope(item.nodeid))
+        elif "timeout" not in marks:
+            item.add_marker(limit)
     if worker:
         tests = Counter(scope(item.nodeid) for item in items)
 
