@@ -53,6 +53,25 @@ def test_the_vocabulary_is_filled_up_to_a_multiple(trained):
     assert trained.decode(ids, skip_special_tokens=True) == "the node"
 
 
+@pytest.mark.parametrize("class_name", ["PreTrainedTokenizerFast", "TokenizersBackend"])
+def test_a_tokenizer_of_no_models_class_is_the_one_of_auto_tokenizer(trained, class_name, tmp_path, monkeypatch):
+    """It loads alike without AutoTokenizer, which decides where a model's config.json may name a class."""
+    trained.save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": class_name}))
+    automatic = AutoTokenizer.from_pretrained(tmp_path)
+    asked = []
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, **_: asked.append(name) or automatic)
+    loaded = load_tokenizer(str(tmp_path))
+    assert asked == []
+    assert type(loaded) is type(automatic)
+    assert repr(loaded) == repr(automatic).replace(repr(tmp_path), repr(str(tmp_path)))
+    assert loaded.backend_tokenizer.to_str() == automatic.backend_tokenizer.to_str()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    load_tokenizer(str(tmp_path))
+    assert asked == [str(tmp_path)]
+
+
 def test_words_are_cut_by_the_pattern(trained, text_dataset, tmp_path):
     """Llama 3's rule has digits in threes and contractions in capitals; GPT-2's has neither. Both restore any text."""
     gpt2 = train(text_dataset, tmp_path / "gpt2")

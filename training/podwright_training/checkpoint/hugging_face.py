@@ -13,7 +13,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from transformers import AutoConfig, PreTrainedConfig
 
 from podwright_training import model_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
@@ -116,6 +115,8 @@ class HuggingFaceModel:
         )
 
     def _config(self) -> dict[str, Any]:
+        from transformers import AutoConfig  # scans all models of transformers: only ranks that read one pay for it
+
         config = AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False).to_dict()
         if config.get("head_dim") is None and config.get("num_attention_heads"):  # Mixtral's published files lack it.
             config["head_dim"] = config["hidden_size"] // config["num_attention_heads"]
@@ -212,6 +213,8 @@ def _full_config(config: ModelConfig) -> dict[str, Any]:
 
     A class that lays sliding windows over some layers, such as Qwen's, would compute something else.
     """
+    from transformers import AutoConfig, PreTrainedConfig
+
     content = config.to_hf()
     full = AutoConfig.for_model(**content).to_dict()
     of_class = {key: value for key, value in full.items() if key not in PreTrainedConfig().to_dict()}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # it takes seconds to import; worker processes do without
 
 FirstRank = Callable[[str, Callable[[], Any]], Any]  # runs an action of a name there, returns its result on all
 TOKENIZER_JSON, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # the same class in transformers 4 and 5
 SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 NOT_MEANING = ("version", "truncation", "padding")  # Keys of tokenizer.json: an encoder neither truncates nor pads.
 PROBE = "a"  # a text of one byte in any encoding
@@ -70,7 +71,14 @@ def load_tokenizer(name: str, *, revision: str | None = None, cached: bool = Fal
 
 def _by_class(name: str, place: Mapping[str, Any]) -> PreTrainedTokenizerBase:
     """Return the tokenizer of its class; a class that cannot read a folder's ``tokenizer.json`` is left out."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
+
+    if _is_generic(Path(name)):
+        generic: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
+            name, trust_remote_code=False, **place
+        )
+        return generic
+    from transformers import AutoTokenizer
 
     try:
         by_class: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **place)
@@ -79,6 +87,21 @@ def _by_class(name: str, place: Mapping[str, Any]) -> PreTrainedTokenizerBase:
             raise
         by_class = PreTrainedTokenizerFast.from_pretrained(name, trust_remote_code=False, **place)
     return by_class
+
+
+def _is_generic(folder: Path) -> bool:
+    """Return whether a folder has a tokenizer of no model's class: ``AutoTokenizer`` would scan all models for it."""
+    try:
+        config = json.loads((folder / TOKENIZER_CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return (
+        isinstance(config, dict)
+        and config.get("tokenizer_class") in GENERIC_CLASSES
+        and "auto_map" not in config
+        and (folder / TOKENIZER_JSON).is_file()
+        and not (folder / "config.json").exists()  # A model's type may call for another class.
+    )
 
 
 def _by_file(by_class: PreTrainedTokenizerBase, name: str, place: Mapping[str, Any]) -> PreTrainedTokenizerBase:
