@@ -226,17 +226,21 @@ def _has_new_password(node: Node) -> bool:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="on_create.sh", description=__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="list the steps that would run here; run none")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--dry-run", action="store_true", help="list the steps that would run here; run none")
     names = [step.name for step in STEPS]
     parser.add_argument("--only", metavar="STEP", choices=names, help="run this step alone")
     skip = "leave this step out; may be repeated"
     parser.add_argument("--skip", metavar="STEP", choices=names, action="append", default=[], help=skip)
     follow = "run the steps that users go by, if the bucket has other users, groups or another policy"
-    parser.add_argument("--follow-users", action="store_true", help=follow)
+    modes.add_argument("--follow-users", action="store_true", help=follow)
     returning = "if Slurm itself has put the node down, as after a reboot, check it and let jobs onto it"
-    parser.add_argument(after_reboot.OPTION, action="store_true", help=returning)
+    modes.add_argument(after_reboot.OPTION, action="store_true", help=returning)
     parser.add_argument("--status", action="store_true", help="show how the last boot went")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if (options.follow_users or options.after_reboot) and (options.only or options.skip):
+        parser.error(f"--follow-users and {after_reboot.OPTION} choose their steps: leave out --only and --skip")
+    return options
 
 
 def _status() -> int:

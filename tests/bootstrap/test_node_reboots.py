@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from podwright_bootstrap import boot
 from podwright_bootstrap.host import process
 from podwright_bootstrap.slurm import nodes
 
@@ -77,3 +78,24 @@ def test_a_node_responds_once_slurmctld_knows_of_its_boot(
     """A state from before the reboot does not count."""
     show(f"NodeName=n0 State={state} BootTime=None SlurmdStartTime={slurmd_started} LastBusyTime=1")
     assert nodes.responds("n0") is responds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--after-reboot --dry-run", "argument --dry-run: not allowed with argument --after-reboot"),
+        ("--follow-users --dry-run", "argument --dry-run: not allowed with argument --follow-users"),
+        ("--follow-users --after-reboot", "argument --after-reboot: not allowed with argument --follow-users"),
+        ("--after-reboot --skip ldap", "--follow-users and --after-reboot choose their steps: leave out --only and"),
+        ("--follow-users --only users", "--follow-users and --after-reboot choose their steps: leave out --only and"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    arguments: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run changes no node, and no option silently gives way to another."""
+    monkeypatch.setattr(boot, "_chosen_part", lambda _: pytest.fail("the boot begins"))
+    with pytest.raises(SystemExit) as exit_status:
+        boot.main(arguments.split())
+    assert exit_status.value.code == 2
+    assert message in capsys.readouterr().err
