@@ -179,12 +179,13 @@ def _nodes_in_slurm(session: Session, cluster: Cluster) -> Iterator[Finding]:
     states = slurm_states.states(shell)
     yield from _down_nodes(nodes, states)
     yield from _unnamed_nodes(nodes, states.keys())
-    for message in topology(shell).problems():
-        hint = (
-            "HyperPod writes topology.conf or topology.yaml: compare it with `podwright nodes list`, correct it on the "
-            "controller, then `scontrol reconfigure`"
-        )
-        yield _finding(Level.WARNING, "topology", ("cluster",), message, hint)
+    current = topology(shell)
+    hint = (
+        "HyperPod writes topology.conf or topology.yaml: compare it with `podwright nodes list`, correct it on the "
+        "controller, then `scontrol reconfigure`"
+    )
+    for level, messages in ((Level.ERROR, current.errors()), (Level.WARNING, current.warnings())):
+        yield from (_finding(level, "topology", ("cluster",), message, hint) for message in messages)
 
 
 def _down_nodes(nodes: Iterable[Node], states: Mapping[str, slurm_states.SlurmState]) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """The network topology that slurmctld uses: the leaf of each node, and nodes that its file lacks or still names.
 
 HyperPod writes the topology's file. After a node was replaced, the file may lack the new node or still name the old
-one; slurmctld only logs that. Nodes without a leaf share no job with nodes of a leaf.
+one; slurmctld only logs that. Slurm starts no job on a node without a leaf, not even a job of this node alone.
 
 https://slurm.schedmd.com/topology.html
 https://slurm.schedmd.com/scontrol.html#OPT_topology
@@ -17,6 +17,7 @@ from itertools import product
 from podwright.json_document import JsonObject
 from podwright.operations.access.remote import quoted
 from podwright.operations.jobs.slurm_jobs import Shell
+from podwright_bootstrap.contract import LOGIN_NODE_REASON
 
 # The second prints the nodes in the order in which Slurm numbers a job's nodes.
 TOPOLOGY, NODES = quoted("scontrol", "show", "topology"), quoted("scontrol", "show", "nodes", "--oneliner")
@@ -24,7 +25,8 @@ TOPOLOGY, NODES = quoted("scontrol", "show", "topology"), quoted("scontrol", "sh
 _LEAF = re.compile(
     r"^\s*(?:SwitchName=(?P<switch>\S+) +Level=0|BlockName=(?P<block>\S+)) .*?\bNodes=(?P<nodes>\S+)", re.MULTILINE
 )
-_NODE = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
+_NO_NODES = "(null)"  # Slurm prints this for a leaf whose nodes are all gone.
+_NODE = re.compile(r"^NodeName=(\S+)(?:.*? Reason=(.*))?", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,24 @@ class Topology:
 
     leaves: Mapping[str, str]
     nodes: tuple[str, ...]
+    login_nodes: frozenset[str] = frozenset()
+    """The nodes among them that podwright has drained because they are login nodes."""
 
-    def problems(self) -> list[str]:
-        """Return sentences about nodes that the topology lacks, and about nodes that Slurm lacks."""
+    def errors(self) -> list[str]:
+        """Return a sentence about the nodes that run no job, because the topology lacks them; login nodes run none."""
         if not self.leaves:
             return []
-        missing = [node for node in self.nodes if node not in self.leaves]
+        missing = [node for node in self.nodes if node not in self.leaves and node not in self.login_nodes]
+        return [f"Slurm's topology lacks {', '.join(missing)}, so they run no job"] if missing else []
+
+    def warnings(self) -> list[str]:
+        """Return a sentence about the nodes that only the topology names."""
         stale = sorted(self.leaves.keys() - set(self.nodes))
-        lacks = f"Slurm's topology lacks {', '.join(missing)}, so no job has them together with other nodes"
-        names = f"Slurm's topology still names {', '.join(stale)}, which slurm.conf lacks"
-        return [*([lacks] if missing else []), *([names] if stale else [])]
+        return [f"Slurm's topology still names {', '.join(stale)}, which slurm.conf lacks"] if stale else []
+
+    def problems(self) -> list[str]:
+        """Return sentences about nodes that run no job because the topology lacks them, and nodes that Slurm lacks."""
+        return [*self.errors(), *self.warnings()]
 
 
 def topology(shell: Shell) -> Topology:
@@ -66,8 +76,11 @@ def topology(shell: Shell) -> Topology:
         node: match["switch"] or match["block"]
         for match in _LEAF.finditer(shell.run(f"{TOPOLOGY} || true"))  # It fails if the topology is flat.
         for node in hostnames(match["nodes"])
+        if match["nodes"] != _NO_NODES
     }
-    return Topology(leaves, tuple(_NODE.findall(shell.run(NODES))))
+    reasons = dict(_NODE.findall(shell.run(NODES)))
+    login_nodes = frozenset(node for node, reason in reasons.items() if reason.startswith(LOGIN_NODE_REASON))
+    return Topology(leaves, tuple(reasons), login_nodes)
 
 
 def job_nodes(shell: Shell, job_id: str, slurm_topology: Topology) -> list[JobNode]:

@@ -32,8 +32,8 @@ ALL_NODES = "".join(f"NodeName=ip-10-0-16-{number} Arch=x86_64 CoresPerSocket=1\
 class Controller:
     """A controller whose commands print these texts."""
 
-    def __init__(self, shown: str, *, queued: str = "") -> None:
-        self.texts = {f"{TOPOLOGY} || true": shown, NODES: ALL_NODES, SINFO: ""}
+    def __init__(self, shown: str, *, queued: str = "", nodes: str = ALL_NODES) -> None:
+        self.texts = {f"{TOPOLOGY} || true": shown, NODES: nodes, SINFO: ""}
         self.queued = queued
 
     def run(self, line: str) -> str:
@@ -44,13 +44,27 @@ class Controller:
 def test_nodes_without_a_leaf_and_leaves_without_a_node_are_named() -> None:
     """A replacement leaves the old node in a leaf, and the new one in none; blocks count like leaves."""
     assert topology(Controller(TREE)).problems() == [
-        "Slurm's topology lacks ip-10-0-16-11, so no job has them together with other nodes",
+        "Slurm's topology lacks ip-10-0-16-11, so they run no job",
         "Slurm's topology still names ip-10-0-16-77, which slurm.conf lacks",
     ]
     blocks = topology(Controller(BLOCKS))
     assert blocks.leaves["ip-10-0-16-9"] == "b2"
     assert len(blocks.problems()) == 1
     assert topology(Controller("No topology information available\n")).problems() == []
+
+
+def test_login_nodes_and_empty_leaves_are_no_problem() -> None:
+    """HyperPod's topology has no login nodes, which run no job anyway; a leaf whose nodes are gone names none."""
+    reason = "Reason=podwright: login node : Not responding [root@2026-11-28T11:18:23]"
+    login_nodes = "".join(f"NodeName={name} Arch=x86_64 State=IDLE+DRAIN {reason}\n" for name in ("login-1", "login-2"))
+    empty_leaves = (
+        "SwitchName=leaf3 Level=0 LinkSpeed=1 Nodes=(null)\nBlockName=b3 BlockIndex=2 Nodes=(null) BlockSize=2\n"
+    )
+    shown = TREE.replace("leaf2 Level=0 LinkSpeed=1 Nodes=", "leaf2 Level=0 LinkSpeed=1 Nodes=ip-10-0-16-11,login-2,")
+    current = topology(Controller(shown + empty_leaves, nodes=ALL_NODES + login_nodes))
+    assert current.problems() == ["Slurm's topology still names ip-10-0-16-77, which slurm.conf lacks"]
+    drained = ALL_NODES.replace("11 Arch=x86_64", "11 Arch=x86_64 Reason=the podwright: login node is slow")
+    assert topology(Controller(TREE, nodes=drained)).errors() != []
 
 
 def test_nodes_of_a_job_are_in_the_order_of_its_ranks() -> None:
@@ -84,7 +98,7 @@ def test_hostlists_are_expanded(hostlist: str, names: list[str]) -> None:
 def test_status_and_doctor_show_the_topology(
     maker: ClusterMaker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`status --job` lists rank, node and leaf; doctor warns of each problem; a word is no job."""
+    """`status --job` lists rank, node and leaf; doctor names each problem; a word is no job."""
     maker.make("leaves")
     controller = Controller(TREE, queued="ip-10-0-16-[6-7]\n")
     monkeypatch.setattr(overview, "controller_shell", lambda *_: controller)
@@ -108,7 +122,11 @@ def test_status_and_doctor_show_the_topology(
     monkeypatch.setattr(doctor.slurm_states, "controller_shell", lambda *_: controller)
     main(["doctor", "--cluster", "leaves", "--json"])
     findings = json.loads(capsys.readouterr().out)["findings"]
-    assert sum(finding["code"] == "topology" for finding in findings) == 2
+    levels = {finding["message"]: finding["level"] for finding in findings if finding["code"] == "topology"}
+    assert levels == {
+        "Slurm's topology lacks ip-10-0-16-11, so they run no job": "error",
+        "Slurm's topology still names ip-10-0-16-77, which slurm.conf lacks": "warning",
+    }
     with pytest.raises(SystemExit):
         main(["status", "--cluster", "leaves", "--job", "first"])
     assert "got first, need the number of a job" in capsys.readouterr().err
