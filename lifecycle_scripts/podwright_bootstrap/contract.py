@@ -56,6 +56,9 @@ REBOOT_REASON = "Node unexpectedly rebooted"
 # Without accounting, Slurm 24.11 keeps the reason of a node that is resumed, and shows it when the node goes down
 # later. It accepts no empty one.
 NO_REASON = "none"
+BEING_SET_UP = "podwright: being set up"  # the reason in Slurm of a node that its boot has not finished
+# What Slurm adds to a reason of before. ReturnToService=1 compares the whole, so such a node does not return by itself.
+SILENCE = " : Not responding"
 METRICS_NAMESPACE = "/aws/sagemaker/Clusters"  # the one that the nodes' role may write to
 RUNNING_JOBS_METRIC = "RunningJobs"
 CLUSTER_DIMENSION = "ClusterName"
@@ -76,6 +79,14 @@ WRITTEN_IF_EMPTY = {"written_if_empty": True}  # metadata of a field whose key n
 def _aws(key: str) -> Dict[str, str]:
     """Return the metadata of a field that has a key of AWS's in the file."""
     return {"aws": key}
+
+
+def is_reason_of_slurm(reason: str) -> bool:
+    """Return whether a node that is down with this reason was in service until Slurm itself put it down.
+
+    Slurm keeps the reason of before, if there is one.
+    """
+    return reason in {REBOOT_REASON, NO_REASON, BEING_SET_UP} or reason.endswith(SILENCE)
 
 
 class ContractError(ValueError):

@@ -9,17 +9,12 @@ import re
 import time
 from typing import List, Sequence, Tuple
 
-from podwright_bootstrap.contract import NO_REASON, REBOOT_REASON
+from podwright_bootstrap.contract import BEING_SET_UP, NO_REASON, is_reason_of_slurm
 from podwright_bootstrap.host import log, process
 from podwright_bootstrap.host.errors import SlowCommandError
 from podwright_bootstrap.slurm.slurm_conf import SCONTROL
 
 ANSWERS_SINCE, NEWEST = (24, 11), (99,)  # scontrol of 22.05 waits without end for the configuration of a server.
-BEING_SET_UP = "podwright: being set up"
-# Reasons of a node that was in service until it went down: Slurm keeps the one of before, if there is one.
-IN_SERVICE_BEFORE = {REBOOT_REASON, NO_REASON, BEING_SET_UP}
-# What Slurm adds to a reason of before. ReturnToService=1 compares the whole, so such a node does not return by itself.
-SILENCE = " : Not responding"
 CLOCK_STEP_S = 5  # The clock may be set after slurmd has started.
 SILENT = {"UNKNOWN", "NOT_RESPONDING"}
 # Somebody holds the node, or it lacks what slurm.conf says.
@@ -49,8 +44,7 @@ def is_put_down(hostname: str) -> bool:
     shown = _shown(hostname)
     flags, match = _state(shown), re.search(r"\sReason=(.*?)(?= \[\S+@|$)", shown)
     reason = match[1] if match else ""
-    was_in_service = reason in IN_SERVICE_BEFORE or reason.endswith(SILENCE)
-    return flags[:1] == ["DOWN"] and not (HELD | SILENT) & set(flags) and was_in_service
+    return flags[:1] == ["DOWN"] and not (HELD | SILENT) & set(flags) and is_reason_of_slurm(reason)
 
 
 def is_named(hostname: str, controllers: Sequence[str]) -> bool:

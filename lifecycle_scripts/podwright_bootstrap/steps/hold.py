@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Iterator
 
 from podwright_bootstrap import boot_report
-from podwright_bootstrap.contract import COMPUTE
+from podwright_bootstrap.contract import BEING_SET_UP, COMPUTE
 from podwright_bootstrap.host import waits
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import nodes
@@ -42,7 +42,7 @@ class HoldStep(Step):
             lambda: bool(nodes.state(node.hostname)), event=event, limit_s=KNOWN_LIMIT_S, every_s=node.poll_s
         )
         if "DRAIN" not in nodes.state(node.hostname):
-            nodes.drain(node.hostname, nodes.BEING_SET_UP)
+            nodes.drain(node.hostname, BEING_SET_UP)
             yield f"drained {node.hostname} until it is set up"
 
     def verify(self, node: Node) -> None:

@@ -29,7 +29,7 @@ from podwright.operations.health.topology import topology
 from podwright.operations.nodes import slurm_states
 from podwright.operations.output import print_document
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
-from podwright_bootstrap.contract import COMPUTE, REBOOT_REASON
+from podwright_bootstrap.contract import COMPUTE, NO_REASON, is_reason_of_slurm
 from podwright_common.exit_status import FAILED, OK
 
 PLUGIN = "session-manager-plugin"
@@ -191,7 +191,9 @@ def _nodes_in_slurm(session: Session, cluster: Cluster) -> Iterator[Finding]:
 def _down_nodes(nodes: Iterable[Node], states: Mapping[str, slurm_states.SlurmState]) -> Iterator[Finding]:
     for node, state in down_in_slurm(nodes, states):
         reason = f" ({state.reason})" if state.reason else ""
-        unit = "podwright-return" if state.reason == REBOOT_REASON else "slurmd"
+        is_silent = state.state.endswith("*")  # Until the node responds, it cannot return.
+        returns = is_reason_of_slurm(state.reason or NO_REASON) and not is_silent
+        unit = "podwright-return" if returns else "slurmd"
         hint = (
             f"`journalctl -u {unit}` there says why; `podwright nodes undrain {node.name}` lets jobs start all the same"
         )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from podwright.aws_session import Session
 from podwright.cli import main
 from podwright.operations.account import hyperpod
+from podwright.operations.health import doctor
 from podwright.operations.health.doctor import NAMED_WITHIN_S, down_in_slurm, missing_in_slurm
 from podwright.operations.health.node_role import missing_actions
-from podwright.operations.nodes.slurm_states import SlurmState
+from podwright.operations.nodes.slurm_states import SINFO, SlurmState
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.documents import as_described
 from podwright_testing.hyperpod import BUCKET, ClusterMaker
@@ -69,6 +71,31 @@ def test_nodes_that_slurm_has_put_down_are_named(maker: ClusterMaker) -> None:
     states[drained.slurm_name] = SlurmState("drained", "a disk is loud")
     assert [(node.slurm_name, state.reason) for node, state in down_in_slurm(listed, states)] == [
         (rebooted.slurm_name, "Node unexpectedly rebooted")
+    ]
+
+
+def test_the_journal_of_the_unit_that_lets_jobs_in_is_named(
+    maker: ClusterMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that Slurm itself has put down returns once its own unit lets jobs in, whatever reason Slurm shows."""
+    maker.make("journal", workers=5)
+    session = Session()
+    cluster = hyperpod.find(session, "journal")
+    nodes = [replace(node, status="Running") for node in hyperpod.nodes(session, cluster) if node.role == "compute"]
+    units = {
+        "down|Node unexpectedly rebooted": "podwright-return",
+        "down|none": "podwright-return",  # a second reboot, without accounting
+        "down|a disk is loud : Not responding": "podwright-return",
+        "down*|a disk is loud : Not responding": "slurmd",  # it is silent still
+        "down|a disk is loud": "slurmd",
+    }
+    listed = "".join(f"{node.slurm_name}|{shown}\n" for node, shown in zip(nodes, units, strict=True))
+    monkeypatch.setattr(doctor, "cluster_nodes", lambda *_: nodes)
+    shell = SimpleNamespace(run=lambda line: listed if line == SINFO else "")
+    monkeypatch.setattr(doctor.slurm_states, "controller_shell", lambda *_: shell)
+    hints = [finding.hint for finding in doctor._nodes_in_slurm(session, cluster)]
+    assert [hint.partition("` there says why")[0] for hint in hints] == [
+        f"`journalctl -u {unit}" for unit in units.values()
     ]
 
 
