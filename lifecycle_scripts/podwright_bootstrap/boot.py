@@ -26,7 +26,7 @@ from podwright_bootstrap.host.errors import BootstrapError, CommandError, TimeLi
 from podwright_bootstrap.host.waits import STEP_PATIENCE
 from podwright_bootstrap.node import Node, identify
 from podwright_bootstrap.remediation import checks
-from podwright_bootstrap.slurm import nodes
+from podwright_bootstrap.slurm import nodes, reboots
 from podwright_bootstrap.software import after_reboot
 from podwright_bootstrap.steps import Step, ldap, user_updates
 from podwright_bootstrap.steps.accelerators import AcceleratorsStep
@@ -186,12 +186,24 @@ def _follow_users() -> int:
 
 
 def _return_after_reboot() -> int:
-    """Let jobs onto this node if Slurm itself has put it down, and each step holds without being applied."""
+    """Let jobs onto this node if Slurm itself has put it down and it passes its checks; drain it after many reboots."""
     node = identify(ProvisioningParameters.from_json(contract.read(source())))
     hear_from(node)
     if not nodes.is_put_down(node.hostname):
         log.say(f"Slurm itself has not put {node.hostname} down")
-        return 0
+    elif nodes.is_return_left_to_operators():
+        log.say(f"slurm.conf has ReturnToService=0: an operator lets jobs onto {node.hostname}")
+    elif reboots.is_limit_reached():
+        nodes.drain(node.hostname, reboots.REASON)
+        reboots.forget()
+        log.say(f"drained {node.hostname}: {reboots.REASON}")
+    else:
+        return _return_checked(node)
+    return 0
+
+
+def _return_checked(node: Node) -> int:
+    """Let jobs onto this node if each step holds without being applied, and its hardware is sound."""
     for step in STEPS:
         problem = _problem(step, node)
         if problem and not step.degraded_feature:
@@ -203,6 +215,7 @@ def _return_after_reboot() -> int:
         if findings:
             texts = "; ".join(text for texts in findings.values() for text in texts)
             return _fail(RemediationStep.name, BootstrapError(texts, hint=RemediationStep.hint))
+    reboots.record()  # first: the limit holds if this process is killed
     returned = nodes.return_after_reboot(node.hostname)
     log.say(f"let jobs onto {node.hostname} again" if returned else f"somebody has taken {node.hostname} out meanwhile")
     return 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from podwright_bootstrap import boot
+from podwright_bootstrap import boot, contract
 from podwright_bootstrap.host import process
-from podwright_bootstrap.slurm import nodes
+from podwright_bootstrap.slurm import nodes, reboots
 
 BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -99,3 +101,75 @@ def test_options_that_would_be_ignored_are_refused(
         boot.main(arguments.split())
     assert exit_status.value.code == 2
     assert message in capsys.readouterr().err
+
+
+class Slurm:
+    """Slurm as a rebooted node meets it: the node is down until somebody resumes or drains it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.return_to_service, self.updates = 1, []
+        self.booted_at = time.time() - 90_000
+        self.is_down = False
+        monkeypatch.setattr(process, "run", self.run)
+        monkeypatch.setattr(nodes, "booted_at", lambda: self.booted_at)
+        monkeypatch.setattr(reboots, "RECORD", folder / "reboots.json")
+        monkeypatch.setattr(boot, "STEPS", ())
+        monkeypatch.setattr(boot, "hear_from", lambda _: None)
+        monkeypatch.setattr(boot, "source", lambda: folder)
+        monkeypatch.setattr(contract, "read", lambda _: "")
+        monkeypatch.setattr(boot.ProvisioningParameters, "from_json", lambda _: None)
+        parameters = SimpleNamespace(nodes=SimpleNamespace(remediation=None))
+        monkeypatch.setattr(boot, "identify", lambda _: SimpleNamespace(hostname="n0", parameters=parameters))
+
+    def run(self, *command: object, **_: object) -> process.Outcome:
+        """Answer as scontrol does."""
+        if "update" in command:
+            self.updates.append(command[3:])
+            self.is_down = False
+        if "config" in command:
+            return process.Outcome(0, f"ResvOverRun = 0 min\nReturnToService         = {self.return_to_service}\n")
+        return process.Outcome(0, f"NodeName=n0 State={'DOWN' if self.is_down else 'IDLE'} Reason=none [root@1]\n")
+
+    def go_down(self, *, rebooted_at: float | None = None) -> tuple[str, ...]:
+        """Put the node down, let it look, and return what it asked of Slurm."""
+        self.booted_at, self.is_down = rebooted_at or self.booted_at, True
+        count = len(self.updates)
+        assert boot._return_after_reboot() == 0
+        return self.updates[-1] if len(self.updates) > count else ()
+
+
+RETURNED = ("State=RESUME", "Reason=none")
+DRAINED = ("State=DRAIN", "Reason=podwright: rebooted 3 times in 24 h")
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Slurm:
+    """A cluster of one node, which has booted more than a day ago."""
+    return Slurm(monkeypatch, tmp_path)
+
+
+def test_a_node_that_reboots_again_and_again_is_drained(slurm: Slurm) -> None:
+    """Three returns within 24 hours are the most; silences count no further, and after an operator it counts anew."""
+    now = time.time()
+    hours_ago = [now - hours * 3600 for hours in (25, 20, 15, 10, 5, 1)]
+    for rebooted_at in hours_ago[:4]:  # the first of them does not count any more
+        assert slurm.go_down(rebooted_at=rebooted_at) == RETURNED
+        assert slurm.go_down() == RETURNED  # after a silence
+    assert slurm.go_down(rebooted_at=hours_ago[4]) == DRAINED
+    assert slurm.go_down(rebooted_at=hours_ago[5]) == RETURNED
+
+
+@pytest.mark.parametrize("text", ["", "{", "[null]", "7", "[[1]]", "[1e999]", '["a"]', "[" * 100_000])
+def test_a_damaged_record_of_reboots_counts_nothing(slurm: Slurm, text: str) -> None:
+    """The node returns, and counts from then."""
+    reboots.RECORD.write_text(text)
+    assert slurm.go_down(rebooted_at=time.time() - 60) == RETURNED
+    assert reboots.RECORD.read_text() == f"[{int(slurm.booted_at)}]\n"
+
+
+def test_operators_may_keep_returns_for_themselves(slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
+    """With ReturnToService=0 a node asks nothing of Slurm, however often it has rebooted."""
+    slurm.return_to_service = 0
+    for _ in range(5):
+        assert slurm.go_down(rebooted_at=slurm.booted_at + 600) == ()
+    assert "slurm.conf has ReturnToService=0: an operator lets jobs onto n0" in capsys.readouterr().out

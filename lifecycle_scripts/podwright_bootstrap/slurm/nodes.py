@@ -34,8 +34,7 @@ def responds(hostname: str) -> bool:
     shown = _shown(hostname)
     flags = _state(shown)
     slurmd_started = re.search(r"\bSlurmdStartTime=(\d+)(?=\s|$)", shown)
-    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    is_of_last_boot = slurmd_started is not None and int(slurmd_started[1]) < booted_at - CLOCK_STEP_S
+    is_of_last_boot = slurmd_started is not None and int(slurmd_started[1]) < booted_at() - CLOCK_STEP_S
     return bool(flags) and not is_of_last_boot and not SILENT & set(flags) and not flags[0].endswith("*")
 
 
@@ -45,6 +44,17 @@ def is_put_down(hostname: str) -> bool:
     flags, match = _state(shown), re.search(r"\sReason=(.*?)(?= \[\S+@|$)", shown)
     reason = match[1] if match else ""
     return flags[:1] == ["DOWN"] and not (HELD | SILENT) & set(flags) and is_reason_of_slurm(reason)
+
+
+def booted_at() -> float:
+    """Return when this node has booted, as seconds since 1970."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def is_return_left_to_operators() -> bool:
+    """Return whether slurm.conf says that only operators let jobs onto nodes that were down."""
+    shown = process.run(SCONTROL, "show", "config", timeout_s=30, check=False, quiet=True).output
+    return re.search(r"^ReturnToService\s*=\s*0\s*$", shown, re.MULTILINE) is not None
 
 
 def is_named(hostname: str, controllers: Sequence[str]) -> bool:
