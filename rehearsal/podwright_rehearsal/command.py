@@ -15,9 +15,13 @@ from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
 from podwright.errors import ArgumentError, OperationError
 from podwright.operations.deployment import setup
 from podwright.operations.deployment.terraform import TerraformError
+from podwright.settings.cluster import ApiSlurm
+from podwright.settings.root import Settings
 from podwright_common.exit_status import FAILED, OK, WRONG_INPUT
 from podwright_common.file_lock import locked
 from podwright_rehearsal import processes
+from podwright_rehearsal.clusters.profile import Release
+from podwright_rehearsal.clusters.releases import NEWEST, RELEASES
 from podwright_rehearsal.hosts import leftovers
 from podwright_rehearsal.run import operator, story
 from podwright_rehearsal.run.hosting import KINDS, FlatHosts, Hosts
@@ -39,13 +43,17 @@ def file_to_rehearse() -> Path:
     return EXAMPLE
 
 
-def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_nodes: int | None = None) -> int:
+def rehearse(
+    config: Path, *, as_json: bool, keep: bool, kind: str, profile: str | None = None, compute_nodes: int | None = None
+) -> int:
     """Run every step; return 0 if all succeed, 1 if one fails, 2 if this machine cannot run them.
 
     ``kind`` is a key of ``KINDS``; where this machine does not permit it, simpler hosts take its place.
+    ``profile`` is a key of ``RELEASES``; None: the newest.
     ``compute_nodes`` replaces the number of nodes in the first compute group.
     """
-    settings, user_file = load(config), config
+    settings, user_file, release = load(config), config, RELEASES[profile] if profile else NEWEST
+    require_accounting(settings, release)
     try:
         setup.programs()
     except (OperationError, TerraformError) as error:
@@ -61,6 +69,9 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
         simpler = f"hosts {hosts.description}{flat}: {why}"
         flat_notice = "--flat: nodes are plain processes, and their boot is not rehearsed"
         print(f"podwright: {flat_notice if why == AS_ASKED else simpler}", file=sys.stderr)
+    profile_description = describe(release, hosts) if profile or hosts.release else ""
+    if profile_description not in {"", release.name}:
+        print(f"podwright: {profile_description}", file=sys.stderr)
     progress = progress_for(list(steps(hosts, trains=trains(settings))), as_json=as_json)
     try:
         with _locked(hosts.folder):
@@ -71,7 +82,9 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
                 signal.SIGTERM,
             ):  # both end it cleanly, even where `&` ignores the first
                 signal.signal(number, signal.default_int_handler)
-            rehearsal = Rehearsal(config.resolve(), settings, materials, progress, keep=keep, kind_of_hosts=hosts)
+            rehearsal = Rehearsal(
+                config.resolve(), settings, materials, progress, keep=keep, kind_of_hosts=hosts, profile=release
+            )
             summary = rehearsal.run_steps()
     except StepFailed as failure:
         _explain(failure)
@@ -82,7 +95,14 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
     described = f"{hosts.description} ({why})" if why else hosts.description
     run = rehearsal.run if trains(settings) else None
     afterwards = story.after(user_file, run, rehearsal.logs, is_example=user_file == EXAMPLE)
-    progress.summary([("hosts", described), *summary.rows(), *afterwards])
+    progress.summary(
+        [
+            ("hosts", described),
+            *([("profile", profile_description)] if profile_description else []),
+            *summary.rows(),
+            *afterwards,
+        ]
+    )
     return OK
 
 
@@ -123,6 +143,28 @@ def kind_of_hosts(kind: str) -> tuple[type[Hosts], str | None]:
         return FlatHosts, AS_ASKED
     release, why = available_release(requested.release)
     return next(hosts for hosts in KINDS.values() if hosts.release == release), why
+
+
+def describe(release: Release, hosts: type[Hosts]) -> str:
+    """Return the month of a release, or the sentence that says which part of it these hosts lack."""
+    if hosts.release is None:
+        return f"profile {release.name} is not rehearsed: flat hosts have no files of the service"
+    return release.missing_slurm(hosts.release.slurm) or release.name
+
+
+def require_accounting(settings: Settings, release: Release) -> None:
+    """Refuse an external database where the release's service connects slurmdbd to none.
+
+    Raises:
+        ArgumentError: as described.
+    """
+    has_database = isinstance(settings.cluster.slurm, ApiSlurm) and settings.accounting.source in {"create", "existing"}
+    if has_database and not release.external_accounting:
+        raise ArgumentError(
+            f"--profile {release.name}: `accounting` with `cluster.slurm: {{source: api}}` needs HyperPod's image of "
+            "2026-08-30 or later",
+            f"leave --profile out, or give a later month: {NEWEST.name}",
+        )
 
 
 @contextmanager

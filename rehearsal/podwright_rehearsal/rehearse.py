@@ -11,6 +11,7 @@ from podwright.errors import ArgumentError
 from podwright_common.command_line import add_examples, positive_count
 
 DEFAULT_HOSTS = "debian-13"
+PROFILES = ("2025-11", "2026-04", "2026-07", "2026-11")  # releases.RELEASES, which --help need not load
 SHELL = "shell"  # The word in place of a file, in `podwright rehearse shell`.
 
 
@@ -30,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="host type: debian-13 or debian-12 (each host boots systemd on its own Debian root, with Slurm 24.11 or "
         f"22.05; needs root), or flat (plain processes, without root). Default: {DEFAULT_HOSTS}",
     )
+    parser.add_argument(
+        "--profile",
+        choices=PROFILES,
+        help="month of the HyperPod release whose files and order of events the service follows; hosts run the Slurm "
+        f"of --hosts. Default: {PROFILES[-1]}, the newest",
+    )
     parser.add_argument("--flat", action="store_true", help="the same as --hosts flat")
     parser.add_argument(
         "--compute-nodes",
@@ -42,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "podwright rehearse",
         "podwright rehearse --hosts debian-12 --compute-nodes 4",
+        "podwright rehearse --profile 2026-04",
         "podwright rehearse --keep",
         "podwright rehearse shell controller",
     )
@@ -64,16 +72,19 @@ def run(options: argparse.Namespace) -> int:
         keep=options.keep,
         kind="flat" if options.flat else options.hosts or DEFAULT_HOSTS,
         compute_nodes=options.compute_nodes,
+        profile=options.profile,
     )
 
 
 def _contradictions(options: argparse.Namespace) -> Iterator[str]:
     """Yield the arguments that exclude each other."""
     opens_shell = options.file == Path(SHELL)
-    destinations = ("json", "keep", "hosts", "flat", "compute_nodes")
+    destinations = ("json", "keep", "hosts", "profile", "flat", "compute_nodes")
     flags = [f"--{name.replace('_', '-')}" for name in destinations if getattr(options, name)]
     if options.flat and options.hosts not in {None, "flat"}:
         yield f"--hosts {options.hosts} and --flat: give one of them"
+    if options.profile and (options.flat or options.hosts == "flat"):
+        yield f"--profile {options.profile}: flat hosts have no files of the service; choose other --hosts"
     if options.clean and (options.file or flags):
         yield f"--clean: give it without {', '.join([*([str(options.file)] if options.file else []), *flags])}"
     if opens_shell and flags:

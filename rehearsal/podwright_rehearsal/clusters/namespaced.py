@@ -301,20 +301,23 @@ class NamespacedCluster(RehearsedCluster):
 
     def rewrite_slurm_conf(self) -> None:
         """Act as HyperPod's agent after a scaling or replacement: write slurm.conf anew, without other lines."""
-        written = Path("/opt/rehearsal/slurm.conf")
-        self.path(self.controller, written).write_text(self._files().slurm_files()["slurm.conf"])
-        conf = (
-            f"$(readlink --canonicalize {SLURM_ROOT / 'etc' / 'slurm.conf'})"  # Several controllers share it by a link.
-        )
-        self.run(f"conf={conf} && cp {written} $conf.agent && mv $conf.agent $conf", user="root")
+        self._write_slurm_file("slurm.conf")
 
     def name_nodes(self) -> None:
         """Act as HyperPod's agent minutes after the boot of late nodes: name them, and let slurmctld read the files."""
+        late_nodes = self.profile.late_nodes
         self.profile = replace(self.profile, late_nodes=())
-        files = self._files().slurm_files()
-        self.path(self.controller, f"{SLURM_ROOT}/etc/gres.conf").write_text(files["gres.conf"])
+        for name, text in self._files().slurm_files().items():
+            if name != "slurm.conf" and any(hostname in text for hostname in late_nodes):
+                self._write_slurm_file(name)
         self.rewrite_slurm_conf()
         self.run("scontrol reconfigure", user="root")
+
+    def _write_slurm_file(self, name: str) -> None:
+        written = Path("/opt/rehearsal") / name
+        self.path(self.controller, written).write_text(self._files().slurm_files()[name])
+        conf = f"$(readlink --canonicalize {SLURM_ROOT / 'etc' / name})"  # Several controllers share it by a link.
+        self.run(f"conf={conf} && cp {written} $conf.agent && mv $conf.agent $conf", user="root")
 
     def auto_resume(
         self,
@@ -378,7 +381,9 @@ class NamespacedCluster(RehearsedCluster):
 
     def _describe(self, node: Node) -> HostDescription:
         files = {**self._image_has, **self._files().of(node)}
-        return HostDescription(node.hostname, node.private_ip, node.accelerators, files, self._image_lacks)
+        versions = self.profile.slurm_versions
+        moved = {str(SLURM_ROOT): f"{SLURM_ROOT.name}-{versions[0]}"} if versions else {}
+        return HostDescription(node.hostname, node.private_ip, node.accelerators, files, self._image_lacks, moved)
 
     def _files(self) -> NodeFiles:
         return NodeFiles(

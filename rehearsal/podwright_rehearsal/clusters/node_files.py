@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from podwright_bootstrap.contract import RESOURCE_CONFIG, SLURM_ROOT
 from podwright_constructs.catalog import InstanceType
+from podwright_rehearsal.clusters import topology
 from podwright_rehearsal.clusters.profile import Profile
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.clusters.set_up_by_api import ACCOUNTING_CONF, SLURMDBD_CONF
@@ -18,6 +19,7 @@ from podwright_rehearsal.hosts.image import SOURCES
 
 # slurmd loads a plugin in any case, and its autodetect fails on a host.
 UNCONFINED = "CgroupPlugin=cgroup/v1\n"
+AGENT_CONFIG = RESOURCE_CONFIG.with_name("cluster_agent.json")
 CONFINED = f"{UNCONFINED}CgroupMountpoint=/opt/rehearsal/cgroup\nConstrainCores=yes\nConstrainRAMSpace=yes\n"
 
 
@@ -49,8 +51,12 @@ class NodeFiles:
         }
         if node.role == "controller":  # the others are configless
             files |= {f"{SLURM_ROOT}/etc/{name}": File(text) for name, text in self.slurm_files().items()}
+            if self.profile.agent_config:
+                files[str(AGENT_CONFIG)] = File(self.profile.agent_config)
             if self.by_api:
                 files[f"{SLURM_ROOT}/etc/slurmdbd.conf"] = File(SLURMDBD_CONF, mode=0o600, owner="slurm")
+        for version in self.profile.slurm_versions[1:]:  # Installed and not in use, as on HyperPod's image.
+            files[f"{SLURM_ROOT}-{version}/etc/plugstack.conf"] = File("")
         return files
 
     def resource_config(self) -> str:
@@ -101,17 +107,20 @@ class NodeFiles:
         named_nodes = [node for node in self.nodes if node.hostname not in self.profile.late_nodes]
         members = [node for node in named_nodes if node.role in roles]
         workers = [node for node in members if node.role == "compute" or not self.by_api]
+        topology_file = self.profile.generated_topology
         return {
             "slurm.conf": head
             + "".join(
                 f"{line}\n"
                 for line in (
                     *self.profile.settings,
+                    *([topology.PLUGIN] if topology_file == "topology.conf" else []),
                     *hosts,
                     *map(node_line, members),
                     *partition_lines(workers),
                 )
             ),
+            **(topology.files(topology_file, members) if topology_file else {}),
             **self.profile.topology,
             "gres.conf": "".join(
                 f"NodeName={node.hostname} Name=gpu File=/dev/nvidia{index}\n"

@@ -24,10 +24,14 @@ class File:
 
 @dataclass(frozen=True)
 class HostDescription:
-    """Name, address, devices and files of a host, and patterns of paths that its image lacks."""
+    """Name, address, devices and files of a host, patterns of paths that its image lacks, and folders behind links.
+
+    ``moved`` has new names by path: a folder gets the new name beside it, and a link takes its place.
+    """
 
     hostname: str
     private_ip: str
     accelerators: int = 0
     files: Mapping[str, File] = field(default_factory=dict)
     absent: Sequence[str] = ()
+    moved: Mapping[str, str] = field(default_factory=dict)

@@ -251,6 +251,7 @@ class Fabric:
             "binds": self._binds,
             "groups": cgroups.confine(self._group, host.hostname) if self._group else {},
             "absent": list(host.absent),
+            "moved": dict(host.moved),
             "files": {path: file.to_json() for path, file in host.files.items()},
         }
         if process.stdin is None:

@@ -62,6 +62,8 @@ def main() -> None:
     enter(root)
     for pattern in description.get("absent", ()):
         remove(pattern)
+    for path, name in description.get("moved", {}).items():
+        move(Path(path), name)
     for path, file in description["files"].items():
         write(Path(path), file)
     become_systemd()
@@ -155,6 +157,12 @@ def become_systemd() -> None:
         os._exit(0)
     variables = {"container": "podwright", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "NOTIFY_SOCKET": BOOTED}
     os.execve("/lib/systemd/systemd", ["systemd", "--show-status=false"], variables)  # noqa: S606 -- it takes our place
+
+
+def move(path: Path, name: str) -> None:
+    """Give a folder another name, and put a link in its place; mv copies what the overlay's layer has."""
+    subprocess.run(["mv", "--no-target-directory", path, path.with_name(name)], check=True)
+    path.symlink_to(name)
 
 
 def write(path: Path, file: dict[str, Any]) -> None:

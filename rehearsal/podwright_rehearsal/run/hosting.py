@@ -26,12 +26,15 @@ from podwright_bootstrap.contract import (
     NodeRecord,
     ProvisioningParameters,
 )
+from podwright_bootstrap.steps import slurm, slurm_conf
 from podwright_rehearsal import processes
 from podwright_rehearsal.clusters import flat_environment
 from podwright_rehearsal.clusters.boots import BootResult
 from podwright_rehearsal.clusters.flat import FlatCluster
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.profile import Release
 from podwright_rehearsal.clusters.rehearsed import RehearsedCluster
+from podwright_rehearsal.clusters.releases import NEWEST
 from podwright_rehearsal.clusters.stock_image import (
     STOCK,
     UPDATER,
@@ -43,6 +46,7 @@ from podwright_rehearsal.hosts import cgroups
 from podwright_rehearsal.hosts.debian_root import RELEASES, DebianRelease
 from podwright_rehearsal.hosts.image import WHEELS
 from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
+from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run import left_out
 from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
@@ -69,6 +73,7 @@ class Hosts(ABC):
     supplies: Supplies
     deployment: Deployment
     note: Callable[[str], None]
+    profile: Release = NEWEST
     cluster: RehearsedCluster = field(init=False)
     environment: Path = field(init=False)  # The trainer's, on the hosts; set by the preparation.
     boot_seconds: dict[str, dict[str, float]] = field(
@@ -154,21 +159,24 @@ class NamespacedHosts(Hosts):
 
     def start(self) -> None:
         """Start the hosts; no lifecycle script has run."""
-        endpoint = self.deployment.aws.endpoint_url
+        assert self.release is not None  # noqa: S101 -- each kind of hosts in namespaces has one
+        endpoint, nodes = self.deployment.aws.endpoint_url, self.deployment.nodes()
+        is_by_api = self.deployment.is_by_api
         self.cluster = NamespacedCluster(
             directory=emptied(self.directory / "cluster"),
             image=self.supplies.slurm,
             cluster_name=self.settings.name,
             cluster_arn=self.deployment.cluster_arn,
             subnet_cidr=self.deployment.subnet_cidr(),
-            nodes=self.deployment.nodes(),
+            nodes=nodes,
             shared=self._shared_with_dataset(),
             relay=("127.0.0.1", int(endpoint.rpartition(":")[2])),
             environment=self._host_variables(),
             binds=[(self.supplies.wheelhouse, WHEELS)],
             image_lacks=STOCK,
             image_has={**metadata_service(), **updates(self.supplies.slurm, runtime_s=UPDATE_S)},
-            by_api=self.deployment.mounts() if self.deployment.is_by_api else None,
+            profile=self.profile.profile(nodes, hosts_slurm=self.release.slurm, by_api=is_by_api),
+            by_api=self.deployment.mounts() if is_by_api else None,
         )
         self.cluster.start()
         self.logs = LifecycleLogs(self.deployment.aws.client("logs"), self.deployment.log_group)
@@ -196,7 +204,30 @@ class NamespacedHosts(Hosts):
         record = NodeRecord.from_json(self.cluster.path(self.cluster.controller, NODE_JSON).read_text())
         self.environment = Path(record.environment or "")
         warned = warnings({boot.hostname: self._results(boot.hostname) for boot in boots})
+        self._name_late_nodes()
         return "; ".join([f"{len(boots)} hosts, the slowest in {max(boot.seconds for boot in boots):.1f} s", *warned])
+
+    def _name_late_nodes(self) -> None:
+        """Name late nodes in slurm.conf, and run at once what the scripts' units would run within a minute."""
+        late_nodes = self.cluster.profile.late_nodes
+        if not late_nodes:
+            return
+        self.note(f"{', '.join(late_nodes)}: named in slurm.conf after the boot")
+        self.cluster.name_nodes()
+        self.cluster.run(f"systemctl start {slurm_conf.WATCH}.service", user="root", timeout_s=BOOT_TIMEOUT_S)
+        for hostname in late_nodes:
+            self._continue_boot(hostname)
+
+    def _continue_boot(self, hostname: str) -> None:
+        """Run the checks that wait for slurm.conf until they have passed."""
+        unit = slurm.CONTINUATION
+        timer = self.cluster.path(hostname, f"/etc/systemd/system/{unit}.timer")
+
+        def has_passed() -> bool:
+            self.cluster.run(f"systemctl start {unit}.service", host=hostname, user="root", check=False)
+            return not timer.exists()
+
+        wait_for(has_passed, timeout_s=BOOT_TIMEOUT_S, description=lambda: f"{hostname} to join Slurm")
 
     def bootstrap_again(self) -> str:
         """Run the lifecycle scripts again; fail if they change anything."""

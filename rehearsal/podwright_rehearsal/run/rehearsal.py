@@ -23,6 +23,8 @@ from podwright.settings.root import Settings
 from podwright_bootstrap.contract import RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
+from podwright_rehearsal.clusters.profile import Release
+from podwright_rehearsal.clusters.releases import NEWEST
 from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run import cluster_status, operator, story
@@ -71,6 +73,7 @@ class Rehearsal:
     keep: bool = False
     run_name: str = RUN_NAME
     kind_of_hosts: type[Hosts] = Debian13Hosts
+    profile: Release = NEWEST
     directory: Path = field(init=False)
     summary: Summary = field(default_factory=Summary)
     aws: AwsStandIn = field(init=False)
@@ -165,7 +168,7 @@ class Rehearsal:
     def start_hosts(self, stack: ExitStack) -> str:
         """Start one host for each node that the SageMaker API lists."""
         self.hosts = self.kind_of_hosts(
-            self.directory, self.settings, self.supplies, self.deployment, self.progress.note
+            self.directory, self.settings, self.supplies, self.deployment, self.progress.note, self.profile
         )
         self.hosts.start()
         stack.callback(self.hosts.stop)
