@@ -121,9 +121,15 @@ def test_a_cluster_boots_and_runs_jobs_on_each_release(
     debian_13: Path,
     name: str,
 ) -> None:
-    """All nodes boot, also one that slurm.conf names later, and each partition runs a job of two nodes."""
+    """All nodes boot, also one that slurm.conf names later, and each partition runs a job of two nodes.
+
+    The newest release has nodes with a topology, and a tree; on the others the file is empty.
+    """
     release = RELEASES[name]
-    nodes = [make_node(CONTROLLER, role="controller"), make_node(FIRST), make_node(LAST)]
+    workers = [make_node(FIRST), make_node(LAST)]
+    if release is NEWEST:
+        workers = [replace(node, instance_type="ml.p5.48xlarge") for node in workers]
+    nodes = [make_node(CONTROLLER, role="controller"), *workers]
     cluster = make_cluster(
         image=debian_13, nodes=nodes, profile=release.profile(nodes, hosts_slurm=HOSTS_SLURM, by_api=False)
     )
@@ -146,6 +152,10 @@ def test_a_cluster_boots_and_runs_jobs_on_each_release(
     for partition in ("gpu", "dev"):
         hostnames = root(cluster, f"srun --nodes=2 --partition={partition} --time=1 hostname").split()
         assert sorted(hostnames) == [FIRST, LAST]
+    if release is NEWEST:
+        leaves = root(cluster, "scontrol show topology")
+        assert f"Nodes={FIRST}" in leaves
+        assert f"Nodes={LAST}" in leaves
     cluster.stop()
 
 

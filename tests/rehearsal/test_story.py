@@ -79,6 +79,9 @@ def test_a_shell_needs_a_rehearsal(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     ("words", "said"),
     [
         ("--hosts debian-12 --flat", "--hosts debian-12 and --flat: give one of them"),
+        ("--profile 2026-04 --flat", "--profile 2026-04: flat hosts have no files of the service"),
+        ("--profile 2026-04 --hosts flat", "--profile 2026-04: flat hosts have no files of the service"),
+        ("shell --profile 2026-04", "shell: give it without --profile"),
         ("--clean --keep", "--clean: give it without --keep"),
         ("nope --clean --json", "--clean: give it without nope, --json"),
         ("shell --compute-nodes 2", "shell: give it without --compute-nodes"),

@@ -214,7 +214,8 @@ class NamespacedHosts(Hosts):
             return
         self.note(f"{', '.join(late_nodes)}: named in slurm.conf after the boot")
         self.cluster.name_nodes()
-        self.cluster.run(f"systemctl start {slurm_conf.WATCH}.service", user="root", timeout_s=BOOT_TIMEOUT_S)
+        restore = f"systemctl start {slurm_conf.WATCH}.service || {{ journalctl --unit={slurm_conf.WATCH} >&2; exit 1; }}"
+        self.cluster.run(restore, user="root", timeout_s=BOOT_TIMEOUT_S)
         for hostname in late_nodes:
             self._continue_boot(hostname)
 
