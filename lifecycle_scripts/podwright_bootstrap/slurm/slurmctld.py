@@ -18,6 +18,7 @@ from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, SCONTROL
 
 UNIT = "slurmctld"
 ANSWER_LIMIT_S = 120
+RECONFIGURE_ATTEMPTS, RECONFIGURE_PAUSE_S = 4, 5
 ID_MISMATCH, NAME_MISMATCH = "CLUSTER ID MISMATCH", "CLUSTER NAME MISMATCH"  # slurmctld's words
 
 # What slurmctld takes only at its start, where we write it: key, part of the value, file.
@@ -52,8 +53,17 @@ def answers(controllers: Sequence[str] = ()) -> bool:
 
 
 def reconfigure() -> None:
-    """Let it and all nodes take the configuration."""
-    process.run(SCONTROL, "reconfigure", timeout_s=60)
+    """Let it and all nodes take the configuration; again where it does not answer, as while the agent asks, too.
+
+    Raises:
+        CommandError: it refused each time. The files stay written, so the next boot sees nothing to reconfigure for.
+    """
+    waits.retry(
+        lambda: process.run(SCONTROL, "reconfigure", timeout_s=60),
+        attempts=RECONFIGURE_ATTEMPTS,
+        pause_s=RECONFIGURE_PAUSE_S,
+        errors=(CommandError,),
+    )
 
 
 def restart() -> Iterator[str]:

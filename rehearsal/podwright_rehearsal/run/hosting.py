@@ -61,6 +61,7 @@ HOST_VARIABLES = (
     "AWS_REGION",
 )
 BOOT_TIMEOUT_S = 900
+RESTORE_PAUSE_S = 5.0  # systemd refuses a unit that starts five times within ten seconds.
 UPDATE_S = 20.0  # A host's boot is delayed so long: the scripts wait for it.
 
 
@@ -214,8 +215,13 @@ class NamespacedHosts(Hosts):
             return
         self.note(f"{', '.join(late_nodes)}: named in slurm.conf after the boot")
         self.cluster.name_nodes()
-        restore = f"systemctl start {slurm_conf.WATCH}.service || {{ journalctl --unit={slurm_conf.WATCH} >&2; exit 1; }}"
-        self.cluster.run(restore, user="root", timeout_s=BOOT_TIMEOUT_S)
+        restore = f"systemctl start {slurm_conf.WATCH}.service"
+        wait_for(
+            lambda: self.cluster.run(restore, user="root", check=False).returncode == 0,
+            timeout_s=BOOT_TIMEOUT_S,
+            description=lambda: f"{slurm_conf.WATCH} to restore slurm.conf on {self.cluster.controller}",
+            pause_s=RESTORE_PAUSE_S,
+        )
         for hostname in late_nodes:
             self._continue_boot(hostname)
 
@@ -228,7 +234,12 @@ class NamespacedHosts(Hosts):
             self.cluster.run(f"systemctl start {unit}.service", host=hostname, user="root", check=False)
             return not timer.exists()
 
-        wait_for(has_passed, timeout_s=BOOT_TIMEOUT_S, description=lambda: f"{hostname} to join Slurm")
+        wait_for(
+            has_passed,
+            timeout_s=BOOT_TIMEOUT_S,
+            description=lambda: f"{hostname} to join Slurm",
+            pause_s=RESTORE_PAUSE_S,
+        )
 
     def bootstrap_again(self) -> str:
         """Run the lifecycle scripts again; fail if they change anything."""
