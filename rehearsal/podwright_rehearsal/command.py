@@ -156,7 +156,7 @@ def require_accounting(settings: Settings, release: Release) -> None:
     """Refuse an external database where the release's service connects slurmdbd to none.
 
     Raises:
-        ArgumentError: as described.
+        ArgumentError: the file has such a database, and the release is too old.
     """
     has_database = isinstance(settings.cluster.slurm, ApiSlurm) and settings.accounting.source in {"create", "existing"}
     if has_database and not release.external_accounting:
