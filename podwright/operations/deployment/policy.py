@@ -16,6 +16,7 @@ from podwright.aws_session import Session
 from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.diagram.stack_resources import read
+from podwright.errors import AwsError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.deployment.deployer_actions import actions
 from podwright.operations.deployment.kit import OUTPUT, Kit
@@ -93,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     session = Session(region=settings.region, profile=options.profile)
     if options.simulate:
         session.require_answer()
-    policy = _of_user(settings) if options.whose == "user" else _of_kit(settings, options.file)
+    policy = _of_user(settings, session) if options.whose == "user" else _of_kit(settings, options.file)
     missing = list(_missing(session, options.simulate, policy)) if options.simulate else []
     if options.json:
         print_document(Policy(policy=policy, missing=missing))
@@ -113,10 +114,29 @@ def run(options: argparse.Namespace) -> int:
     return FAILED if missing else OK
 
 
-def _of_user(settings: Settings) -> dict[str, Any]:
+def _of_user(settings: Settings, session: Session) -> dict[str, Any]:
+    """Return the policy of people who train, limited to the cluster's id; warn if AWS does not tell the id."""
     from podwright.operations.deployment.user_policy import user_policy  # --help need not wait for pydantic
 
-    return user_policy(settings)
+    account = settings.account_id
+    try:
+        account = account or session.account_id
+        arn = session.call("sagemaker", "describe_cluster", ClusterName=settings.name)["ClusterArn"]
+        cluster_account, cluster_id = arn.split(":")[4], arn.rpartition("/")[2]
+        if cluster_account == account:
+            return user_policy(settings, account=account, cluster_id=cluster_id)
+        reason = f"the cluster is in account {cluster_account}, not in {account}"
+    except OperationError as error:
+        is_absent = isinstance(error, AwsError) and error.absent
+        reason = "the cluster does not exist yet" if is_absent else str(error)
+    rights = "sessions" if settings.session else "sessions as root, and so the rights of the nodes' roles,"
+    print(
+        f"podwright: this policy allows {rights} on all clusters of {settings.region}, because {settings.name}'s id is "
+        f"unknown ({reason}): once the cluster exists, print the policy again with credentials that may call "
+        "sagemaker:DescribeCluster",
+        file=sys.stderr,
+    )
+    return user_policy(settings, account=account)
 
 
 def _of_kit(settings: Settings, file: Path) -> dict[str, Any]:

@@ -38,18 +38,25 @@ CLUSTER_ACTIONS = (
 )
 
 
-def user_policy(settings: Settings) -> dict[str, Any]:
+def user_policy(settings: Settings, *, account: str | None = None, cluster_id: str = "*") -> dict[str, Any]:
     """Return the policy document; it allows no change in AWS but sessions on nodes.
 
     With the section ``session``, sessions open the shell of its document or reach sshd; without it, `connect` uses a
     document of AWS that runs any command as root.
+
+    Args:
+        settings: the cluster's settings.
+        account: the number of the cluster's account. Default: that of the settings, else all accounts.
+        cluster_id: the id in the cluster's ARN; sessions have no condition on tags, so that only an id limits them to
+            one cluster.
     """
-    return {"Version": "2012-10-17", "Statement": list(_statements(settings))}
+    return {"Version": "2012-10-17", "Statement": list(_statements(settings, account, cluster_id))}
 
 
-def _statements(settings: Settings) -> Iterator[dict[str, Any]]:
-    partition, region, account = partition_of(settings.region), settings.region, settings.account_id or "*"
-    clusters = f"arn:{partition}:sagemaker:{region}:{account}:cluster/*"
+def _statements(settings: Settings, account_id: str | None, cluster_id: str) -> Iterator[dict[str, Any]]:
+    partition, region = partition_of(settings.region), settings.region
+    account = account_id or settings.account_id or "*"
+    clusters = f"arn:{partition}:sagemaker:{region}:{account}:cluster/{cluster_id}"
     tagged = {"StringEquals": {f"aws:ResourceTag/{names.CLUSTER_TAG}": [settings.name]}}
     yield _allow("ReadCluster", CLUSTER_ACTIONS, [clusters], tagged if settings.cluster.own_tags else None)
     yield _allow("ReadStatus", STATUS_ACTIONS, ["*"])

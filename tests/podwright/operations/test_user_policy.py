@@ -20,6 +20,7 @@ from podwright.operations.account import session_documents
 from podwright.operations.deployment.user_policy import user_policy
 from podwright.settings.root import Settings
 from podwright_rehearsal.aws import AwsStandIn
+from podwright_rehearsal.aws.identity import ACCOUNT_ID
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 from podwright_testing.hyperpod import ClusterMaker
 
@@ -110,11 +111,39 @@ def test_each_call_of_a_user_is_allowed(aws: AwsStandIn, maker: ClusterMaker, ca
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`podwright policy user` needs neither the kit nor AWS."""
+def test_the_command_prints_it_without_an_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`podwright policy user` needs neither the kit nor AWS; without the cluster's id, it warns about all clusters."""
     monkeypatch.setenv(CONFIG_VARIABLE, str(ROOT / "cluster.yaml"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     assert main(["policy", "user"]) == 0
-    assert json.loads(capsys.readouterr().out) == user_policy(settings())
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == user_policy(settings())
+    assert "allows sessions as root, and so the rights of the nodes' roles, on all clusters of us-west-2" in printed.err
+
+
+@pytest.mark.usefixtures("folder")
+def test_sessions_are_limited_to_the_existing_cluster(
+    maker: ClusterMaker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The policy has the account of the credentials, and the cluster's id as soon as AWS has one."""
+    file = tmp_path / "people.yaml"
+    file.write_text((ROOT / "cluster.yaml").read_text(encoding="utf-8").replace("podwright-demo", "people-limited"))
+    monkeypatch.setenv(CONFIG_VARIABLE, str(file))
+
+    def printed() -> tuple[str, str]:
+        assert main(["policy", "user"]) == 0
+        output = capsys.readouterr()
+        by_sid = {statement["Sid"]: statement for statement in json.loads(output.out)["Statement"]}
+        return by_sid["StartSessions"]["Resource"][0], output.err
+
+    clusters, warning = printed()
+    assert clusters == f"arn:aws:sagemaker:us-west-2:{ACCOUNT_ID}:cluster/*"
+    assert "the cluster does not exist yet" in warning
+    arn = maker.make("people-limited")
+    assert printed() == (arn, "")
 
 
 @pytest.mark.usefixtures("folder")
