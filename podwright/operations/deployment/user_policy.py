@@ -32,6 +32,7 @@ STATUS_ACTIONS = (
 )
 CLUSTER_ACTIONS = (
     "sagemaker:DescribeCluster",
+    "sagemaker:DescribeClusterEvent",
     "sagemaker:DescribeClusterNode",
     "sagemaker:ListClusterEvents",
     "sagemaker:ListClusterNodes",

@@ -143,7 +143,8 @@ def overview(
         current = topology(shell)
         return tuple(current.problems()), tuple(job_nodes(shell, job_id, current)) if job_id else None
 
-    events = tuple(optional("events", lambda: _events(session, cluster)) or ())
+    events, denials = optional("events", lambda: _events(session, cluster)) or ((), ())
+    missing.extend(f"reasons of events: {denial}" for denial in denials)
     messages = [
         cluster.failure_message,
         *(node.message for node in nodes if node.status in FAULTY_NODE),
@@ -250,15 +251,16 @@ def _zones(session: Session, cluster: Cluster, nodes: Iterable[Node]) -> list[tu
     return [(node.instance_id, zone) for node, address in placed for block, zone in subnets if address in block]
 
 
-def _events(session: Session, cluster: Cluster) -> list[Event]:
-    """Return the newest events, oldest first; only clusters with continuous provisioning have any.
+def _events(session: Session, cluster: Cluster) -> tuple[tuple[Event, ...], tuple[str, ...]]:
+    """Return the newest events, oldest first, and why AWS refuses to tell the reasons of failures, each refusal once.
 
-    A list of events has no reasons of failures, which each event's own description has.
+    Only clusters with continuous provisioning have events. A list of events has no reasons of failures, which each
+    event's own description has.
     https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ListClusterEvents.html
     https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeClusterEvent.html
     """
     if cluster.node_provisioning_mode != "Continuous":
-        return []
+        return (), ()
     answer = session.call(
         "sagemaker",
         "list_cluster_events",
@@ -267,24 +269,39 @@ def _events(session: Session, cluster: Cluster) -> list[Event]:
         SortOrder="Descending",
         MaxResults=EVENTS_SHOWN,
     )
-    return [
-        Event(
-            time=item["EventTime"],
-            level=item.get("EventLevel", "Info"),
-            resource=item.get("InstanceId") or item.get("InstanceGroupName") or item["ClusterName"],
-            description=" ".join(item.get("Description", "").split()),
-            failure=_failure(session, cluster, item) if item.get("EventLevel") in {"Warn", "Error"} else "",
-        )
-        for item in reversed(answer["Events"])
-    ]
+    events, denials = [], []
+    for item in reversed(answer["Events"]):
+        failure = ""
+        try:
+            failure = _failure(session, cluster, item) if item.get("EventLevel") in {"Warn", "Error"} else ""
+        except AwsError as error:
+            if not error.denied:
+                raise
+            denials.append(str(error))
+        events.append(_event(item, failure))
+    return tuple(events), tuple(dict.fromkeys(denials))
+
+
+def _event(item: Mapping[str, Any], failure: str) -> Event:
+    return Event(
+        time=item["EventTime"],
+        level=item.get("EventLevel", "Info"),
+        resource=item.get("InstanceId") or item.get("InstanceGroupName") or item["ClusterName"],
+        description=" ".join(item.get("Description", "").split()),
+        failure=failure,
+    )
 
 
 def _failure(session: Session, cluster: Cluster, item: Mapping[str, Any]) -> str:
-    """Return the reason in an event's metadata; empty if there is none, or if the caller may not describe events."""
+    """Return the reason in an event's metadata; empty if there is none.
+
+    Raises:
+        AwsError: AWS refuses, or does not answer.
+    """
     try:
         answer = session.call("sagemaker", "describe_cluster_event", ClusterName=cluster.arn, EventId=item["EventId"])
     except AwsError as error:
-        if error.denied or error.absent:
+        if error.absent:
             return ""
         raise
     metadata = answer["EventDetails"].get("EventDetails", {}).get("EventMetadata", {})

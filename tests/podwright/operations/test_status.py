@@ -346,7 +346,7 @@ def test_it_fits_with_the_longest_type(name, found, columns):
 
 
 def test_an_event_has_the_reason_of_its_failure(aws, name):
-    """Lists of events have no reason: it is read from each warning and error, where the caller may do so."""
+    """Lists of events have no reason: it is read from each warning and error; without the right, a line says so."""
     node = next(node.instance_id for node in hyperpod.nodes(Session(), hyperpod.find(Session(), name)))
     unhealthy = {"Component": "Slurmdbd", "Status": "Unhealthy", "Reason": "DbUnreachable"}
     aws.add_event(name, "failed", node=node, metadata={"Instance": {"FailureMessage": "no EFA\n device"}})
@@ -358,7 +358,9 @@ def test_an_event_has_the_reason_of_its_failure(aws, name):
     assert {event.description: event.failure for event in newest} == reason_by_description
     aws.refuse("sagemaker DescribeClusterEvent", code="AccessDeniedException", times=100)
     try:
-        assert {event.failure for event in overview(Session(), name).events} == {""}
+        state = overview(Session(), name)
+        assert {event.failure for event in state.events} == {""}
+        assert [line.partition(":")[0] for line in state.missing].count("reasons of events") == 1
     finally:
         aws.refuse("sagemaker DescribeClusterEvent", code="AccessDeniedException", times=0)
 
