@@ -11,6 +11,7 @@ from podwright.settings.operations import DatabaseAccounting, ExistingAccounting
 from podwright.settings.regions import partition_of
 from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingBucket
+from podwright_constructs import facts
 
 _LOGS = ("logs:CreateLogStream", "logs:DescribeLogGroups", "logs:DescribeLogStreams", "logs:PutLogEvents")
 _USE_KEY = ("kms:Decrypt", "kms:GenerateDataKey")
@@ -88,9 +89,14 @@ def _of_nodes(settings: Settings, account: str) -> Iterator[_Needed]:
         workspace_arns = [prometheus.arn] if isinstance(prometheus, ExistingPrometheus) else []
         yield ("aps:RemoteWrite",), "on the workspace", workspace_arns
     yield from _of_mounts(settings, arn)
-    if isinstance(settings.bucket, ExistingBucket) and settings.bucket.key_arn:
-        yield _USE_KEY, "on the bucket's key", [settings.bucket.key_arn]
-    elif settings.bucket.source == "create" and settings.key.source != "none":
+    bucket = settings.bucket
+    is_named = settings.are_valid("bucket.name")
+    if isinstance(bucket, ExistingBucket) and is_named and not bucket.name.startswith(facts.BUCKET_NAME_PREFIX):
+        scripts = f"{arn}:s3:::{bucket.name}/{names.scripts_prefix(settings.name)}/any"
+        yield ("s3:GetObject",), f"in the bucket {bucket.name}", [scripts] if settings.has_own_scripts else []
+    if isinstance(bucket, ExistingBucket) and bucket.key_arn:
+        yield _USE_KEY, "on the bucket's key", [bucket.key_arn]
+    elif bucket.source == "create" and settings.key.source != "none":
         yield _USE_KEY, "on the key", [settings.key.arn] if isinstance(settings.key, ExistingKey) else []
     volume_keys = sorted({group.key_arn for group in settings.cluster.instance_groups if group.key_arn})
     if volume_keys:

@@ -148,7 +148,7 @@ def judge(aws: AwsStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> J
         file = tmp_path / "cluster.yaml"
         file.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
         report = check(file)
-        assert all(finding.code == "rights-of-existing-role" for finding in report.findings)
+        assert {finding.code for finding in report.findings} <= {"rights-of-existing-role", "existing-bucket"}
         return [finding for finding in check_live(report).findings if finding not in report.findings]
 
     return run
@@ -283,6 +283,18 @@ def test_roles_for_others(judge: Judge, things: Things, existing: dict[str, Any]
     assert "does not let SageMaker assume it" in finding.message
     (finding,) = judge(changed(existing, "role", arn="arn:aws:iam::123456789012:role/absent"))
     assert finding.message == "arn: there is no role absent in this account"
+
+
+def test_a_role_that_cannot_read_the_bucket_of_the_scripts(judge: Judge, things: Things, existing: dict[str, Any]):
+    """A bucket outside AWS's policy for nodes is no error: IAM says whether the role reads it."""
+    data = changed(existing, "role", arn=things.role("scripts", TRUST))
+    data = {**data, "bucket": {"source": "existing", "name": "corp-scripts"}}
+    messages = [finding.message for finding in judge(data) if finding.code == "role-rights"]
+    assert messages == ["arn: scripts may not s3:GetObject in the bucket corp-scripts"]
+    allowed = {"Effect": "Allow", "Action": "s3:Get*", "Resource": "arn:aws:s3:::corp-*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    things.iam.put_role_policy(RoleName="scripts", PolicyName="s3", PolicyDocument=policy)
+    assert "role-rights" not in {finding.code for finding in judge(data)}
 
 
 def test_rights_that_a_role_lacks(judge: Judge, things: Things, existing: dict[str, Any]):

@@ -790,7 +790,6 @@ BROKEN = [
         "role.policy_arns[0]",
     ),
     ("existing-bucket", {"bucket": {"source": "existing", "name": "scripts"}}, "bucket.name"),
-    ("existing-bucket", existing(role=EXISTING_ROLE, bucket={"source": "existing", "name": "scripts"}), "bucket.name"),
     (
         "existing-bucket",
         {"bucket": {"source": "existing", "name": "sagemaker-a", "account_id": "12345"}},

@@ -86,8 +86,9 @@ def created_bucket(settings: Settings) -> Iterator[Finding]:
 def existing_bucket(settings: Settings) -> Iterator[Finding]:
     """The name, key or account of the existing bucket is malformed, or roles may lack access to a bucket of its name.
 
-    AWS's managed policy for nodes reads only buckets whose names begin with sagemaker-. Roles that podwright creates
-    have a policy of their own, so that another name is a warning; with an existing role it is an error.
+    AWS's managed policy for nodes reads only buckets whose names begin with sagemaker-. Another name is a warning:
+    roles that podwright creates have a policy of their own, and an existing role may have one, which `check --live`
+    asks about.
     https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterLifeCycleConfig.html
     """
     bucket = settings.bucket
@@ -104,9 +105,9 @@ def _other_name(settings: Settings, bucket: ExistingBucket) -> Iterator[Finding]
     message = f"name: got {bucket.name}; AWS's managed policy for nodes reads only buckets named {prefix}…"
     if isinstance(settings.role, CreatedRole):
         hint = "the roles that podwright creates read this one; AWS advises a name with the prefix"
-        yield warning(("bucket", "name"), message, hint)
     else:
-        yield error(("bucket", "name"), message, f"use a bucket named {prefix}…, or `role: {{source: create}}`")
+        hint = f"allow s3:GetObject in {bucket.name} to the existing role, or use a bucket named {prefix}…"
+    yield warning(("bucket", "name"), message, hint)
 
 
 def created_lustre(settings: Settings) -> Iterator[Finding]:
