@@ -962,8 +962,8 @@ def test_a_file_system_is_reached_by_route_and_rule(aws, create, model, put_scri
     ec2.delete_route(**route)
 
 
-def test_scripts_are_in_any_bucket_that_the_role_names(aws, create, model):
-    """AWS's managed policy reads buckets with its prefix alone; a policy of the role may name another one."""
+def test_scripts_are_in_any_bucket_that_the_role_reads(aws, create, model):
+    """AWS's managed policy reads buckets with its prefix alone; a role's policies may read others."""
     s3, iam = aws.client("s3"), aws.client("iam")
     s3.create_bucket(Bucket="own-scripts", CreateBucketConfiguration={"LocationConstraint": aws.region})
     for key in ("provisioning_parameters.json", "on_create.sh"):
@@ -972,9 +972,18 @@ def test_scripts_are_in_any_bucket_that_the_role_names(aws, create, model):
     for instance_group in model["InstanceGroups"]:
         instance_group["LifeCycleConfig"]["SourceS3Uri"] = "s3://own-scripts/base"
         instance_group["ExecutionRole"] = arn
-    _, message = failure(create(model))
-    assert "must begin with s3://sagemaker-" in message
-    statement = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::own-scripts/*"}
-    document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    iam.put_role_policy(RoleName="reader", PolicyName="scripts", PolicyDocument=document)
+    assert "must begin with s3://sagemaker-" in failure(create(model))[1]
+
+    def put(effect, bucket):
+        statement = {"Effect": effect, "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{bucket}/*"}
+        document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_role_policy(RoleName="reader", PolicyName="scripts", PolicyDocument=document)
+
+    put("Allow", "own-*")
+    assert create(model)["OperationStatus"] == "SUCCESS"
+    model["ClusterName"] = "attached"
+    iam.attach_role_policy(RoleName="reader", PolicyArn="arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess")
+    put("Deny", "own-scripts")
+    assert "must allow s3:GetObject in its bucket" in failure(create(model))[1]
+    iam.delete_role_policy(RoleName="reader", PolicyName="scripts")
     assert create(model)["OperationStatus"] == "SUCCESS"

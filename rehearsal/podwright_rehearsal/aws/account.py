@@ -22,6 +22,7 @@ from moto.ssm.models import ssm_backends
 from moto.utilities.utils import get_partition
 
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
+from podwright_rehearsal.aws.simulation import simulate
 
 ALL_PROTOCOLS = "-1"
 RESERVED_AT_START, RESERVED_AT_END = 4, 1  # https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html
@@ -170,10 +171,12 @@ class Account:
         return None
 
     def reads_bucket(self, role_arn: str, bucket: str) -> bool:
-        """Return True if one of the role's own policies names objects of the bucket."""
-        roles = iam_backends[ACCOUNT_ID][self.partition].get_roles()
-        policies = [str(policy) for role in roles if role.arn == role_arn for policy in role.policies.values()]
-        return any(f":s3:::{bucket}/" in policy for policy in policies)
+        """Return True if the role's policies, its own and the attached ones, allow it to read objects of the bucket."""
+        if self.trust_policy(role_arn) is None:
+            return False
+        resource = f"arn:{self.partition}:s3:::{bucket}/any"
+        form = {"PolicySourceArn": role_arn, "ActionNames.member.1": "s3:GetObject", "ResourceArns.member.1": resource}
+        return "<EvalDecision>allowed</EvalDecision>" in simulate(form)
 
     def read_object(self, *, bucket: str, key: str) -> bytes | None:
         """Return an object's bytes, or None if there is no such bucket or object."""

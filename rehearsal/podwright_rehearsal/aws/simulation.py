@@ -43,7 +43,8 @@ def simulate(form: Mapping[str, str]) -> str:
     role = next((role for role in backend.roles.values() if role.arn == arn), None)
     if role is None:
         raise AwsError("NoSuchEntity", f"The principal {arn} cannot be found")
-    documents = [*role.policies.values(), *(policy.document for policy in role.managed_policies.values())]
+    versions = [version for policy in role.managed_policies.values() for version in policy.versions]
+    documents = [*role.policies.values(), *(version.document for version in versions if version.is_default)]
     statements = [statement for document in documents for statement in _statements(document)]
     resources = list(_members(form, "ResourceArns")) or ["*"]
     context = _context(form)

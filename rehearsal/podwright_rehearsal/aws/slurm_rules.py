@@ -34,7 +34,7 @@ def scripts_exist(request: Request) -> Iterator[str]:
         elif not source.startswith(SOURCE_PREFIX) and not _reads(request, group, source):
             yield (
                 f"SourceS3Uri {source} of {name} must begin with {SOURCE_PREFIX}, or a policy of "
-                f"{group['ExecutionRole']} must name its bucket"
+                f"{group['ExecutionRole']} must allow s3:GetObject in its bucket"
             )
         elif request.read(f"{source.rstrip('/')}/{script}") is None:
             yield f"Lifecycle scripts did not run successfully on {name}: there is no {source.rstrip('/')}/{script}"
