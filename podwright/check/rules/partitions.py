@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
@@ -84,9 +84,18 @@ def _differences(first_group: InstanceGroupSection, group: InstanceGroupSection)
     if all(machines) and machines[0] != machines[1]:
         yield f"with processors {' and '.join(map(_listed, machines))}: a job's programs run on one of them"
     elif all(accelerators) and accelerators[0] != accelerators[1]:
-        yield f"with accelerators {' and '.join(map(_listed, accelerators))}: a job on both waits for the slower ones"
+        yield f"with accelerators {' and '.join(map(_listed, accelerators))}: {_on_both(accelerators)}"
     if {*first_group.subnet_ids} != {*group.subnet_ids} and (_has_efa(first_group) or _has_efa(group)):
-        yield "with different subnet_ids: EFA does not reach nodes of another zone, and a job on both may hang"
+        yield (
+            "with different subnet_ids: if they are in different zones, EFA does not connect the nodes, and a job on "
+            "both may hang"
+        )
+
+
+def _on_both(accelerators: Sequence[AbstractSet[str]]) -> str:
+    if {"none"} in accelerators:
+        return "a job that needs them fails on the other nodes"
+    return "a job on both waits for the slower ones"
 
 
 def _of_types(group: InstanceGroupSection, attribute: Callable[[InstanceType], str]) -> AbstractSet[str]:
