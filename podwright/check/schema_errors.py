@@ -42,7 +42,7 @@ def findings(error: ValidationError) -> list[Finding]:
 def terraform_templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
     """Report keys and values that Terraform would evaluate."""
     if isinstance(data, str) and any(start in data for start in _TEMPLATE_STARTS):
-        yield _error("terraform-template", path, f"Terraform would evaluate {data!r}", "write the text itself")
+        yield _error("terraform-template", path, f"Terraform would evaluate {data!r}", _template_hint(path))
     elif isinstance(data, dict):
         for key, value in data.items():
             yield from terraform_templates(key, (*path, key))
@@ -50,6 +50,12 @@ def terraform_templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
     elif isinstance(data, list):
         for index, value in enumerate(data):
             yield from terraform_templates(value, (*path, index))
+
+
+def _template_hint(path: KeyPath) -> str:
+    if path[:2] == ("role", "statements"):
+        return "write the text itself; statements cannot have IAM's policy variables, but a policy in policy_arns can"
+    return "write the text itself"
 
 
 def _finding(mistake: Mapping[str, Any]) -> Finding:
@@ -71,7 +77,17 @@ def _finding(mistake: Mapping[str, Any]) -> Finding:
     expected, hint = next((words for start, words in _TYPES.items() if kind.startswith(start)), (mistake["msg"], ""))
     if value is None:
         hint = "give it a value, or delete the line"
+    elif kind.startswith("tuple"):
+        hint += _keys_of_items(target)
     return _error("wrong-type", target.path, f"{target.key}: expected {expected}, found {_in_words(value)}", hint)
+
+
+def _keys_of_items(target: _Target) -> str:
+    """Return the end of the hint for a list of sections: the keys that each item must have."""
+    field = target.section.model_fields.get(target.key)
+    items = sections(field.annotation) if field else ()
+    required = [key for item in items[:1] for key, value in item.model_fields.items() if value.is_required()]
+    return f", with the keys {', '.join(required)}" if required else ""
 
 
 # By the beginning of pydantic's error type: what is wanted, and how to write it.
