@@ -766,6 +766,10 @@ BROKEN = [
             ("sts:AssumeRole", "arn:aws:iam::210987654321:*"),
             ("sts:*", "arn:aws:iam::*:role/*"),
             ("iam:Create*", "*"),
+            ("iam:CreateAccessKey", "arn:aws:iam::*:user/*"),
+            ("iam:UpdateLoginProfile", "arn:aws:iam::210987654321:user/*"),
+            ("iam:AddUserToGroup", "arn:aws:iam::*:group/*"),
+            ("iam:CreatePolicyVersion", "arn:aws:iam::210987654321:policy/*"),
         )
     ),
     *(
@@ -778,6 +782,7 @@ BROKEN = [
             ("s3:GetObject", "*"),
             ("s3:*", "arn:aws:s3:::*"),
             ("s3:Get*", "arn:aws:s3:::tf-states/*"),
+            ("s3:GetObjectVersion", "arn:aws:s3:::tf-states/*"),
             ("s3:GetObject", "arn:aws:s3:::tf-states/demo/us-west-2/demo-cluster.tfstate"),
         )
     ),
@@ -1038,6 +1043,8 @@ def test_good_settings_of_shared_plans_partitions_and_permissions():
         ("secretsmanager:GetSecretValue", "*"),
     ):
         assert broken(content(state=state, **statement(action, resource))) == []
+    elsewhere = statement("sts:AssumeRole", "arn:aws:iam::999988887777:role/*")
+    assert broken(content(account_id="210987654321", **elsewhere)) == []
     limited = statement("iam:PassRole", "*")
     limited["role"]["statements"][0]["conditions"] = [
         {"test": "StringEquals", "variable": "iam:PassedToService", "values": ["sagemaker.amazonaws.com"]}

@@ -18,27 +18,64 @@ from podwright.settings.root import Settings
 from podwright_constructs import facts
 
 STATEMENTS: KeyPath = ("role", "statements")
-READ_OBJECT, READ_SECRET = "s3:GetObject", "secretsmanager:GetSecretValue"
+READ_OBJECT, READ_SECRET = frozenset({"s3:GetObject", "s3:GetObjectVersion"}), "secretsmanager:GetSecretValue"
 _ACCOUNT = re.compile(r"(?<=:iam::)[0-9]{12}(?=:)")
 
 
-@reads("region")
+@reads("region", "account_id")
 def takeover_by_jobs(settings: Settings) -> Iterator[Finding]:
-    """A statement lets jobs use or change every IAM role of the account, and so take it over.
+    """A statement lets jobs use or change every IAM role, user, group or policy of the account, and so take it over.
 
     Reported are statements without conditions, whose actions include one that passes, assumes or changes a role, a
-    user or a policy, and whose resources include every role.
+    user, a group or a policy, and whose resources include each of this kind in the account.
     https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_passrole.html and
     https://docs.aws.amazon.com/IAM/latest/UserGuide/best-practices.html#grant-least-privilege
     """
-    role = f"arn:{partition_of(settings.region)}:iam::*:role/*"
     for index, statement in _statements(settings):
-        actions = [action for action in statement.actions if _includes_any(action, facts.TAKEOVER_ACTIONS)]
-        if actions and any(_includes(_ACCOUNT.sub("*", resource), role) for resource in statement.resources):
-            message = (
-                f"statements[{index}]: with {' and '.join(actions)} on every role a job could take over the account"
-            )
-            yield warning((*STATEMENTS, index, "actions"), message, "name the roles that jobs need in `resources`")
+        resources = [_in_any_account(resource, settings.account_id) for resource in statement.resources]
+        actions_by_kind: dict[str, list[str]] = {}
+        for action in statement.actions:
+            for kind in _kinds_taken_over(action):
+                arn = f"arn:{partition_of(settings.region)}:iam::*:{kind}/*"
+                if any(_includes(resource, arn) for resource in resources):
+                    actions_by_kind.setdefault(kind, []).append(action)
+                    break
+        if actions_by_kind:
+            parts = [f"{' and '.join(actions)} on every {kind}" for kind, actions in actions_by_kind.items()]
+            message = f"statements[{index}]: with {' and '.join(parts)} a job could take over the account"
+            kinds = " and ".join(_PLURALS[kind] for kind in actions_by_kind)
+            yield warning((*STATEMENTS, index, "actions"), message, f"name the {kinds} that jobs need in `resources`")
+
+
+_PLURALS = {"role": "roles", "user": "users", "group": "groups", "policy": "policies"}
+
+
+def _kinds_taken_over(action: str) -> Iterator[str]:
+    """Yield the kinds of IAM's resources that an action, which may have wildcards, passes, assumes or changes."""
+    for kind in _PLURALS:
+        if _includes_any(action, {name for name in facts.TAKEOVER_ACTIONS if _kind(name) == kind}):
+            yield kind
+
+
+def _kind(action: str) -> str:
+    """Return the kind of resource of one of IAM's actions.
+
+    https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsidentityandaccessmanagementiam.html
+    """
+    if action in {"iam:CreateAccessKey", "iam:CreateLoginProfile", "iam:UpdateLoginProfile"}:
+        return "user"
+    if action == "iam:AddUserToGroup":
+        return "group"
+    name = action.partition(":")[2]
+    if name in {"CreatePolicyVersion", "SetDefaultPolicyVersion"}:
+        return "policy"
+    return next(word for word in ("Role", "User", "Group") if word in name).lower()
+
+
+def _in_any_account(resource: str, account_id: str | None) -> str:
+    """Return an ARN with * for its account, unless that is another one than the cluster's."""
+    match = _ACCOUNT.search(resource)
+    return resource if match and account_id not in {None, match[0]} else _ACCOUNT.sub("*", resource)
 
 
 @reads("region", "state")
@@ -55,7 +92,7 @@ def state_read_by_jobs(settings: Settings) -> Iterator[Finding]:
     states = [f"arn:{partition_of(settings.region)}:s3:::{state.bucket}/{key}" for key in keys]
     hint = f"name the buckets that jobs need, without {state.bucket}"
     for index, statement in _statements(settings):
-        reads_objects = any(_includes_any(action, {READ_OBJECT}) for action in statement.actions)
+        reads_objects = any(_includes_any(action, READ_OBJECT) for action in statement.actions)
         if reads_objects and any(_includes(resource, arn) for resource in statement.resources for arn in states):
             message = f"statements[{index}]: jobs could read Terraform's state in {state.bucket}, which has secrets"
             yield warning((*STATEMENTS, index, "resources"), message, hint)
@@ -112,7 +149,9 @@ def _statements(settings: Settings) -> Iterator[tuple[int, Statement]]:
     """Yield a created role's statements without conditions: a condition may limit them to what is harmless."""
     if isinstance(settings.role, CreatedRole):
         for index, statement in enumerate(settings.role.statements):
-            if not statement.conditions and not settings.is_wrong((*STATEMENTS, index)):
+            path = (*STATEMENTS, index)
+            has_conditions = statement.conditions or settings.is_wrong((*path, "conditions"))
+            if not has_conditions and not settings.is_wrong(path):
                 yield index, statement
 
 
