@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _of_user(settings: Settings, session: Session) -> dict[str, Any]:
-    """Return the policy of people who train, limited to the cluster's id; warn if AWS does not tell the id."""
+    """Return the policy of people who train, limited to the cluster's id; warn if the id is unknown."""
     from podwright.operations.deployment.user_policy import user_policy  # --help need not wait for pydantic
 
     account = settings.account_id

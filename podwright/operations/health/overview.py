@@ -252,7 +252,7 @@ def _zones(session: Session, cluster: Cluster, nodes: Iterable[Node]) -> list[tu
 
 
 def _events(session: Session, cluster: Cluster) -> tuple[tuple[Event, ...], tuple[str, ...]]:
-    """Return the newest events, oldest first, and why AWS refuses to tell the reasons of failures, each refusal once.
+    """Return the newest events, oldest first, and AWS's refusals to describe one, each once.
 
     Only clusters with continuous provisioning have events. A list of events has no reasons of failures, which each
     event's own description has.
