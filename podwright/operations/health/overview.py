@@ -269,7 +269,8 @@ def _events(session: Session, cluster: Cluster) -> tuple[tuple[Event, ...], tupl
         SortOrder="Descending",
         MaxResults=EVENTS_SHOWN,
     )
-    events, denials = [], []
+    events: list[Event] = []
+    denials: list[str] = []
     for item in reversed(answer["Events"]):
         failure = ""
         try:
