@@ -53,6 +53,7 @@ class CloudControl:
         self._transition_s = transition_s
         self._progress: dict[str, RequestProgress] = {}
         self._token_by_client_token: dict[str, str] = {}
+        self.denial = ""  # IAM's message, if the caller of the next operation lacks a permission of the handler.
         self.operations = {
             "CreateResource": self.create,
             "GetResource": self.get,
@@ -121,6 +122,7 @@ class CloudControl:
             return {"ProgressEvent": self._event(progress)}
         identifier, failure = request.get("Identifier"), None
         try:
+            self._check_caller()
             identifier = handle()
         except HandlerError as error:
             failure = error
@@ -137,6 +139,10 @@ class CloudControl:
         self._progress[progress.token] = progress
         self._token_by_client_token[client_token] = progress.token
         return {"ProgressEvent": self._event(progress)}
+
+    def _check_caller(self) -> None:
+        if self.denial:
+            raise HandlerError("AccessDenied", self.denial)
 
     def _event(self, progress: RequestProgress) -> dict[str, Any]:
         is_done = clock.now() >= progress.done_at

@@ -18,6 +18,8 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 from werkzeug.wrappers import Response
 
+from podwright_rehearsal.aws.principals import principal
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -25,6 +27,8 @@ KEY_VARIABLE = "PODWRIGHT_REHEARSAL_ACCESS_KEY"
 CONNECTIONS = Path("/proc/net/tcp")  # https://docs.kernel.org/networking/proc_net_tcp.html
 ESTABLISHED = "01"
 ROOT = 0
+CONTROLS = "/_"  # Before what tests ask of the stand-in; no bucket is named so.
+PRINCIPAL = "podwright_rehearsal.principal"  # In the environment of a request that IAM has to authorize.
 MOTO_API = "/moto-api"  # moto's own: it reads and deletes everything
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]+)")
 
@@ -56,25 +60,34 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
 
 
 class Gate:
-    """WSGI middleware that refuses requests without the run's access key.
+    """WSGI middleware that refuses requests without the run's access key or that of a principal of the account.
 
-    Also refused: moto's own API, and paths with a folder ``..``, which no file may be named after.
+    Also refused: moto's own API, and paths with a folder ``..``, which no file may be named after; and to principals
+    the paths with which tests control the stand-in.
 
     Args:
         application: what answers the other requests.
         access_key: the id of the run's access key, random and secret.
+        partition: of the account's principals.
     """
 
-    def __init__(self, application: WSGIApplication, *, access_key: str) -> None:
+    def __init__(self, application: WSGIApplication, *, access_key: str, partition: str) -> None:
         self._application = application
         self._access_key = access_key
+        self._partition = partition
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer with an error, or let the application answer."""
         path = unquote(str(environ["REQUEST_URI"]).partition("?")[0])
         host = environ.get("HTTP_HOST", "")
-        if not hmac.compare_digest(_given_key(environ), self._access_key):
-            return _error(403, "InvalidAccessKeyId", "not signed with this run's access key")(environ, start_response)
+        key, token = _given_key(environ)
+        if not hmac.compare_digest(key.encode(), self._access_key.encode()):
+            caller = principal(key, token, self._partition)
+            if caller is None or path.startswith(CONTROLS):
+                return _error(403, "InvalidAccessKeyId", "not signed with this run's access key")(
+                    environ, start_response
+                )
+            environ[PRINCIPAL] = caller
         if path.startswith(MOTO_API) or host.startswith("motoapi."):
             return _error(403, "AccessDenied", "moto's own API is off")(environ, start_response)
         if ".." in path.split("/"):
@@ -82,13 +95,14 @@ class Gate:
         return self._application(environ, start_response)
 
 
-def _given_key(environ: WSGIEnvironment) -> str:
-    """Return the id of the access key in a request's header or, if it was signed in advance, its query."""
+def _given_key(environ: WSGIEnvironment) -> tuple[str, str]:
+    """Return access key and session token in a request's headers or, if it was signed in advance, its query."""
     match = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
     if match:
-        return str(match[1])
-    signed = parse_qs(environ.get("QUERY_STRING", "")).get("X-Amz-Credential", [""])
-    return str(signed[0]).partition("/")[0]
+        return str(match[1]), str(environ.get("HTTP_X_AMZ_SECURITY_TOKEN", ""))
+    query = parse_qs(environ.get("QUERY_STRING", ""))
+    signed, token = (query.get(f"X-Amz-{name}", [""])[0] for name in ("Credential", "Security-Token"))
+    return signed.partition("/")[0], token
 
 
 def _error(status: int, code: str, message: str) -> Response:

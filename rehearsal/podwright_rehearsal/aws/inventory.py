@@ -1,4 +1,4 @@
-"""List the account's resources, except a fresh account's defaults, by the services' own calls."""
+"""List the account's resources, except a fresh account's defaults and callers' roles."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Query:
     arguments: dict[str, str] = field(default_factory=dict)
 
 
+PRINCIPALS_PATH = "/principals/"  # IAM's path of roles that call the account, and of their boundaries.
 VPCS = Query("AWS::EC2::VPC", "ec2", "describe_vpcs", "Vpcs[?!IsDefault].VpcId")
 BUCKETS = Query("AWS::S3::Bucket", "s3", "list_buckets", "Buckets[].Name")
 BUDGETS = Query("AWS::Budgets::Budget", "budgets", "describe_budgets", "Budgets[].BudgetName")
@@ -54,8 +55,19 @@ QUERIES = (
         "RouteTables[?length(Associations[?Main]) == `0`].RouteTableId",
     ),
     Query("AWS::EC2::FlowLog", "ec2", "describe_flow_logs", "FlowLogs[].FlowLogId"),
-    Query("AWS::IAM::Role", "iam", "list_roles", "Roles[?!starts_with(Path, '/aws-service-role/')].RoleName"),
-    Query("AWS::IAM::ManagedPolicy", "iam", "list_policies", "Policies[].Arn", {"Scope": "Local"}),
+    Query(
+        "AWS::IAM::Role",
+        "iam",
+        "list_roles",
+        f"Roles[?!starts_with(Path, '/aws-service-role/') && Path != '{PRINCIPALS_PATH}'].RoleName",
+    ),
+    Query(
+        "AWS::IAM::ManagedPolicy",
+        "iam",
+        "list_policies",
+        f"Policies[?Path != '{PRINCIPALS_PATH}'].Arn",
+        {"Scope": "Local"},
+    ),
     Query("AWS::IAM::InstanceProfile", "iam", "list_instance_profiles", "InstanceProfiles[].InstanceProfileName"),
     Query("AWS::RDS::DBInstance", "rds", "describe_db_instances", "DBInstances[].DBInstanceIdentifier"),
     Query(

@@ -5,7 +5,6 @@ One lock around everything makes the account consistent and moto, which has no l
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -13,26 +12,30 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.utilities.utils import get_partition
 from waitress.channel import ClientDisconnected
-from werkzeug.wrappers import Request, Response
+from werkzeug.wrappers import Response
 
 from podwright_common.process import exit_with_parent
-from podwright_rehearsal.aws import clock, cluster_schema, interruption, moto_patches, simulation
+from podwright_rehearsal.aws import clock, cluster_schema, interruption, moto_patches, principals, simulation
 from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.aws_errors import AwsError
+from podwright_rehearsal.aws.call import Call
 from podwright_rehearsal.aws.cloud_control import CloudControl
 from podwright_rehearsal.aws.contents import Contents
 from podwright_rehearsal.aws.file_systems import FileSystems
-from podwright_rehearsal.aws.gate import KEY_VARIABLE, Gate, Server
+from podwright_rehearsal.aws.gate import KEY_VARIABLE, PRINCIPAL, Gate, Server
 from podwright_rehearsal.aws.hyperpod import EmulatedClusters
+from podwright_rehearsal.aws.permission import PERMISSIONS_PATH, Permission
+from podwright_rehearsal.aws.principals import Principal
 from podwright_rehearsal.aws.quotas import Quotas
+from podwright_rehearsal.aws.required_permissions import Requirement
 from podwright_rehearsal.aws.retries import RetryCache
 from podwright_rehearsal.aws.sagemaker import SageMaker
 from podwright_rehearsal.aws.sessions import Sessions
@@ -47,8 +50,8 @@ OWNER_POLL_S = 0.5
 THREADS = 32  # more than Terraform and the rehearsal ever ask at once
 MAX_CONNECTIONS = 1000
 MAX_BODY_BYTES = 256 * 1024 * 1024  # SDKs upload larger objects in parts of 5 or 8 MiB
-FORM = "application/x-www-form-urlencoded"
 REFUSED = "AccessDenied"  # no SDK tries again after it
+CHANGING_HANDLERS = ("CreateResource", "UpdateResource", "DeleteResource")
 
 Operations = Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]
 _log = logging.getLogger("podwright_rehearsal.aws")
@@ -75,7 +78,11 @@ def serve(
         order_seed=order_seed,
     )
     server = Server(
-        Gate(interruption.LateAnswers(RetryCache(application)), access_key=os.environ[KEY_VARIABLE]),
+        Gate(
+            interruption.LateAnswers(RetryCache(application)),
+            access_key=os.environ[KEY_VARIABLE],
+            partition=get_partition(region),
+        ),
         host=HOST,
         port=port,
         threads=THREADS,
@@ -117,6 +124,9 @@ class Application:
         self._regions = (region, *other_regions)
         self._file_systems: dict[str, FileSystems] = {}
         self._clusters: dict[str, EmulatedClusters] = {}  # The region's clusters, by region.
+        self._control: dict[str, CloudControl] = {}  # The region's Cloud Control, by region.
+        self._tagging: dict[str, Tagging] = {}
+        self._permissions: dict[Permission, None] = {}  # Those that principals needed, in the order of their calls.
         contents = Contents(storage)
 
         def services(region: str) -> dict[str, Operations]:
@@ -133,7 +143,8 @@ class Application:
             )
             self._file_systems[region] = file_systems
             control = CloudControl(clusters=clusters, region=region, transition_s=transition_s, order_seed=order_seed)
-            tagging = Tagging(account=account, clusters=clusters, file_systems=file_systems)
+            self._control[region] = control
+            self._tagging[region] = tagging = Tagging(account=account, clusters=clusters, file_systems=file_systems)
             return {
                 "CloudApiService": control.operations,
                 "AWSSimbaAPIService_v20180301": file_systems.operations,
@@ -154,6 +165,7 @@ class Application:
             interruption.REFUSAL_PATH: self._refuse,
             interruption.FAULT_PATH: self._fault,
             interruption.EVENT_PATH: self._event,
+            PERMISSIONS_PATH: self._list_permissions,
             clock.PATH: _turn_clock,
         }
 
@@ -165,7 +177,12 @@ class Application:
             if control := self._controls.get(environ["PATH_INFO"]):
                 return control(call)(environ, start_response)
             fate = self._interruption.strike(call.name) if call.changes_something else None
-            answer = self._refusal(call, interrupted=fate == "refused") or self._answer(call) or self._moto
+            answer = (
+                self._refusal(call, interrupted=fate == "refused")
+                or self._denial(call, environ.get(PRINCIPAL))
+                or self._answer(call)
+                or self._moto
+            )
             environ[interruption.LATE] = fate == "answers late"
             answered = answer(environ, call.logging(start_response))
             if fate == "answer lost":
@@ -210,6 +227,49 @@ class Application:
             return _error(call, AwsError(REFUSED, f"{call.name} is refused: an interruption was requested"))
         due = next((refusal for refusal in self._refusals.values() if refusal.strike(call.name)), None)
         return _error(call, AwsError(due.code, due.message)) if due else None
+
+    def _denial(self, call: Call, caller: Principal | None) -> Response | None:
+        """Return IAM's refusal, or None if the caller may do this; the run's access key may do everything.
+
+        What a handler of Cloud Control may not do makes its request fail later, as in AWS; reading fails at once.
+        """
+        for control in self._control.values():
+            control.denial = ""
+        if caller is None:
+            return None
+        permissions = list(Requirement(call, cluster_arn=self._cluster_arn(call)).permissions())
+        self._permissions.update(dict.fromkeys(permissions))
+        with_tags = map(self._with_tags, permissions) if caller.reads_tags else permissions
+        denied = principals.first_denial(caller, with_tags)
+        if denied is None:
+            return None
+        permission, message = denied
+        if permission.by_handler and call.operation in CHANGING_HANDLERS and call.region in self._control:
+            self._control[call.region].denial = message
+            return None
+        _log.info("%s is denied: %s", call.name, message)
+        return _error(call, principals.error(call.service, message))
+
+    def _with_tags(self, permission: Permission) -> Permission:
+        """Add the tags of the resource to the context of its permission."""
+        region = permission.resource.split(":")[3] if permission.resource.startswith("arn:") else ""
+        tagged = self._tagging[region].tags(permission.resource) if region in self._tagging else {}
+        tags = {f"aws:resourcetag/{key.lower()}": [value] for key, value in tagged.items()}
+        return replace(permission, context={**permission.context, **tags})
+
+    def _cluster_arn(self, call: Call) -> str:
+        """Return the ARN of the cluster that a call of SageMaker or Cloud Control names; ``*`` if there is none."""
+        if call.target not in {"SageMaker", "CloudApiService"}:
+            return "*"
+        request = json.loads(call.body or b"{}")
+        name = request.get("ClusterName") or request.get("ClusterArn") or request.get("Identifier") or ""
+        clusters = self._clusters.get(call.region)
+        cluster = clusters.find(name) if clusters else None
+        return cluster.arn if cluster else "*"
+
+    def _list_permissions(self, _call: Call) -> Response:
+        """Return what principals needed so far."""
+        return _json(200, {"permissions": [asdict(permission) for permission in self._permissions]})
 
     def _answer(self, call: Call) -> Response | None:
         """Return our answer, or None if the request is for moto."""
@@ -259,64 +319,6 @@ class Application:
         )
 
 
-@dataclass(frozen=True)
-class Call:
-    """One request, and the operation it asks for as far as AWS's protocols show it.
-
-    ``service`` and ``region`` are the signature's, ``target`` is the service part of X-Amz-Target (JSON protocols),
-    ``form`` the body of the query protocols; ``operation`` is empty for S3, where the method and the path say it.
-    """
-
-    service: str
-    region: str
-    target: str
-    operation: str
-    method: str
-    path: str
-    body: bytes
-    form: Mapping[str, str]
-
-    @classmethod
-    def of(cls, environ: WSGIEnvironment) -> Call:
-        """Read the request, and leave its body to be read again."""
-        request = Request(environ)
-        body = request.get_data()
-        environ["wsgi.input"] = io.BytesIO(body)
-        environ["CONTENT_LENGTH"] = str(len(body))
-        target, _, operation = request.headers.get("X-Amz-Target", "").partition(".")
-        form = dict(parse_qsl(body.decode())) if request.mimetype == FORM else {}
-        region, service = _scope(request.headers.get("Authorization", ""))
-        return cls(
-            service=service,
-            region=region,
-            target=target,
-            operation=operation or form.get("Action", ""),
-            method=request.method,
-            path=request.full_path.rstrip("?"),
-            body=body,
-            form=form,
-        )
-
-    @property
-    def name(self) -> str:
-        """The service and the operation, for people."""
-        return f"{self.service} {self.operation or f'{self.method} {self.path}'}"
-
-    @property
-    def changes_something(self) -> bool:
-        """True if the call may change the account."""
-        return interruption.changes_something(operation=self.operation, method=self.method)
-
-    def logging(self, start_response: StartResponse) -> StartResponse:
-        """Wrap the server's callable: it writes one line for the request when its status is known."""
-
-        def start(status: str, headers: list[tuple[str, str]], *arguments: Any) -> Callable[[bytes], object]:
-            _log.info("%s: %s", self.name, status)
-            return start_response(status, headers, *arguments)
-
-        return start
-
-
 def _json_answer(operations: Operations, call: Call) -> Response:
     """Answer in AWS's JSON protocols (1.0 and 1.1)."""
     handle = operations.get(call.operation)
@@ -364,13 +366,6 @@ def _query_error(code: str, message: str) -> Response:
 
 def _xml(status: int, text: str) -> Response:
     return Response(text, status, content_type="text/xml")
-
-
-def _scope(authorization: str) -> tuple[str, str]:
-    """Return region and service of a Signature Version 4: ``Credential=KEY/DATE/REGION/SERVICE/aws4_request, …``."""
-    _, _, scope = authorization.partition("Credential=")
-    *_, region, service, _ = ["", "", "", *scope.split(",")[0].split("/")]
-    return region, service
 
 
 def _wrong_region(region: str, expected: Sequence[str]) -> AwsError:

@@ -5,31 +5,15 @@ https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from fnmatch import fnmatchcase
-from typing import Any
+from collections.abc import Iterator, Mapping
 from xml.sax.saxutils import escape
 
 from moto.iam.models import iam_backends
 
 from podwright_rehearsal.aws.aws_errors import AwsError
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
-
-# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
-OPERATORS: Mapping[str, Callable[[str, str], bool]] = {
-    "ArnEquals": fnmatchcase,
-    "ArnLike": fnmatchcase,
-    "Bool": lambda value, pattern: value.lower() == pattern.lower(),
-    "BoolIfExists": lambda value, pattern: value.lower() == pattern.lower(),
-    "ForAnyValue:StringEquals": str.__eq__,
-    "StringEquals": str.__eq__,
-    "StringLike": fnmatchcase,
-}
-
-
-VARIABLE = re.compile(r"\$\{([\w:/-]+)\}")
+from podwright_rehearsal.aws.policy_evaluation import decide
+from podwright_rehearsal.aws.principals import statements
 
 
 def simulate(form: Mapping[str, str]) -> str:
@@ -43,14 +27,11 @@ def simulate(form: Mapping[str, str]) -> str:
     role = next((role for role in backend.roles.values() if role.arn == arn), None)
     if role is None:
         raise AwsError("NoSuchEntity", f"The principal {arn} cannot be found")
-    versions = [version for policy in role.managed_policies.values() for version in policy.versions]
-    documents = [*role.policies.values(), *(version.document for version in versions if version.is_default)]
-    statements = [statement for document in documents for statement in _statements(document)]
+    role_statements = statements(role)
     resources = list(_members(form, "ResourceArns")) or ["*"]
     context = _context(form)
-    statements = [item for item in statements if _conditions_hold(item.get("Condition", {}), context)]
     results = (
-        _result(action, resource, _decide(statements, action, resource, context))
+        _result(action, resource, decide(role_statements, action, resource, context))
         for action in _members(form, "ActionNames")
         for resource in resources
     )
@@ -60,30 +41,6 @@ def simulate(form: Mapping[str, str]) -> str:
         f"<IsTruncated>false</IsTruncated><EvaluationResults>{''.join(results)}</EvaluationResults>"
         "</SimulatePrincipalPolicyResult></SimulatePrincipalPolicyResponse>"
     )
-
-
-def _statements(document: str | Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    parsed = json.loads(document) if isinstance(document, str) else document
-    return list(_list(parsed["Statement"]))
-
-
-def _decide(statements: list[Mapping[str, Any]], action: str, resource: str, context: Mapping[str, list[str]]) -> str:
-    """Return IAM's word: an explicit Deny wins over every Allow."""
-    effects = {
-        statement["Effect"]
-        for statement in statements
-        if any(fnmatchcase(action.lower(), pattern.lower()) for pattern in _list(statement.get("Action", ())))
-        and any(fnmatchcase(resource, _filled(pattern, context)) for pattern in _list(statement.get("Resource", ())))
-    }
-    return "explicitDeny" if "Deny" in effects else "allowed" if "Allow" in effects else "implicitDeny"
-
-
-def _filled(pattern: str, context: Mapping[str, list[str]]) -> str:
-    """Return a resource with the context's values in place of variables such as ``${aws:userid}``.
-
-    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_variables.html
-    """
-    return VARIABLE.sub(lambda match: next(iter(context.get(match[1].lower(), [])), match[0]), pattern)
 
 
 def _result(action: str, resource: str, decision: str) -> str:
@@ -104,32 +61,9 @@ def _context(form: Mapping[str, str]) -> dict[str, list[str]]:
     return entries
 
 
-def _conditions_hold(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, list[str]]) -> bool:
-    """Return whether each key of the context has one of its values; a key that it lacks holds with IfExists alone.
-
-    Raises:
-        AwsError: an operator that the policies of this project do not use.
-    """
-    for operator, values_by_key in conditions.items():
-        if operator not in OPERATORS:
-            raise AwsError("InvalidInput", f"SimulatePrincipalPolicy does not know the operator {operator} here")
-        for key, values in values_by_key.items():
-            patterns = [str(value) for value in _list(values)]
-            context_values = context.get(key.lower(), [])
-            if not context_values and operator.endswith("IfExists"):
-                continue
-            if not any(OPERATORS[operator](value, pattern) for value in context_values for pattern in patterns):
-                return False
-    return True
-
-
 def _members(form: Mapping[str, str], name: str) -> Iterator[str]:
     """Yield the items of a list in the query protocol: ``ActionNames.member.1`` and so on."""
     number = 1
     while (value := form.get(f"{name}.member.{number}")) is not None:
         yield value
         number += 1
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]

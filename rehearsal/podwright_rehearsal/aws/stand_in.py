@@ -29,6 +29,7 @@ from podwright_rehearsal.aws import clock, inventory
 from podwright_rehearsal.aws.gate import KEY_VARIABLE
 from podwright_rehearsal.aws.identity import ACCOUNT_VARIABLE, DEFAULT_ACCOUNT_ID
 from podwright_rehearsal.aws.interruption import EVENT_PATH, FAULT_PATH, PATH, REFUSAL_PATH, Kind
+from podwright_rehearsal.aws.permission import PERMISSIONS_PATH, Permission
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing's own is Python 3.11's
@@ -196,6 +197,44 @@ class AwsStandIn:
             "NO_PROXY": no_proxy,
             "no_proxy": no_proxy,
         }
+
+    def as_principal(self, *documents: Mapping[str, Any], boundary: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """Return ``environment()`` with the credentials of a new role: IAM authorizes each of its calls.
+
+        Args:
+            documents: the role's policies.
+            boundary: its permissions boundary. Default: none.
+        """
+        iam, name = self.client("iam"), f"caller-{secrets.token_hex(4)}"
+        partition = self.client("sts").get_caller_identity()["Arn"].split(":")[1]
+        trust = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": self.account_id}}
+        limited = {}
+        if boundary is not None:
+            created = iam.create_policy(
+                PolicyName=name, Path=inventory.PRINCIPALS_PATH, PolicyDocument=json.dumps(boundary)
+            )
+            limited["PermissionsBoundary"] = created["Policy"]["Arn"]
+        iam.create_role(
+            RoleName=name,
+            Path=inventory.PRINCIPALS_PATH,
+            AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [trust]}),
+            **limited,
+        )
+        for number, document in enumerate(documents):
+            text = json.dumps(document, separators=(",", ":"))
+            iam.put_role_policy(RoleName=name, PolicyName=f"policy-{number}", PolicyDocument=text)
+        arn = f"arn:{partition}:iam::{self.account_id}:role{inventory.PRINCIPALS_PATH}{name}"
+        session = self.client("sts").assume_role(RoleArn=arn, RoleSessionName=name)["Credentials"]
+        return {
+            **self.environment(),
+            "AWS_ACCESS_KEY_ID": session["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": session["SecretAccessKey"],
+            "AWS_SESSION_TOKEN": session["SessionToken"],
+        }
+
+    def permissions(self) -> list[Permission]:
+        """Return the permissions that calls of principals have needed so far, each once, whether they had them."""
+        return [Permission(**fields) for fields in self._control("GET", PERMISSIONS_PATH)["permissions"]]
 
     def client(self, service: str, *, region: str | None = None) -> Any:
         """Return a boto3 client that reaches the stand-in only, whatever this process's environment says."""

@@ -48,6 +48,10 @@ class Tagging:
         ]
         return {"ResourceTagMappingList": page, "PaginationToken": str(end) if end < len(resources) else ""}
 
+    def tags(self, arn: str) -> Mapping[str, str]:
+        """Return the tags of a resource; none if there is no such resource."""
+        return next((tags for name, tags in self._everything() if name == arn), {})
+
     def _everything(self) -> Iterator[Tagged]:
         emulated = chain(self._ec2(), self._services(), self._file_systems.tagged(), self._clusters.tagged())
         yield from emulated

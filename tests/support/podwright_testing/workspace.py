@@ -14,10 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from podwright import checkout
 from podwright.check.load import load
+from podwright.diagram.stack_resources import read
+from podwright.operations.deployment.kit import OUTPUT
+from podwright.operations.deployment.policy import deployer_policy
 from podwright.operations.deployment.terraform import TerraformError, terraform_environment
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.provider import VARIABLE, running_provider
@@ -35,6 +38,8 @@ ALL_AT_ONCE = "-parallelism=40"  # the account is on this machine
 
 class Workspace:
     """A folder with the synthesized stacks and, unless the settings keep it elsewhere, their state.
+
+    All commands call the account with what `podwright policy deployer` allows, and no more.
 
     Args:
         config: the settings file.
@@ -56,10 +61,16 @@ class Workspace:
     def synthesized(self) -> Iterator[Self]:
         """Run the app and prepare Terraform in each stack's folder, with one provider until the end of the block."""
         _run([sys.executable, str(checkout.ROOT / "main.py")], cwd=self.folder, environment=self._environment)
+        self._environment |= self._aws.as_principal(self.policy())
         for stack in STACKS:
             self.terraform(stack, "init")
         with running_provider(self.directory("cluster"), self._environment) as self._provider:
             yield self
+
+    def policy(self) -> dict[str, Any]:
+        """Return the deployer's policy for the synthesized stacks."""
+        types = {resource.type for resource in read(self.folder / OUTPUT)}
+        return deployer_policy(load(self.config), types)
 
     def deploy(self) -> None:
         """Apply both stacks."""
