@@ -81,7 +81,9 @@ def denied(call: Callable[..., Any], **arguments: Any) -> tuple[str, str]:
     return error["Code"], error["Message"].partition(" is not authorized to perform: ")[2]
 
 
-IMPLICIT = {  # Each service's code, and its operation's action and resource.
+IMPLICIT: Mapping[
+    str, tuple[str, str, str, Mapping[str, Any]]
+] = {  # Each service's code, and its operation's action and resource.
     "ec2 describe_vpcs": ("UnauthorizedOperation", "ec2:DescribeVpcs", "*", {}),
     "ec2 create_subnet": (
         "UnauthorizedOperation",
@@ -195,12 +197,15 @@ def test_a_boundary_limits(aws: AwsStandIn) -> None:
 
 def test_tags_need_a_permission(aws: AwsStandIn) -> None:
     """Creating a resource with tags needs the action for tags too; its conditions see the tags."""
-    arguments = {"CidrBlock": "10.0.0.0/16", "TagSpecifications": [{"ResourceType": "vpc", "Tags": TAGS}]}
+    arguments: dict[str, Any] = {
+        "CidrBlock": "10.0.0.0/16",
+        "TagSpecifications": [{"ResourceType": "vpc", "Tags": TAGS}],
+    }
     client = clients(aws.as_principal(allow("ec2:CreateVpc", "sns:CreateTopic", "iam:CreateRole")))
     vpcs = f"arn:aws:ec2:{REGION}:{ACCOUNT}:vpc/*"
     assert denied(client("ec2").create_vpc, **arguments)[1].startswith(f"ec2:CreateTags on resource: {vpcs} ")
     assert denied(client("sns").create_topic, Name="x", Tags=TAGS)[1].startswith("sns:TagResource ")
-    role = {"RoleName": "x", "AssumeRolePolicyDocument": "{}", "Tags": TAGS}
+    role: dict[str, Any] = {"RoleName": "x", "AssumeRolePolicyDocument": "{}", "Tags": TAGS}
     assert denied(client("iam").create_role, **role)[1].startswith(f"iam:TagRole on resource: arn:aws:iam::{ACCOUNT}")
     conditions = {"ec2:CreateAction": "CreateVpc", "aws:RequestTag/podwright:cluster": "demo"}
     with_tags = allow("ec2:CreateTags", Condition={"StringEquals": conditions})

@@ -13,10 +13,33 @@ from podwright.cli import main
 from podwright.operations.deployment.terraform import TerraformError
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
+from podwright_rehearsal.aws.inventory import PRINCIPALS_PATH
+from podwright_testing.deployer_policy import missing_actions, unneeded_actions
 from podwright_testing.workspace import Workspace, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-BRING_YOUR_OWN, PRODUCTION = (EXAMPLES / name / "cluster.yaml" for name in ("bring_your_own", "production"))
+BRING_YOUR_OWN, PRODUCTION, BY_API, TRAINIUM = (
+    EXAMPLES / name / "cluster.yaml" for name in ("bring_your_own", "production", "slurm_by_api", "trainium")
+)
+QUICK = EXAMPLES.parent / "cluster.yaml"
+# Actions of the policy for QUICK that no call of `terraform apply` and `destroy` needs here, by why it has them.
+UNNEEDED_TO_CREATE = {
+    "changes in place": "cloudformation:UpdateResource sagemaker:UpdateCluster sagemaker:DeleteTags ec2:DeleteTags "
+    "ec2:ModifySecurityGroupRules ec2:ModifySubnetAttribute ec2:ModifyVpcEndpoint ec2:ReplaceRoute "
+    "ec2:ReplaceRouteTableAssociation fsx:UntagResource fsx:UpdateFileSystem iam:DeleteRolePermissionsBoundary "
+    "iam:PutRolePermissionsBoundary iam:UntagRole iam:UpdateAssumeRolePolicy iam:UpdateRole iam:UpdateRoleDescription "
+    "logs:AssociateKmsKey logs:DeleteRetentionPolicy logs:DisassociateKmsKey logs:UntagResource s3:PutObjectTagging",
+    "asked by AWS's services with the caller's rights": "ec2:GetSecurityGroupsForVpc kms:Decrypt kms:GenerateDataKey "
+    "logs:CreateLogDelivery logs:DeleteLogDelivery",
+    "backups of file systems": "fsx:CreateBackup fsx:CreateFileSystemFromBackup",
+    "asked by deploy, destroy, teardown and adopt": "ec2:DescribeVolumes fsx:DescribeBackups fsx:ListTagsForResource "
+    "logs:FilterLogEvents rds:DescribeDBInstances rds:DescribeDBSnapshots s3:ListAllMyBuckets s3:DeleteObject "
+    "secretsmanager:ListSecrets tag:GetResources",
+    "the schema's handler that lists clusters": "sagemaker:ListClusters",
+    "candidates to leave out: no call of the tests shows why": "cloudformation:CancelResourceRequest "
+    "ec2:DescribeAccountAttributes ec2:DescribeAvailabilityZones ec2:DescribeSecurityGroupReferences "
+    "ec2:DescribeVpcEndpointServices iam:ListRoleTags s3:GetBucketLocation s3:GetObjectVersion",
+}
 Deploy = Callable[[AwsStandIn, Path], Workspace]
 
 pytestmark = pytest.mark.terraform
@@ -74,6 +97,36 @@ def test_existing_resources_stay_as_they_are(aws: AwsStandIn, synthesized: Deplo
     assert new == {"AWS::SageMaker::Cluster", "AWS::S3::Object"}
     workspace.destroy()
     assert aws.inventory() == before
+
+
+@pytest.mark.parametrize(("aws", "config"), [(file, file) for file in (BY_API, TRAINIUM)], indirect=["aws"])
+def test_the_deployer_policy_suffices(aws: AwsStandIn, config: Path, synthesized: Deploy) -> None:
+    """A principal with the deployer's policy for a file deploys and destroys its cluster."""
+    workspace = synthesized(aws, config)
+    workspace.deploy()
+    workspace.destroy()
+    assert aws.inventory() == []
+    assert missing_actions(workspace.policy(), aws.permissions()) == set()
+
+
+@pytest.mark.parametrize("aws", [QUICK], indirect=True)
+def test_the_deployer_policy_is_no_wider(aws: AwsStandIn, synthesized: Deploy) -> None:
+    """Without an action that creating or deleting needs, a deployment is denied; each other action has a reason."""
+    workspace = synthesized(aws, QUICK)
+    policy, iam = workspace.policy(), aws.client("iam")
+    (role,) = iam.list_roles(PathPrefix=PRINCIPALS_PATH)["Roles"]
+    saved = {"RoleName": role["RoleName"], "PolicyName": "policy-0"}
+    iam.put_role_policy(**saved, PolicyDocument=json.dumps(policy).replace('"ec2:CreateVpc"', '"ec2:Other"'))
+    with pytest.raises(TerraformError, match="is not authorized to perform: ec2:CreateVpc on resource: arn:aws:ec2:"):
+        workspace.apply("foundation")
+    iam.put_role_policy(**saved, PolicyDocument=json.dumps(policy))
+    workspace.deploy()
+    workspace.destroy()
+    assert aws.inventory() == []
+    assert missing_actions(policy, aws.permissions()) == set()
+    assert unneeded_actions(policy, aws.permissions()) == {
+        action for actions in UNNEEDED_TO_CREATE.values() for action in actions.split()
+    }
 
 
 @pytest.mark.parametrize("aws", [PRODUCTION], indirect=True)

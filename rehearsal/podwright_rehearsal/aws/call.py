@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from werkzeug.datastructures import Headers
 from werkzeug.wrappers import Request
 
 from podwright_rehearsal.aws import interruption
@@ -37,7 +38,7 @@ class Call:
     path: str
     body: bytes
     form: Mapping[str, str]
-    headers: Mapping[str, str]
+    headers: Headers
     uri: str
 
     @classmethod

@@ -27,6 +27,7 @@ from podwright.operations.deployment.planned_changes import planned
 from podwright.operations.deployment.terraform import TerraformError, terraform_environment
 from podwright.operations.import_export.create_cluster import problems
 from podwright_rehearsal.aws import AwsStandIn
+from podwright_testing.deployer_policy import missing_actions
 from podwright_testing.provider import running_provider
 
 pytestmark = [pytest.mark.terraform]
@@ -96,10 +97,11 @@ def project(aws: AwsStandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="module")
-def one_provider(project: Path) -> Iterator[None]:
-    """One provider for all Terraforms from here on; an earlier test has initialized the stacks."""
+def one_provider(aws: AwsStandIn, project: Path) -> Iterator[None]:
+    """One provider for all Terraforms from here on, with the deployer's policy; an earlier test has initialized."""
+    environment = {**os.environ, **aws.as_principal(deployer_policy(project))}
     with (
-        running_provider(project / "cdktf.out" / "stacks" / f"{NAME}-cluster", os.environ) as variable,
+        running_provider(project / "cdktf.out" / "stacks" / f"{NAME}-cluster", environment) as variable,
         pytest.MonkeyPatch.context() as patch,
     ):
         for name, value in variable.items():
@@ -149,76 +151,26 @@ def test_the_deployer_policy_is_simulated(aws: AwsStandIn, project: Path) -> Non
     iam.delete_role(RoleName="ci")
 
 
-PREFIXES = {"cloudcontrolapi": "cloudformation", "tagging": "tag", "servicequotas": "servicequotas"}
-S3_WORDS = {  # of IAM's actions, by the subresource in the URL
-    "lifecycle": "LifecycleConfiguration",
-    "versioning": "BucketVersioning",
-    "policy": "BucketPolicy",
-    "encryption": "EncryptionConfiguration",
-    "publicAccessBlock": "BucketPublicAccessBlock",
-    "website": "BucketWebsite",
-    "requestPayment": "BucketRequestPayment",
-    "replication": "ReplicationConfiguration",
-    "object-lock": "BucketObjectLockConfiguration",
-    "logging": "BucketLogging",
-    "cors": "BucketCORS",
-    "acl": "BucketAcl",
-    "accelerate": "AccelerateConfiguration",
-}
-
-BUCKET_METHODS = {"PUT": "CreateBucket", "DELETE": "DeleteBucket"}
-
-
-def called(aws: AwsStandIn, *, after: int) -> set[str]:
-    """Return the calls in the stand-in's log, from this character on, in IAM's words."""
-    log = aws.log.read_text(encoding="utf-8")[after:]
-    calls = re.findall(r"podwright_rehearsal\.aws ([a-z0-9-]+) (\w+)(?: (\S+))?: \d{3} ", log)
-    return {
-        s3_action(word, path) if service == "s3" else f"{PREFIXES.get(service, service)}:{word}"
-        for service, word, path in calls
-    }
-
-
-def s3_action(method: str, path: str) -> str:
-    """Return the action of a call to S3.
-
-    https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
-    """
-    place, _, query = path.partition("?")
-    what = "Object" if place.strip("/").count("/") else "Bucket"
-    key = query.partition("=")[0].partition("&")[0]
-    verb = "Put" if method == "PUT" else "Get"
-    if key in S3_WORDS:
-        special = method == "DELETE" and key == "policy"
-        verb = "Delete" if special else "Put" if method == "DELETE" else verb
-        return f"s3:{verb}{S3_WORDS[key]}"
-    if key == "tagging":
-        return f"s3:{verb}{what}Tagging"
-    if what == "Bucket":
-        listing = {"versions": "ListBucketVersions", "delete": "DeleteObjectVersion"}.get(key, "ListBucket")
-        return f"s3:{BUCKET_METHODS.get(method, listing)}"
-    by_method = {"PUT": "PutObject", "DELETE": "DeleteObjectVersion" if "versionId" in query else "DeleteObject"}
-    return f"s3:{by_method.get(method, 'GetObject')}"
-
-
-def allowed(project: Path) -> set[str]:
-    """Return the actions of the saved policy."""
-    policy = json.loads((project / "deployer.json").read_text(encoding="utf-8"))
-    return {action for statement in policy["Statement"] for action in statement["Action"]}
+def deployer_policy(project: Path) -> dict[str, Any]:
+    """Return the saved policy."""
+    return dict(json.loads((project / "deployer.json").read_text(encoding="utf-8")))
 
 
 @contextmanager
-def within_policy(aws: AwsStandIn, project: Path) -> Iterator[None]:
-    """See that every call in the block is in the saved policy."""
-    before = len(aws.log.read_text(encoding="utf-8"))
-    yield
-    assert called(aws, after=before) - allowed(project) == set()
+def as_deployer(aws: AwsStandIn, project: Path) -> Iterator[None]:
+    """Call AWS in the block with what the saved policy allows; no call is denied, not even one that may fail."""
+    policy = deployer_policy(project)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in aws.as_principal(policy).items():
+            patch.setenv(name, value)
+        yield
+    assert missing_actions(policy, aws.permissions()) == set()
 
 
 @pytest.mark.usefixtures("one_provider")
 def test_deploy_follows_every_resource(aws: AwsStandIn, project: Path) -> None:
-    """Each created resource has one line with its construct and id; every call is in the deployer's policy."""
-    with within_policy(aws, project):
+    """Each created resource has one line with its construct and id; the deployer's policy suffices."""
+    with as_deployer(aws, project):
         answer = podwright("deploy", "--yes")
     assert answer.status == 0, answer.err
     (vpc,) = aws.client("ec2").describe_vpcs(Filters=[{"Name": "tag:podwright:cluster", "Values": [NAME]}])["Vpcs"]
@@ -267,11 +219,11 @@ def test_teardown_lists_what_costs(aws: AwsStandIn) -> None:
 
 
 def test_scaling_to_nothing_and_back_keeps_the_rest(aws: AwsStandIn, project: Path) -> None:
-    """Each plan changes the cluster alone and in place, within the policy; the file system and the file stay."""
+    """Each plan changes the cluster alone and in place, as the deployer may; the file system and the file stay."""
     before = (project / "cluster.yaml").read_bytes()
     kept = [item for item in aws.inventory() if "FSx" in item]
     for count in ("0", "1"):
-        with within_policy(aws, project):
+        with as_deployer(aws, project):
             scaled = podwright("scale", "workers", count)
             deployed = podwright("deploy", "--only", "cluster", "--yes")
         assert (scaled.status, deployed.status) == (0, 0), scaled.err + deployed.err
@@ -410,7 +362,7 @@ DRIFTS = {  # code, the end of the path, and words of the message
 
 def test_drift_names_every_edit(aws: AwsStandIn, project: Path) -> None:
     """After a deployment nothing drifts; each of fourteen edits made in AWS is one finding at its place."""
-    with within_policy(aws, project):
+    with as_deployer(aws, project):
         answer = podwright("drift")
     assert (answer.status, answer.out) == (0, f"{NAME}: AWS, the state and the settings agree\n")
     edit_count_and_script(aws)
@@ -444,7 +396,7 @@ def test_destroy_keeps_a_bucket_with_runs(aws: AwsStandIn, project: Path) -> Non
     s3 = aws.client("s3")
     (bucket,) = (item["Name"] for item in s3.list_buckets()["Buckets"])
     s3.put_object(Bucket=bucket, Key=f"{NAME}/runs/tiny/metrics.jsonl", Body=b"{}")
-    with within_policy(aws, project):
+    with as_deployer(aws, project):
         answer = podwright("destroy", "--yes")
     assert answer.status == 0, answer.err
     assert f"  kept: bucket {bucket}: 1 objects with their versions" in answer.out
