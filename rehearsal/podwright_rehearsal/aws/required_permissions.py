@@ -8,7 +8,9 @@ this machine says it:
 - An operation that sends tags needs the service's action for tags, and one that sends the ARN of a role needs
   ``iam:PassRole``.
 - A handler of Cloud Control needs all permissions that its CloudFormation schema lists, except those for EKS, which no
-  Slurm cluster has. AWS's handlers make some of these calls only for some properties.
+  Slurm cluster has. AWS's handlers make some of these calls only for some properties, and an update passes the roles
+  that its patch does not change too.
+- A schedule without a group is in the group ``default``.
 - What services ask of other services with the caller's rights is left out: KMS for S3, FSx and RDS, service-linked
   roles, log deliveries.
 """

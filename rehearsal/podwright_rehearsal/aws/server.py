@@ -231,7 +231,8 @@ class Application:
     def _denial(self, call: Call, caller: Principal | None) -> Response | None:
         """Return IAM's refusal, or None if the caller may do this; the run's access key may do everything.
 
-        What a handler of Cloud Control may not do makes its request fail later, as in AWS; reading fails at once.
+        What a handler of Cloud Control may not do makes its request fail later with the HandlerErrorCode that AWS has
+        for it; reading fails at once, which is a guess.
         """
         for control in self._control.values():
             control.denial = ""

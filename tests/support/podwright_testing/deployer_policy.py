@@ -1,4 +1,4 @@
-"""Whether a deployer's policy is as wide as the calls that a deployment made, and no wider."""
+"""Compare a deployer's policy with the permissions that the calls of a deployment needed."""
 
 from __future__ import annotations
 
