@@ -268,6 +268,22 @@ def test_users_call_with_their_access_keys(aws: AwsStandIn) -> None:
         client("ec2").describe_subnets()
 
 
+def test_attached_policies_count_in_calls_and_simulations(aws: AwsStandIn) -> None:
+    """A managed policy that is attached to a role allows what it says."""
+    iam, environment = aws.client("iam"), aws.as_principal()
+    name = clients(environment)("sts").get_caller_identity()["Arn"].split("/")[1]
+    managed = iam.create_policy(PolicyName="vpcs", PolicyDocument=json.dumps(allow("ec2:DescribeVpcs")))["Policy"][
+        "Arn"
+    ]
+    assert denied(clients(environment)("ec2").describe_vpcs)[0] == "UnauthorizedOperation"
+    iam.attach_role_policy(RoleName=name, PolicyArn=managed)
+    clients(environment)("ec2").describe_vpcs()
+    simulated = iam.simulate_principal_policy(
+        PolicySourceArn=iam.get_role(RoleName=name)["Role"]["Arn"], ActionNames=["ec2:DescribeVpcs", "ec2:CreateVpc"]
+    )["EvaluationResults"]
+    assert [result["EvalDecision"] for result in simulated] == ["allowed", "implicitDeny"]
+
+
 def test_principals_do_not_control_the_stand_in(aws: AwsStandIn) -> None:
     """The paths with which tests control it need the run's own key; a key without its session's token is nobody's."""
     environment = aws.as_principal(allow("*"))
