@@ -20,6 +20,8 @@ import yaml
 from cdktf import App
 
 from podwright import checkout
+from podwright.diagram.stack_resources import read
+from podwright.operations.deployment.policy import deployer_policy
 from podwright.settings.root import Settings
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_stacks.cluster import ClusterStack
@@ -141,13 +143,15 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsStandIn]:
 def deployment(
     aws: AwsStandIn, terraform: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:
-    """Foundation and cluster, deployed one after the other."""
+    """Foundation and cluster, deployed one after the other by a principal with the deployer's policy."""
     with pytest.MonkeyPatch.context() as patch:
         for key, value in aws.environment().items():
             patch.setenv(key, value)
         deployed = Deployment(tmp_path_factory.mktemp("deployment"), {**os.environ, **terraform, **aws.environment()})
         patch.setattr(checkout, "LIFECYCLE_SCRIPTS", deployed.scripts)
         deployed.synthesize()
+        types = {resource.type for resource in read(deployed.folder / "cdktf.out")}
+        deployed.environment |= aws.as_principal(deployer_policy(Settings.model_validate(SETTINGS), types))
         for stack in STACKS:
             deployed.terraform(stack, "init")
         with running_provider(deployed.directory("cluster"), deployed.environment) as provider:
