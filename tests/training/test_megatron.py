@@ -291,6 +291,10 @@ def test_common_pt_is_read(recorded, tmp_path, capsys):
     checkpoint = exported(tmp_path, tmp_path / "start")
     assert (checkpoint.parent / "latest_checkpointed_iteration.txt").read_text() == "3"
     assert json.loads((checkpoint / "metadata.json").read_text())["sharded_backend"] == "torch_dist"
+    arguments = load_inert((checkpoint / "common.pt").read_bytes())["args"]
+    assert arguments.norm_epsilon == arguments.layernorm_epsilon == 1e-5  # of releases before and since 0.16
+    assert not arguments.apply_layernorm_1p
+    assert not arguments.layernorm_zero_centered_gamma
     capsys.readouterr()
     assert imported(checkpoint, tmp_path / "again", "--json") == 0
     document = json.loads(capsys.readouterr().out)
@@ -343,6 +347,8 @@ def test_what_does_not_fit_is_refused(options, message, recorded, tmp_path, caps
         ({"num_attention_heads": 2, "group_query_attention": False}, "num_attention_heads is 2 there, 4 here"),
         ({"use_rope_scaling": True}, "use_rope_scaling is True there, False here"),
         ({"apply_layernorm_1p": True}, "apply_layernorm_1p is True there, False here"),
+        ({"layernorm_epsilon": 1e-6}, "layernorm_epsilon is 1e-06 there, 1e-05 here"),
+        ({"layernorm_zero_centered_gamma": True}, "layernorm_zero_centered_gamma is True there, False here"),
     ],
 )
 def test_arguments_of_another_model_are_refused(arguments, message, recorded, tmp_path, capsys):
