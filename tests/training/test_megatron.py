@@ -11,9 +11,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import types
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -349,6 +351,21 @@ def test_what_does_not_fit_is_refused(options, message, recorded, tmp_path, caps
         ({"apply_layernorm_1p": True}, "apply_layernorm_1p is True there, False here"),
         ({"layernorm_epsilon": 1e-6}, "layernorm_epsilon is 1e-06 there, 1e-05 here"),
         ({"layernorm_zero_centered_gamma": True}, "layernorm_zero_centered_gamma is True there, False here"),
+        ({"window_size": (4, 0)}, "window_size is (4, 0) there, None here"),
+        ({"no_rope_freq": [0, 1]}, "no_rope_freq is (0, 1) there, None here"),
+        ({"rotary_seq_len_interpolation_factor": 8}, "rotary_seq_len_interpolation_factor is 8 there, None here"),
+        ({"apply_residual_connection_post_layernorm": True}, "_post_layernorm is True there, False here"),
+        ({"softmax_scale": 0.1}, "softmax_scale is 0.1 there, None here"),
+        ({"qk_l2_norm": True}, "qk_l2_norm is True there, False here"),
+        ({"use_mup": True}, "use_mup is True there, False here"),
+        ({"mup_embedding_mult": 10.0}, "mup_embedding_mult is 10.0 there, 1.0 here"),
+        ({"glu_linear_offset": 1.0}, "glu_linear_offset is 1.0 there, 0.0 here"),
+        ({"activation_func_clamp_value": 7.0}, "activation_func_clamp_value is 7.0 there, None here"),
+        ({"norm_epsilon": torch.tensor(0.5)}, "norm_epsilon is 0.5 there, 1e-05 here"),
+        ({"norm_epsilon": np.float64(1e-6)}, "norm_epsilon is an object (StandIn) there, 1e-05 here"),
+        ({"num_layers": torch.ones(3)}, "num_layers is an object (Tensor) there, 2 here"),
+        ({"num_layers": 10**500}, "num_layers is a number of more than 18 digits there, 2 here"),
+        ({"softmax_type": "\x1b[2J" + 99 * "x"}, f"softmax_type is \\x1b[2J{53 * 'x'}… there, vanilla here"),
     ],
 )
 def test_arguments_of_another_model_are_refused(arguments, message, recorded, tmp_path, capsys):
@@ -357,6 +374,76 @@ def test_arguments_of_another_model_are_refused(arguments, message, recorded, tm
     torch.save({"iteration": 3, "args": argparse.Namespace(**arguments)}, source / "common.pt")
     assert imported(source, tmp_path / "start") == 2
     assert message in capsys.readouterr().err
+
+
+def neutral_arguments():
+    """The arguments of Megatron-LM whose values change nothing."""
+    return {"window_size": [-1, -1], "no_rope_freq": None, "softmax_scale": 0.5, "use_mup": False, "num_layers": 2}
+
+
+def test_arguments_that_change_nothing_are_accepted(recorded, tmp_path, capsys):
+    """Nothing differs, and the model was compared."""
+    source = recorded("llama") / ITERATION
+    torch.save({"iteration": 3, "args": argparse.Namespace(**neutral_arguments())}, source / "common.pt")
+    assert imported(source, tmp_path / "start", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["differences"], document.get("not_compared")) == ([], None)
+
+
+@pytest.mark.parametrize("kind", [types.SimpleNamespace, dict])
+def test_arguments_of_each_kind_are_compared(kind, recorded, tmp_path, capsys):
+    """Megatron-LM saves another type of namespace when it reads them from YAML."""
+    source = recorded("llama") / ITERATION
+    torch.save({"iteration": 3, "args": kind(rotary_base=500000)}, source / "common.pt")
+    assert imported(source, tmp_path / "start") == 2
+    assert "rotary_base is 500000 there, 10000.0 here" in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_arguments_says_so(recorded, tmp_path, capsys):
+    """The user has to compare the models."""
+    source = recorded("llama") / ITERATION
+    torch.save({"iteration": 3}, source / "common.pt")
+    assert imported(source, tmp_path / "start") == 0
+    assert "\nnot compared: the checkpoint has no arguments\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "multiple"),
+    [({}, None), ({"make_vocab_size_divisible_by": 4}, 4), ({"tensor_model_parallel_size": 2}, None)],
+)
+def test_rows_that_padding_does_not_explain_are_refused(arguments, multiple, recorded, tmp_path, capsys):
+    """They are tokens of the checkpoint's tokenizer."""
+    source = recorded("layers") / ITERATION  # padded from 32 to 40
+    torch.save({"iteration": 3, "args": argparse.Namespace(**arguments)}, source / "common.pt")
+    assert imported(source, tmp_path / "start") == (2 if multiple else 0)
+    error = capsys.readouterr().err
+    assert multiple is None or (
+        "has 40 rows, vocab_size is 32, and padding to a multiple of 4 adds fewer: set --vocab-size" in error
+    )
+
+
+def test_a_checkpoint_that_lacks_one_weight_in_fp32_is_refused(recorded, tmp_path, capsys):
+    """Otherwise all weights would silently be those in bf16."""
+    tensors, common = contents(recorded("bf16") / ITERATION)
+    lacking = "optimizer.state.fp32_param.output_layer.weight"
+    del tensors[lacking]
+    write(tmp_path / "lacking", tensors, {COMMON_KEY: common})
+    assert imported(tmp_path / "lacking", tmp_path / "start") == 2
+    assert f"is incomplete: it has some weights in fp32, and lacks {lacking}" in capsys.readouterr().err
+
+
+def test_hyperparameters_of_any_type_are_printed(recorded, tmp_path, capsys):
+    """A terminal obeys none of them, and each is on one line."""
+    source = recorded("llama") / ITERATION
+    group = {"eps": "\x1b[31mX\nY", "max_lr": torch.ones(3), "wd_mult": torch.ones(2), "weight_decay": 10**500}
+    torch.save({"iteration": 3, "optimizer": {"param_groups": [group]}}, source / "common.pt")
+    assert imported(source, tmp_path / "start") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("differs")] == [
+        "differs: lr is an object (Tensor) there, 0.01 here",
+        r"differs: eps is \x1b[31mX\nY there, 1e-08 here",
+        "differs: weight_decay is a number of more than 18 digits there, 0.1 here",
+    ]
 
 
 @pytest.mark.parametrize(

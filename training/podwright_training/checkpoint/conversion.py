@@ -34,12 +34,14 @@ class ConvertedCheckpoint:
         step: Steps that the trainer has taken.
         tokens_seen: Tokens that the trainer has trained on, if it has counted them.
         differences: How its optimizer and that of the run differ, one phrase each.
+        not_compared: Why the model's options were not compared with the trainer's, if they were not.
     """
 
     path: Path
     step: int
     tokens_seen: int | None
     differences: list[str]
+    not_compared: str | None = None
 
 
 class Measurements:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-NAMESPACE = "argparse.Namespace"
+NAMESPACES = {"argparse.Namespace", "types.SimpleNamespace"}  # They only hold attributes.
 
 
 class StandIn:
@@ -27,14 +28,21 @@ class StandIn:
 
 
 def load_inert(content: bytes) -> Any:
-    """Return numbers, texts, tensors, containers and ``argparse.Namespace``, with stand-ins for everything else.
+    """Return numbers, texts, tensors, containers and namespaces, with stand-ins for everything else.
 
-    PyTorch reads with ``weights_only``: no name of the file is imported, and ``Namespace`` only holds attributes.
+    PyTorch reads with ``weights_only``: no name of the file is imported.
 
     Raises:
         Exception: The content is damaged, or names a module that ``weights_only`` never permits.
     """
     names = get_unsafe_globals_in_checkpoint(BytesIO(content))
-    permitted: list[Any] = [(StandIn, name) for name in names if name != NAMESPACE]
-    with safe_globals([Namespace, *permitted]):
+    permitted: list[Any] = [(StandIn, name) for name in names if name not in NAMESPACES]
+    with safe_globals([Namespace, SimpleNamespace, *permitted]):
         return torch.load(BytesIO(content), weights_only=True, map_location="cpu")
+
+
+def reason(error: Exception) -> str:
+    """Return why bytes cannot be read, without PyTorch's advice to run the code in them."""
+    if isinstance(error, OSError):
+        return str(error)
+    return "its bytes are damaged, or name a class or function that no checkpoint needs; no code of it was run"

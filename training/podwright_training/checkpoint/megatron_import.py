@@ -25,6 +25,7 @@ from podwright_training.checkpoint.conversion import (
 from podwright_training.checkpoint.distributed_folder import DistributedFolder
 from podwright_training.checkpoint.megatron_common import MegatronCommon
 from podwright_training.checkpoint.megatron_layout import EMBEDDING, HEAD, MegatronLayout, unflatten
+from podwright_training.checkpoint.plain_value import plain, plain_text
 from podwright_training.checkpoint.tensor_stream import StreamedTensor
 from podwright_training.config.train_config import TrainConfig
 
@@ -53,9 +54,10 @@ def import_checkpoint(source: Path, target: Path, config: TrainConfig) -> Conver
     conversion = _Conversion(folder, source, config)
     conversion.check()
     common = conversion.common
+    differences = list(dict.fromkeys(conversion.differences()))  # Groups of parameters may differ alike.
     final = write_checkpoint(target, common.step(), config, conversion.tensors(), conversion.measurements)
-    differences = conversion.differences()  # Groups of parameters may differ alike.
-    return ConvertedCheckpoint(final, common.step(), common.tokens_seen(), list(dict.fromkeys(differences)))
+    not_compared = None if common.has_arguments() else "the checkpoint has no arguments"
+    return ConvertedCheckpoint(final, common.step(), common.tokens_seen(), differences, not_compared)
 
 
 class _Conversion:
@@ -104,13 +106,13 @@ class _Conversion:
             "weight_decay": config.weight_decay,
         }
         for group in self.common.parameter_groups():
-            decays = group.get("wd_mult", 1.0) != 0
+            decays = plain(group.get("wd_mult", 1.0)) != 0
             for name, value in values.items():
-                saved = group.get("max_lr", group.get("lr")) if name == "lr" else group.get(name)
+                saved = plain(group.get("max_lr", group.get("lr")) if name == "lr" else group.get(name))
                 if saved is None or (name == "weight_decay" and not decays):
                     continue
-                if (tuple(saved) if isinstance(saved, list) else saved) != value:
-                    yield f"{name} is {saved} there, {value} here"
+                if saved != value:
+                    yield f"{name} is {plain_text(saved)} there, {value} here"
         if self.common.parameter_groups() and self._optimizer_step != self.common.step():
             yield f"steps of Adam are {self._optimizer_step}, {self.common.step()} of the run: others overflowed"
         padded = self._folder.entries[self._layout.place(EMBEDDING).key].size[0]
@@ -129,6 +131,11 @@ class _Conversion:
                 f"checkpoint {self._source} has its optimizer in the format {kind}, which depends on Megatron's ranks: "
                 "load it with Megatron-LM and save it with --dist-ckpt-optim-fully-reshardable"
             )
+        weights = self._keys(self._weights_prefix)
+        if missing := weights - self._folder.entries.keys():
+            raise CheckpointError(
+                f"checkpoint {self._source} is incomplete: it has some weights in fp32, and lacks {examples(missing)}"
+            )
         states = set().union(*(self._keys(self._prefix(key)) for key in MOMENTS if key != "step"))
         if missing := states - self._folder.entries.keys():
             raise CheckpointError(
@@ -140,12 +147,18 @@ class _Conversion:
         key = self._layout.place(name).key
         saved = self._size(name, key)
         expected = self._layout.shape(name, shape)
-        pads = name in (EMBEDDING, HEAD) and saved[0] > expected[0]
+        pads = name in (EMBEDDING, HEAD) and len(saved) > 1 and saved[0] > expected[0]
         if saved != expected and not (pads and saved[1:] == expected[1:]):
             label = "" if self._layout.place(name).layer is None else " in each layer"
             raise CheckpointError(
                 f"checkpoint {self._source} belongs to another model: {key} is {list(saved)}{label}, need "
                 f"{list(expected)}"
+            )
+        if pads and saved[0] - expected[0] >= (multiple := self.common.vocabulary_multiple()):
+            raise CheckpointError(
+                f"checkpoint {self._source} has more tokens than this model: {key} has {saved[0]} rows, vocab_size is "
+                f"{expected[0]}, and padding to a multiple of {multiple} adds fewer: set --vocab-size to that of the "
+                "checkpoint's tokenizer"
             )
 
     def _size(self, name: str, key: str) -> tuple[int, ...]:
@@ -166,7 +179,7 @@ class _Conversion:
         return f"{STATE}.{state}."
 
     def _has_states(self, state: str) -> bool:
-        return self._keys(self._prefix(state)) <= self._folder.entries.keys()
+        return not self._keys(self._prefix(state)).isdisjoint(self._folder.entries)
 
     def _streamed(self, name: str, key: str, shape: tuple[int, ...]) -> StreamedTensor:
         if key == "step":

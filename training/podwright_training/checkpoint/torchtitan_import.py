@@ -24,6 +24,7 @@ from podwright_training.checkpoint.conversion import (
     write_checkpoint,
 )
 from podwright_training.checkpoint.distributed_folder import DistributedFolder
+from podwright_training.checkpoint.plain_value import plain, plain_text
 from podwright_training.checkpoint.tensor_stream import StreamedTensor
 from podwright_training.checkpoint.torchtitan_layout import TorchtitanLayout
 from podwright_training.config.train_config import TrainConfig
@@ -117,8 +118,8 @@ class _Conversion:
         parameters_by_value = defaultdict(set)
         for parameter in parameters:
             value = self._hyperparameter(parameter, key)
-            if value is not None and value != run_value:
-                parameters_by_value[str(value)].add(parameter)
+            if value is not None and plain(value) != run_value:
+                parameters_by_value[plain_text(value)].add(parameter)
         for text, differing in sorted(parameters_by_value.items()):
             subject = key + (label if differing == parameters else f" of {examples(differing)}")
             yield f"{subject} is {text} there, {run_value} here"

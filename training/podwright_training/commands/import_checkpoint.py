@@ -22,6 +22,7 @@ class ImportedCheckpoint:
     step: int
     tokens_seen: int | None
     differences: list[str]
+    not_compared: str | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +45,11 @@ def run(args: argparse.Namespace) -> int:
     with writable(output, flag="--output"):
         converted = convert(Path(args.source), output, config)
     document = ImportedCheckpoint(
-        converted.path, converted.step, converted.tokens_seen, differences=converted.differences
+        converted.path,
+        converted.step,
+        converted.tokens_seen,
+        differences=converted.differences,
+        not_compared=converted.not_compared,
     )
     print_result(args, _text(args, document), document)
     return 0
@@ -56,6 +61,7 @@ def _text(args: argparse.Namespace, imported: ImportedCheckpoint) -> str:
         [
             f"{args.source} → {imported.checkpoint} (step {imported.step}{tokens})",
             *(f"differs: {difference}" for difference in imported.differences),
+            *([f"not compared: {imported.not_compared}"] if imported.not_compared else []),
             "not moved: the position in the data and the random states; the run reads its data from the beginning",
             f"next: podwright-train train --init-from {args.output} --init-state all …",
         ]
