@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
+from podwright_common.regular_file import open_regular
 from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.checkpoint.index import INDEX, IndexedReader
+from podwright_training.checkpoint.inert_pickle import reason
 from podwright_training.checkpoint.tensor_reader import TensorReader
 
 
@@ -28,7 +31,7 @@ class DistributedFolder(TensorReader):
     def __init__(self, path: Path) -> None:
         if not (path / INDEX).is_file():
             raise CheckpointError(f"{path} is not a checkpoint of torch.distributed.checkpoint: it has no {INDEX}")
-        super().__init__(path, IndexedReader(path, {file.name for file in path.iterdir()}).read_metadata())
+        super().__init__(path, _index(path))
 
     def names_of_values(self) -> set[str]:
         """Return the names of what is no tensor."""
@@ -46,7 +49,7 @@ class DistributedFolder(TensorReader):
         try:
             return torch.load(BytesIO(content), weights_only=True)
         except Exception as error:  # damaged bytes raise any exception
-            raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {name}: {error}") from error
+            raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {name}: {reason(error)}") from error
 
     def content(self, name: str) -> bytes | None:
         """Return the bytes of what is no tensor; ``None`` if the checkpoint has none of this name.
@@ -58,9 +61,17 @@ class DistributedFolder(TensorReader):
         if place is None:
             return None
         try:
-            with (self._path / place.relative_path).open("rb") as file:
+            with open_regular(self._path / place.relative_path, follow_links=True) as file:
+                if os.fstat(file.fileno()).st_size < place.offset + place.length:
+                    raise DamagedCheckpointError(
+                        f"checkpoint {self._path} is damaged: {place.relative_path} ends within {name}"
+                    )
                 file.seek(place.offset)
                 content: bytes = file.read(place.length)
         except OSError as error:
             raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: {name}: {error}") from error
         return content
+
+
+def _index(path: Path) -> Metadata:
+    return IndexedReader(path, {file.name for file in path.iterdir()}, absence="is missing").read_metadata()
