@@ -5,6 +5,7 @@ Megatron-Core's own code wrote the checkpoints in ``megatron/`` and computed wha
 """
 
 import argparse
+import errno
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 from podwright_training.__main__ import main
 from podwright_training.batch import Batch
+from podwright_training.checkpoint import trainer_state
 from podwright_training.checkpoint.collective_io import DamagedCheckpointError
 from podwright_training.checkpoint.distributed_folder import DistributedFolder
 from podwright_training.checkpoint.inert_pickle import StandIn, load_inert
@@ -303,6 +305,71 @@ def test_common_pt_is_read(recorded, tmp_path, capsys):
     assert (document["step"], document["tokens_seen"], document["differences"]) == (3, 192, [])
     assert imported(checkpoint.parent, tmp_path / "newest") == 2
     assert f"such as the newest, {checkpoint}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "example"),
+    [(b"release\n", ", such as the newest, {}/release"), (b"", ""), (b"\xff", ""), (b"\x1b[31m", "")],
+)
+def test_a_folder_of_checkpoints_is_named(content, example, tmp_path, capsys):
+    """The line names the newest, if the tracker does."""
+    (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(content)
+    assert imported(tmp_path, tmp_path / "start") == 2
+    error = capsys.readouterr().err
+    assert error == f"error: {tmp_path} is a folder of checkpoints: name one of them{example.format(tmp_path)}\n"
+
+
+def test_an_export_says_which_checkpoint_megatron_loads(recorded, tmp_path, capsys):
+    """The tracker names the first; flags that Megatron-LM does not take from the checkpoint are printed."""
+    assert imported(recorded("qwen3") / ITERATION, tmp_path / "start", **QWEN3) == 0
+    output = tmp_path / "outputs"
+    output.mkdir()
+    (output / "latest_checkpointed_iteration.txt").write_text("1")
+    exported(tmp_path, tmp_path / "start", **QWEN3)
+    printed = capsys.readouterr().out
+    assert f"differs: latest_checkpointed_iteration.txt names iter_0000001, not {ITERATION}\n" in printed
+    assert "--use-checkpoint-args does not restore --norm-epsilon 1e-05 --qk-layernorm\n" in printed
+
+
+def test_an_import_records_the_beginning_of_documents(recorded, tmp_path):
+    """An export of it must begin texts with BOS."""
+    source = recorded("llama") / ITERATION
+    assert imported(source, tmp_path / "start", add_bos=True) == 0
+    assert trainer_state.adds_bos(tmp_path / "start" / STEP)
+    assert imported(source, tmp_path / "without") == 0
+    assert not trainer_state.adds_bos(tmp_path / "without" / STEP)
+
+
+def test_weights_of_whole_numbers_are_refused(recorded, tmp_path, capsys):
+    """No optimizer trains them."""
+    tensors, common = contents(recorded("llama") / ITERATION)
+    tensors["embedding.word_embeddings.weight"] = tensors["embedding.word_embeddings.weight"].to(torch.int32)
+    write(tmp_path / "whole", tensors, {COMMON_KEY: common})
+    assert imported(tmp_path / "whole", tmp_path / "start") == 2
+    assert "model.model.embed_tokens.weight is torch.int32" in capsys.readouterr().err
+
+
+def test_an_unreadable_source_is_named(recorded, tmp_path, capsys, monkeypatch):
+    """The folder of the output is not at fault."""
+    source = recorded("llama") / ITERATION
+
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert imported(source, tmp_path / "start") == 2
+    assert capsys.readouterr().err == f"error: --source: cannot read {source}: Permission denied\n"
+
+
+@pytest.mark.parametrize("shape", [(), (32, 16, 1), (3, 16)])
+def test_states_of_another_shape_are_refused(shape, recorded, tmp_path, capsys):
+    """Those of all layers have an axis for them; a grid of blocks divides the tensor."""
+    tensors, common = contents(recorded("llama") / ITERATION)
+    key = "optimizer.state.exp_avg.decoder.layers.mlp.linear_fc1.weight"
+    tensors[key] = torch.zeros(shape)
+    write(tmp_path / "odd", tensors, {COMMON_KEY: common})
+    assert imported(tmp_path / "odd", tmp_path / "start") == 2
+    assert f"{key} is {list(shape)}, which does not fit" in capsys.readouterr().err
 
 
 def test_a_document_says_what_moved(recorded, tmp_path, capsys):

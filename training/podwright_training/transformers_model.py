@@ -94,6 +94,11 @@ def load_model(
         if needs_code(error):
             raise UserError(refusal(folder)) from error
         raise UserError(f"cannot load {folder}: {first_line(error)}") from error
+    if add_bos and encoder.bos_token_id is None:
+        raise UserError(
+            f"{tokenizer or folder}: this tokenizer has no BOS token (bos_token), and each document began with it in "
+            f"the training of {folder} (add_bos): restore the tokenizer of the training"
+        )
     if tokenizer is not None:  # transformers takes its architecture's usual ids for those that a config does not name
         model.generation_config.update(**generation_token_ids(encoder, add_bos=bool(add_bos)))
     is_own = add_bos is not None

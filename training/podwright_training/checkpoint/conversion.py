@@ -71,11 +71,15 @@ def write_checkpoint(
     target: Path, step: int, config: TrainConfig, tensors: Mapping[str, StreamedTensor], measurements: Measurements
 ) -> Path:
     """Write a run's checkpoint into the folder ``target``; return its folder."""
+    for key, tensor in tensors.items():
+        if not tensor.dtype.is_floating_point:
+            raise CheckpointError(f"{key} is {tensor.dtype} in the checkpoint that is converted, need floating point")
+    data = {"add_bos": True} if config.add_bos else {}  # An export tells it to who generates text.
     final, partial_folder = folders(target, step)
     with unfinished_folder(final, partial_folder):
         write_stream(partial_folder, tensors)
         rms = measurements.checked_rms()
-        state = TrainerState(step=step, sequences=0, data={}, model=asdict(config.model), world_size=1)
+        state = TrainerState(step=step, sequences=0, data=data, model=asdict(config.model), world_size=1)
         write_state(partial_folder, state)
         commit(partial_folder, final, describe(partial_folder.iterdir()), weights={"rms": rms})
     return final

@@ -18,7 +18,7 @@ from podwright_training.checkpoint import manifest, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.conversion import ADAMW_EPS, ConvertedCheckpoint
 from podwright_training.checkpoint.megatron_common import COMMON_FILE, model_arguments
-from podwright_training.checkpoint.megatron_import import MAIN_WEIGHTS, STATE, TRACKER
+from podwright_training.checkpoint.megatron_import import MAIN_WEIGHTS, STATE, TRACKER, tracked_folder
 from podwright_training.checkpoint.megatron_layout import LAYERS, MODULES, MegatronLayout
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.checkpoint.tensor_stream import StackedTensor, StreamedTensor, unfinished_folder, write_stream
@@ -75,7 +75,9 @@ def export_checkpoint(
     tracker = target / TRACKER
     if not tracker.exists():
         write_atomically(tracker, str(state.step))
-    return ConvertedCheckpoint(final, state.step, samples * config.max_context_width, differences=[])
+    tracked = tracked_folder(tracker)
+    differences = [] if tracked == final.name else [f"{TRACKER} names {tracked or 'no checkpoint'}, not {final.name}"]
+    return ConvertedCheckpoint(final, state.step, samples * config.max_context_width, differences)
 
 
 class _Conversion:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from podwright_common.regular_file import UnreadableFileError, read_text
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.conversion import (
     ADAMW_EPS,
@@ -33,6 +35,8 @@ STATE = "optimizer.state"
 # The weights in fp32 that Adam updates where the model is in bf16 or fp16: without and with a distributed optimizer.
 MAIN_WEIGHTS = ("fp32_param", "param")
 TRACKER = "latest_checkpointed_iteration.txt"
+LONGEST_TRACKER_BYTES = 100
+RELEASE = "release"  # of weights that were converted, such as a published model's
 # Of the distributed optimizer: their tensors are buffers of many parameters, which depend on the number of ranks.
 BUFFERS = "optimizer.distributed."
 NO_WEIGHTS = ("optimizer", "chained_", "rng_state", "rerun_state_machine", "common_state")
@@ -46,10 +50,9 @@ def import_checkpoint(source: Path, target: Path, config: TrainConfig) -> Conver
             nothing is left in ``target``.
     """
     if (source / TRACKER).is_file():
-        iteration = (source / TRACKER).read_text().strip()
-        raise CheckpointError(
-            f"{source} is a folder of checkpoints: name one of them, such as the newest, {source}/iter_{iteration:0>7}"
-        )
+        newest = tracked_folder(source / TRACKER)
+        example = f", such as the newest, {source}/{newest}" if newest else ""
+        raise CheckpointError(f"{source} is a folder of checkpoints: name one of them{example}")
     folder = DistributedFolder(source)
     conversion = _Conversion(folder, source, config)
     conversion.check()
@@ -58,6 +61,17 @@ def import_checkpoint(source: Path, target: Path, config: TrainConfig) -> Conver
     final = write_checkpoint(target, common.step(), config, conversion.tensors(), conversion.measurements)
     not_compared = None if common.has_arguments() else "the checkpoint has no arguments"
     return ConvertedCheckpoint(final, common.step(), common.tokens_seen(), differences, not_compared)
+
+
+def tracked_folder(tracker: Path) -> str | None:
+    """Return the name of the folder that Megatron loads; ``None`` if the tracker names none."""
+    try:
+        name = read_text(tracker, limit_bytes=LONGEST_TRACKER_BYTES, follow_links=True).strip()
+    except UnreadableFileError:
+        return None
+    if name == RELEASE:
+        return RELEASE
+    return f"iter_{name:0>7}" if name.isascii() and name.isdigit() else None
 
 
 class _Conversion:
@@ -165,9 +179,9 @@ class _Conversion:
         """Return the shape of a tensor of Megatron, without the axis of layers."""
         size = tuple(self._folder.entries[key].size)
         stacked = self._layout.place(name).layer is not None
-        if stacked and size[0] != self._config.model.num_hidden_layers:
+        if stacked and size[:1] != (self._config.model.num_hidden_layers,):
             raise CheckpointError(
-                f"checkpoint {self._source} belongs to another model: it has {size[0]} layers, need "
+                f"checkpoint {self._source} belongs to another model: {key} is {list(size)}, need layers: "
                 f"{self._config.model.num_hidden_layers}"
             )
         return size[1:] if stacked else size
@@ -194,11 +208,18 @@ class _Conversion:
         if place.layer is None:
             tensor = self._folder.read_whole(prefix + place.key)
         else:
+            if saved_size[:1] != (self._config.model.num_hidden_layers,):
+                raise CheckpointError(
+                    f"checkpoint {self._source}: {prefix}{place.key} is {list(saved_size)}, which does not fit "
+                    f"{place.key}"
+                )
             begin = [place.layer, *(0 for _ in saved_size[1:])]
             tensor = self._folder.read(prefix + place.key, begin, [1, *saved_size[1:]])[0]
         size = self._size(name, place.key)
         if tuple(tensor.shape) != size:
-            if tensor.ndim != len(size) + 1 or tensor.numel() != math.prod(size):
+            blocks = tensor.shape[:-1]
+            is_divided = len(blocks) == len(size) and not any(map(operator.mod, size, blocks))
+            if not is_divided or tensor.numel() != math.prod(size):
                 raise CheckpointError(
                     f"checkpoint {self._source}: {prefix}{place.key} is {list(saved_size)}, which does not fit "
                     f"{place.key}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from podwright_common.command_line import add_json
 from podwright_training.command_result import print_result
+from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.sources import load_run
 from podwright_training.run_folder import RunFolder, writable
 
@@ -61,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
     document = ExportedCheckpoint(
         source, converted.path, converted.step, converted.tokens_seen or 0, differences=converted.differences
     )
-    print_result(args, _text(args, document), document)
+    print_result(args, _text(args, document, config.model), document)
     return 0
 
 
-def _text(args: argparse.Namespace, exported: ExportedCheckpoint) -> str:
+def _text(args: argparse.Namespace, exported: ExportedCheckpoint, model: ModelConfig) -> str:
     checkpoint = exported.checkpoint.absolute()
     torchtitan = [
         f"next: torchtitan, with {checkpoint} as checkpoint.initial_load_path,",
@@ -73,7 +74,8 @@ def _text(args: argparse.Namespace, exported: ExportedCheckpoint) -> str:
     ]
     megatron = [
         f"next: Megatron-LM, with --load {checkpoint.parent} --ckpt-format torch_dist --no-load-rng",
-        f"      --override-opt_param-scheduler, and {exported.step} in latest_checkpointed_iteration.txt",
+        f"      --override-opt_param-scheduler, and {exported.step} in latest_checkpointed_iteration.txt;",
+        f"      --use-checkpoint-args does not restore {' '.join(_model_flags(model))}",
     ]
     return "\n".join(
         [
@@ -83,3 +85,13 @@ def _text(args: argparse.Namespace, exported: ExportedCheckpoint) -> str:
             *(megatron if args.format == MEGATRON else torchtitan),
         ]
     )
+
+
+def _model_flags(model: ModelConfig) -> list[str]:
+    """Return the flags of Megatron-LM for what it does not take from a checkpoint's arguments."""
+    scaling = model.rope_scaling
+    return [
+        f"--norm-epsilon {model.rms_norm_eps}",
+        *(["--qk-layernorm"] if model.qk_norm else []),
+        *([f"--use-rope-scaling --rope-scaling-factor {scaling.factor}"] if scaling else []),
+    ]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from podwright_common.command_line import add_json
 from podwright_training.command_result import print_result
 from podwright_training.config import sources
+from podwright_training.errors import UserError
 from podwright_training.run_folder import writable
 
 FORMATS = ("torchtitan", "megatron")
@@ -42,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     convert = (megatron_import if args.format == "megatron" else torchtitan_import).import_checkpoint
     output = Path(args.output)
-    with writable(output, flag="--output"):
+    with writable(output, flag="--output"), _readable(Path(args.source)):
         converted = convert(Path(args.source), output, config)
     document = ImportedCheckpoint(
         converted.path,
@@ -53,6 +56,17 @@ def run(args: argparse.Namespace) -> int:
     )
     print_result(args, _text(args, document), document)
     return 0
+
+
+@contextmanager
+def _readable(source: Path) -> Iterator[None]:
+    """Read a checkpoint within the context; an error of the system that is about it becomes one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename and Path(str(error.filename)).is_relative_to(source):
+            raise UserError(f"--source: cannot read {error.filename}: {error.strerror}") from error
+        raise
 
 
 def _text(args: argparse.Namespace, imported: ImportedCheckpoint) -> str:
