@@ -7,10 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from podwright_training import transformers_model
 from podwright_training.__main__ import main
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
@@ -205,6 +207,16 @@ def test_prompts_begin_with_bos(tmp_path):
     (problem,) = samples.problems(run, tokenizer)
     assert "a text has 5 tokens, need at most 4" in problem
     assert list(samples.problems(replace(run, add_bos=False), tokenizer)) == []
+
+
+def test_an_export_whose_tokenizer_has_lost_its_bos_token_is_refused(tmp_path, monkeypatch):
+    """Texts cannot begin as in training."""
+    words(bos_token=None).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / ORIGIN).write_text('{"add_bos": true}')
+    monkeypatch.setattr(transformers_model, "_of_folder", lambda *_: torch.nn.Identity())
+    with pytest.raises(UserError, match="this tokenizer has no BOS token"):
+        transformers_model.load_model(tmp_path, device="cpu")
 
 
 def test_the_harness_begins_texts_with_bos(tmp_path):

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from functools import lru_cache
+from io import IOBase
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
@@ -104,7 +105,7 @@ class TensorReader:
         path = self._path / info.relative_path
         try:
             with open_regular(path, follow_links=True) as file, FakeTensorMode():
-                view = cast("IO[bytes]", _create_file_view(file, info.offset, info.length))
+                view = cast("IO[bytes]", _create_file_view(cast("IOBase", file), info.offset, info.length))
                 fake = torch.load(view, weights_only=True)
             inside = fake.untyped_storage()._checkpoint_offset  # noqa: SLF001 -- as PyTorch's notes on serialization say
         except Exception as error:  # damaged bytes raise any exception
