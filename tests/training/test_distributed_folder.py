@@ -69,6 +69,7 @@ def read(folder):
         lambda index: setattr(index, "state_dict_metadata", [1]),
         lambda index: index.state_dict_metadata.update({5: index.state_dict_metadata["weight"]}),
         changing_places(relative_path=5),
+        changing_places(relative_path=None),
         changing_places(relative_path=[5]),
         changing_places(offset="a"),
         changing_places(offset=-5),

@@ -340,6 +340,14 @@ def test_an_import_records_the_beginning_of_documents(recorded, tmp_path):
     assert not trainer_state.adds_bos(tmp_path / "without" / STEP)
 
 
+def test_a_name_of_a_tensor_stays_on_its_line(recorded, tmp_path, capsys):
+    """A name could otherwise look like a line of this program."""
+    tensors, common = contents(recorded("llama") / ITERATION)
+    write(tmp_path / "named", {**tensors, "\x1b[31mone\ntwo": torch.zeros(1)}, {COMMON_KEY: common})
+    assert imported(tmp_path / "named", tmp_path / "start") == 2
+    assert r"has weights that this model lacks: \x1b[31mone\ntwo" in capsys.readouterr().err
+
+
 def test_weights_of_whole_numbers_are_refused(recorded, tmp_path, capsys):
     """No optimizer trains them."""
     tensors, common = contents(recorded("llama") / ITERATION)

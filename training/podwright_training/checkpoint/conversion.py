@@ -13,6 +13,7 @@ from podwright_training.checkpoint import weights_check
 from podwright_training.checkpoint.checkpoint_writer import commit
 from podwright_training.checkpoint.collective_io import CheckpointError, RuinedCheckpointError
 from podwright_training.checkpoint.manifest import describe
+from podwright_training.checkpoint.plain_value import escaped
 from podwright_training.checkpoint.step_folder import folders
 from podwright_training.checkpoint.tensor_stream import StreamedTensor, unfinished_folder, write_stream
 from podwright_training.checkpoint.trainer_state import TrainerState, write_state
@@ -74,7 +75,7 @@ def write_checkpoint(
     for key, tensor in tensors.items():
         if not tensor.dtype.is_floating_point:
             raise CheckpointError(f"{key} is {tensor.dtype} in the checkpoint that is converted, need floating point")
-    data = {"add_bos": True} if config.add_bos else {}  # An export tells it to who generates text.
+    data = {"add_bos": True} if config.add_bos else {}  # Its export begins texts so.
     final, partial_folder = folders(target, step)
     with unfinished_folder(final, partial_folder):
         write_stream(partial_folder, tensors)
@@ -120,4 +121,4 @@ def shapes_of(config: TrainConfig) -> dict[str, tuple[int, ...]]:
 def examples(names: set[str]) -> str:
     """Return a few of the names, and the number of further ones."""
     more = f" and {len(names) - EXAMPLES} more" if len(names) > EXAMPLES else ""
-    return ", ".join(sorted(names)[:EXAMPLES]) + more
+    return ", ".join(map(escaped, sorted(names)[:EXAMPLES])) + more

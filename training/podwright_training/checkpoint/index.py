@@ -93,13 +93,16 @@ class IndexedReader(FileSystemReader):
 
 def _has_types(metadata: Metadata) -> bool:
     """Return whether each value has the type that the classes declare; a pickle may have any."""
-    entries, places = metadata.state_dict_metadata, metadata.storage_data
-    return (
-        isinstance(entries, dict)
-        and all(isinstance(name, str) and _is_entry(entry) for name, entry in entries.items())
-        and (places is None or isinstance(places, dict))
-        and all(isinstance(index, MetadataIndex) and _is_place(place) for index, place in (places or {}).items())
-    )
+    try:
+        entries, places = metadata.state_dict_metadata, metadata.storage_data
+        return (
+            isinstance(entries, dict)
+            and all(isinstance(name, str) and _is_entry(entry) for name, entry in entries.items())
+            and (places is None or isinstance(places, dict))
+            and all(isinstance(index, MetadataIndex) and _is_place(place) for index, place in (places or {}).items())
+        )
+    except AttributeError:  # A pickle sets the attributes that it has.
+        return False
 
 
 def _is_entry(entry: object) -> bool:

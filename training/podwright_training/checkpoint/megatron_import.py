@@ -36,7 +36,7 @@ STATE = "optimizer.state"
 MAIN_WEIGHTS = ("fp32_param", "param")
 TRACKER = "latest_checkpointed_iteration.txt"
 LONGEST_TRACKER_BYTES = 100
-RELEASE = "release"  # of weights that were converted, such as a published model's
+RELEASE = "release"  # Megatron names converted weights so, such as those of a published model.
 # Of the distributed optimizer: their tensors are buffers of many parameters, which depend on the number of ranks.
 BUFFERS = "optimizer.distributed."
 NO_WEIGHTS = ("optimizer", "chained_", "rng_state", "rerun_state_machine", "common_state")
@@ -181,8 +181,8 @@ class _Conversion:
         stacked = self._layout.place(name).layer is not None
         if stacked and size[:1] != (self._config.model.num_hidden_layers,):
             raise CheckpointError(
-                f"checkpoint {self._source} belongs to another model: {key} is {list(size)}, need layers: "
-                f"{self._config.model.num_hidden_layers}"
+                f"checkpoint {self._source} belongs to another model: {key} is {list(size)}, need "
+                f"{self._config.model.num_hidden_layers} layers"
             )
         return size[1:] if stacked else size
 

@@ -45,9 +45,13 @@ def plain_text(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the beginning of a text that is long, on one line, with escapes for what a terminal would obey."""
-    text = "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text[: LONGEST_TEXT + 1]
-    )
+    """Return the beginning of a text that is long, escaped."""
+    text = escaped(text[: LONGEST_TEXT + 1])
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
+
+
+def escaped(text: str) -> str:
+    """Return a text on one line, with escapes for what a terminal would obey."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode() for letter in text
+    )
