@@ -1,4 +1,4 @@
-"""Convert another trainer's checkpoint to one of a run: the steps that all trainers share."""
+"""Convert checkpoints from and to another trainer's: the steps that all trainers share."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from podwright_training.checkpoint.collective_io import CheckpointError, RuinedC
 from podwright_training.checkpoint.manifest import describe
 from podwright_training.checkpoint.plain_value import escaped
 from podwright_training.checkpoint.step_folder import folders
+from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.checkpoint.tensor_stream import StreamedTensor, unfinished_folder, write_stream
 from podwright_training.checkpoint.trainer_state import TrainerState, write_state
 from podwright_training.checkpoint.weights_check import Measured
@@ -43,6 +44,24 @@ class ConvertedCheckpoint:
     tokens_seen: int | None
     differences: list[str]
     not_compared: str | None = None
+
+
+class RunTensors:
+    """The tensors of a run's checkpoint, to be converted to another trainer's."""
+
+    def __init__(self, reader: TensorReader, path: Path) -> None:
+        self._reader = reader
+        self._path = path
+        prefix = "model."
+        self._names = [key.removeprefix(prefix) for key in reader.entries if key.startswith(prefix)]
+
+    def check(self) -> None:
+        """Raise ``CheckpointError`` if a parameter has no states of AdamW."""
+        for name in self._names:
+            if f"optimizer.{name}.exp_avg_sq" not in self._reader.entries:
+                raise CheckpointError(
+                    f"checkpoint {self._path} has no states of AdamW for {name}: only those of optimizer adamw move"
+                )
 
 
 class Measurements:

@@ -16,7 +16,7 @@ from torch import Tensor
 from podwright_common.atomic_file import new_file
 from podwright_training.checkpoint import manifest, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError
-from podwright_training.checkpoint.conversion import ADAMW_EPS, ConvertedCheckpoint
+from podwright_training.checkpoint.conversion import ADAMW_EPS, ConvertedCheckpoint, RunTensors
 from podwright_training.checkpoint.megatron_common import COMMON_FILE, model_arguments
 from podwright_training.checkpoint.megatron_import import MAIN_WEIGHTS, STATE, TRACKER, tracked_folder
 from podwright_training.checkpoint.megatron_layout import LAYERS, MODULES, MegatronLayout
@@ -80,23 +80,12 @@ def export_checkpoint(
     return ConvertedCheckpoint(final, state.step, samples * config.max_context_width, differences)
 
 
-class _Conversion:
+class _Conversion(RunTensors):
     """The tensors of Megatron's checkpoint, from those of a run."""
 
     def __init__(self, reader: TensorReader, path: Path, layout: MegatronLayout) -> None:
-        self._reader = reader
-        self._path = path
+        super().__init__(reader, path)
         self._layout = layout
-        prefix = "model."
-        self._names = [key.removeprefix(prefix) for key in reader.entries if key.startswith(prefix)]
-
-    def check(self) -> None:
-        """Raise ``CheckpointError`` if a parameter has no states of AdamW."""
-        for name in self._names:
-            if f"optimizer.{name}.exp_avg_sq" not in self._reader.entries:
-                raise CheckpointError(
-                    f"checkpoint {self._path} has no states of AdamW for {name}: only those of optimizer adamw move"
-                )
 
     def adam_step(self) -> float:
         """Return the steps of AdamW."""

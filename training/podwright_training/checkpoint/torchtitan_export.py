@@ -13,7 +13,7 @@ from torch.optim import AdamW
 
 from podwright_training.checkpoint import manifest, trainer_state
 from podwright_training.checkpoint.collective_io import CheckpointError
-from podwright_training.checkpoint.conversion import MOMENTS, ConvertedCheckpoint
+from podwright_training.checkpoint.conversion import MOMENTS, ConvertedCheckpoint, RunTensors
 from podwright_training.checkpoint.fused_qkv import PROJECTIONS
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.checkpoint.tensor_stream import StreamedTensor, unfinished_folder, write_stream
@@ -64,23 +64,12 @@ def export_checkpoint(
     return ConvertedCheckpoint(final, state.step, tokens_seen, _differences(config))
 
 
-class _Conversion:
+class _Conversion(RunTensors):
     """The tensors of torchtitan's checkpoint, from those of a run."""
 
     def __init__(self, reader: TensorReader, path: Path, layout: TorchtitanLayout) -> None:
-        self._reader = reader
-        self._path = path
+        super().__init__(reader, path)
         self._layout = layout
-        prefix = "model."
-        self._names = [key.removeprefix(prefix) for key in reader.entries if key.startswith(prefix)]
-
-    def check(self) -> None:
-        """Raise ``CheckpointError`` if a parameter has no states of AdamW."""
-        for name in self._names:
-            if f"optimizer.{name}.exp_avg_sq" not in self._reader.entries:
-                raise CheckpointError(
-                    f"checkpoint {self._path} has no states of AdamW for {name}: only those of optimizer adamw move"
-                )
 
     def tensors(self) -> dict[str, StreamedTensor]:
         """Return the tensors of torchtitan's checkpoint by their keys; each is read when it is written."""
