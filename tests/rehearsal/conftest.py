@@ -35,7 +35,7 @@ if [[ $(hostname -i) == "$controller" ]]; then
 else
   echo "SLURMD_OPTIONS=--conf-server $controller" > /etc/default/slurmd
   systemctl daemon-reload
-  until timeout 1 bash -c "exec 3<>/dev/tcp/$controller/6817"; do sleep 0.1; done
+  until timeout 1 bash -c "exec 3<>/dev/tcp/$controller/6817" 2>/dev/null; do sleep 0.1; done
   systemctl enable --now slurmd
 fi
 echo "booted"

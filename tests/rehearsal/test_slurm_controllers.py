@@ -276,7 +276,9 @@ def test_the_second_takes_over(cluster):
         timeout_s=600,
         description=lambda: f"the first job to be remembered: {run('sacct')}",
     )
-    assert PUBLISHED == []  # a controller that starts is no news
+    # On a busy machine the second may have taken over before, and given back. A controller that starts is no news.
+    announced = [message["Message"][0].split()[0] for message in PUBLISHED]
+    assert announced == [BACKUP, PRIMARY] * (len(announced) // 2)
     assert remediate(cluster, BACKUP) == ""  # not in control
     assert remediate(cluster, PRIMARY) == "Action:Reboot"
     resume(cluster, PRIMARY)
@@ -305,8 +307,12 @@ def test_the_second_takes_over(cluster):
         timeout_s=600,
         description=lambda: f"both jobs in sacct: {run('sacct')}",
     )
-    wait_for(lambda: bool(PUBLISHED), timeout_s=600, description=lambda: "a message about the second controller")
-    (message,) = PUBLISHED
+    wait_for(
+        lambda: len(PUBLISHED) > len(announced),
+        timeout_s=600,
+        description=lambda: "a message about the second controller",
+    )
+    (message,) = PUBLISHED[len(announced) :]
     assert message["TopicArn"] == [TOPIC_ARN]
     assert message["Message"][0].startswith(f"{BACKUP} controls Slurm now, in place of {PRIMARY}.")
     assert remediate(cluster, BACKUP) == "Action:Replace"  # the same fault within a day of a reboot

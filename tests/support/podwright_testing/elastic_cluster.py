@@ -56,7 +56,7 @@ END
 else
   echo "SLURMD_OPTIONS=--conf-server 10.0.16.5" > /etc/default/slurmd
   systemctl daemon-reload
-  until timeout 1 bash -c "exec 3<>/dev/tcp/10.0.16.5/6817"; do sleep 0.1; done
+  until timeout 1 bash -c "exec 3<>/dev/tcp/10.0.16.5/6817" 2>/dev/null; do sleep 0.1; done
   systemctl enable --now slurmd
 fi
 """
