@@ -36,6 +36,11 @@ for warning in ("DEPRECATED", "END_OF_LIFE"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What `nohup` starts ignores SIGHUP, and so would they. This process goes on when the terminal closes: a handler of its
+# own, unlike SIG_IGN, is not inherited.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
+
 # Thousands of collected tests are no garbage: looking through them for some took a fifth of a worker's time.
 gc.set_threshold(100_000, 50, 100)
 
