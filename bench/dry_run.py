@@ -78,7 +78,7 @@ def main() -> None:
     print(f"| job | {' | '.join([*titles, *(['breaks, again'] if args.compile else [])])} |")
     print(f"|---|{'---|' * (len(titles) + args.compile)}")
     for name in args.jobs or JOBS:
-        flags = [*JOBS[name].split(), *(["--compile"] if args.compile else [])]
+        flags = [*JOBS[name].split(), "--compile" if args.compile else "--no-compile"]
         rank = max(_dry_run(flags), key=lambda each: each["peak_bytes"])
         print(f"| {name} | {' | '.join(_cells(rank, _planned(flags), compiled=args.compile))} |", flush=True)
 

@@ -63,6 +63,7 @@ class Layout:
     offload_optimizer: bool = False
     whole_gradients: bool = False  # kept in full between micro-batches, with FSDP or in a pipeline of it
     reshard: Reshard = "auto"  # Free gathered weights after a forward pass; auto: not in a pipeline.
+    eager: bool = False  # Operations run one by one, without torch.compile.
     loss_chunk_tokens: int = 0  # tokens whose logits are in memory at a time; 0: the whole micro-batch
 
     @cached_property

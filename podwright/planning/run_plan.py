@@ -126,6 +126,7 @@ def make_plan(
     loss_chunk_tokens: int = OUR_CHUNK_TOKENS,
     whole_gradients: bool = False,
     reshard: Reshard = "auto",
+    eager: bool = False,
     hybrid: bool = False,
     replicas: int | None = None,
     degrees: Mapping[str, Any] | None = None,
@@ -163,6 +164,7 @@ def make_plan(
         loss_chunk_tokens=loss_chunk_tokens,
         whole_gradients=whole_gradients,
         reshard=reshard,
+        eager=eager,
         precision=precision,
         optimizer=optimizer,
     )

@@ -14,6 +14,12 @@ from podwright.planning.model import Model
 from podwright.planning.trainer_software import Software
 from podwright.planning.zero_bubble import Kind, duration_s
 
+# Of compiled steps' tokens/s: 5,762 of 6,667 in torchtitan's table for eight H100
+# (https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md), and 39,507 of 45,936 in
+# ours for an H200 (docs/measured.md).
+EAGER_SPEED = 0.86
+COMPUTATION = ("products", "attention", "memory traffic", "recomputation")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
@@ -142,6 +148,8 @@ class Step:
         totals["waiting for the host"] = idle
         totals["pipeline communication"] = self._pipeline_communication()
         totals["sharded parameters"] = self._sharded_parameters(kinds)
+        computation_s = sum(totals[name] for name in COMPUTATION)
+        totals["unfused operations"] = computation_s * (1 / EAGER_SPEED - 1) if self.layout.eager else 0.0
         totals["offloading"] = max(0.0, self._offloading() - sum(totals.values()))
         return totals
 

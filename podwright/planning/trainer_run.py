@@ -56,6 +56,7 @@ def arguments(config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
         "loss_chunk_tokens": OUR_CHUNK_TOKENS if config.loss_chunk_tokens is None else config.loss_chunk_tokens,
         "whole_gradients": accumulates_whole_gradients(config),
         "reshard": config.reshard_after_forward,
+        "eager": config.compile is False,
         "hybrid": config.sharding_strategy == "hybrid",
         "replicas": config.data_replicas,
         "degrees": {

@@ -135,7 +135,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
     ("flags", "message"),
     [
         ("--preset tyni", "preset: got tyni (flag), need one of llama2_13b, "),
-        ("--activation-checkpointing-mode budget", "activation_checkpointing_mode budget needs compile 1"),
+        ("--activation-checkpointing-mode budget --no-compile", "activation_checkpointing_mode budget needs compile 1"),
         ("--num-key-value-heads 5", "num_heads 12 is not divisible by num_key_value_heads 5"),
         ("--hidden-size 60", "hidden_size 60 / num_heads 12 is odd"),
         ("--head-dim 33", "head_dim 33 is odd"),

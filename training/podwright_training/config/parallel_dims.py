@@ -181,7 +181,7 @@ def _problems_of_model(config: TrainConfig) -> Iterator[str]:
 def _problems_of_overlap(config: TrainConfig) -> Iterator[str]:
     if config.tensor_parallel == 1:
         yield "async_tensor_parallel needs tensor_parallel 2 or more"
-    if not config.compile:
+    if config.compile is False:
         yield "async_tensor_parallel needs compile: the compiler finds the products"
     if config.float8:
         yield "async_tensor_parallel does not work with float8, whose products the compiler does not find"

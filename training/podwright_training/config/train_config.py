@@ -166,7 +166,7 @@ def _budget_conflicts(config: TrainConfig) -> Conflicts:
     if not config.activation_checkpointing or config.activation_checkpointing_mode != "budget":
         return
     condition = "activation_checkpointing_mode budget"
-    if not config.compile:
+    if config.compile is False:
         yield ("activation_checkpointing_mode", "compile"), f"{condition} needs compile 1: the compiler chooses"
     for name in ("offload_activations", "num_local_experts"):  # Parts of a mixture are compiled separately.
         if getattr(config, name):

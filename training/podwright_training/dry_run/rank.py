@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from podwright_training.batch import Batch
+from podwright_training.config.compilation import is_compiled
 from podwright_training.config.parallel_dims import ParallelDims, vocabulary_shares
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.dry_run import device_memory, gpu
@@ -49,7 +50,7 @@ def kinds(config: TrainConfig, world_size: int) -> dict[int, str]:
 def run(config: TrainConfig, ranks: Ranks, kind: str) -> RankStep:
     """Take two steps as ``ranks.rank`` of a job and record the second; the first allocates lasting memory.
 
-    With ``compile`` both are compiled, and a third that is not is recorded: a graph's operations, one by one, would
+    Of a compiled run both are compiled, and a third that is not is recorded: a graph's operations, one by one, would
     keep what a fused kernel does not write.
     """
     device = torch.device("cpu") if config.device == "cpu" else gpu.register()
@@ -69,7 +70,8 @@ def _run(config: TrainConfig, ranks: Ranks, kind: str, device: torch.device) -> 
     # in this thread, so that a backward pass has the trainer's lines on its stack
     one_thread = torch.autograd.set_multithreading_enabled(False)
     compiler = Compiler()
-    capturing = compiler.capturing() if config.compile else nullcontext()
+    compiled = is_compiled(config, device.type)
+    capturing = compiler.capturing() if compiled else nullcontext()
     with (
         capturing,
         one_thread,
@@ -85,7 +87,7 @@ def _run(config: TrainConfig, ranks: Ranks, kind: str, device: torch.device) -> 
         recorder.memory.mark(optimizers.state_dict().values(), device_memory.OPTIMIZER)
         start_s = time.monotonic() - began
         _step(config, parallel, optimizers, recorder)
-        if config.compile:
+        if compiled:
             _step(config, parallel, optimizers, recorder)
             _leave_uncompiled(parallel)
         with recorder.recording():
@@ -102,7 +104,7 @@ def _run(config: TrainConfig, ranks: Ranks, kind: str, device: torch.device) -> 
         kernels=dict(recorder.kernels),
         waits=dict(recorder.waits),
         flops=recorder.flops,
-        compilation=compiler.result() if config.compile else Compilation(),
+        compilation=compiler.result() if compiled else Compilation(),
         start_s=round(start_s, 3),
     )
 

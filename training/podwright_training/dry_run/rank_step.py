@@ -53,7 +53,7 @@ class RankStep:
         kernels: Launches of one step by kind.
         waits: Waits of the host for the device, by line of the trainer.
         flops: Floating-point operations of one step, recomputation included.
-        compilation: Graphs of the first two steps, with ``compile``.
+        compilation: Graphs of the first two steps, of a compiled run.
         start_s: Seconds to build the model and its groups here.
     """
 

@@ -103,7 +103,7 @@ def _lines(config: TrainConfig, step: RankStep, world_size: int, memory_gb: floa
     yield f"  the host waits for the GPU: {waits or 'never'}"
     computed, model = step.flops / 1e12, _model_flops(config, world_size) / 1e12
     yield f"  matrix products and attention: {computed:,.3f} TFLOP; an even share of the model's: {model:,.3f}"
-    if config.compile:
+    if step.compilation.graphs:
         breaks, again = (sum(counts.values()) for counts in (step.compilation.breaks, step.compilation.recompiles))
         yield f"  compiled: {step.compilation.graphs} graphs, {breaks} breaks within them, {again} compiled again"
     yield f"  built in {step.start_s:.1f} s here"

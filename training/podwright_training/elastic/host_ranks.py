@@ -21,6 +21,7 @@ from typing import Any
 
 from podwright_training import beats
 from podwright_training.beats import Activity, Beats, Progress
+from podwright_training.config.compilation import is_compiled
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.elastic.host_report import HostRankReport
 from podwright_training.errors import UserError
@@ -37,7 +38,9 @@ class Patience:
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
-        self._floor_s = HANG_COMPILED_S if config.compile else HANG_S
+        # The agent imports no PyTorch, so it takes a device that is not named for a GPU.
+        device_type = "cuda" if config.device == "auto" else config.device
+        self._floor_s = HANG_COMPILED_S if is_compiled(config, device_type) else HANG_S
         self._steps_s: deque[float] = deque(maxlen=STEPS)
         self._last: Progress | None = None
 

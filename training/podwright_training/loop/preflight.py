@@ -19,6 +19,7 @@ from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.checkpoint.store import checkpoint_directories
 from podwright_training.config import parallel_dims
+from podwright_training.config.compilation import DRY_RUN_DEVICE, is_compiled, toolchain_problem
 from podwright_training.config.memory_checkpoints import MemoryCheckpoints
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.bad_data import DataError
@@ -61,11 +62,7 @@ def check(config: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> Pre
     checkpoint = _newest_checkpoint(config, of_first_rank)
     problems = [*sinks.problems(config, is_first_rank=ranks.rank == 0), *_problems_of_machine(config, ranks)]
     problems += _problems_of_checkpoint(config, checkpoint, of_first_rank)
-    if ranks.rank == 0 and (hint := slow_precision(ranks, config.device, config.compute_precision)):
-        logger.warning(hint)
-    if ranks.rank == 0 and config.float8 and not config.compile:
-        logger.warning("float8 without compile scales and casts in separate kernels, slower than bf16: add --compile")
-    if ranks.rank == 0 and config.float8 and (hint := kept_in_bf16(config)):
+    for hint in _hints(config, ranks) if ranks.rank == 0 else ():
         logger.warning(hint)
     dims_problems = list(parallel_dims.problems(config, world_size=ranks.world_size, nodes=ranks.nodes))
     problems += dims_problems
@@ -126,15 +123,36 @@ def _problems_of_data(
             yield str(error)
 
 
+def _hints(config: TrainConfig, ranks: Ranks) -> Iterator[str]:
+    """Yield what makes the run slower than it need be."""
+    if hint := slow_precision(ranks, config.device, config.compute_precision):
+        yield hint
+    device_type = device_of(ranks, config.device).type
+    compiled = is_compiled(config, device_type)
+    if device_type == "cuda" and not compiled and is_compiled(config, DRY_RUN_DEVICE):
+        yield f"{toolchain_problem()}: the run is not compiled, about 14 % slower; --no-compile omits this warning"
+    if config.float8 and not compiled:
+        yield "float8 without compile scales and casts in separate kernels, slower than bf16: add --compile"
+    if config.float8 and (hint := kept_in_bf16(config)):
+        yield hint
+
+
+def _problem_of_device(config: TrainConfig, ranks: Ranks) -> str | None:
+    """Return why the run's options do not work on this rank's device, or ``None``."""
+    if problem := device_problem(ranks, config.device):
+        return problem
+    device = device_of(ranks, config.device)
+    if config.float8 and (problem := float8_problem(device)):
+        return problem
+    if config.async_tensor_parallel and (problem := overlap_problem(device)):
+        return problem
+    if device.type == "cuda" and is_compiled(config, device.type) and (problem := toolchain_problem()):
+        return f"{problem}: install what is missing, or use --no-compile"
+    return mask_problem(config, device)
+
+
 def _problems_of_machine(config: TrainConfig, ranks: Ranks) -> Iterator[str]:
-    problem = device_problem(ranks, config.device)
-    if problem is None and config.float8:
-        problem = float8_problem(device_of(ranks, config.device))
-    if problem is None and config.async_tensor_parallel:
-        problem = overlap_problem(device_of(ranks, config.device))
-    if problem is None:
-        problem = mask_problem(config, device_of(ranks, config.device))
-    if problem:
+    if problem := _problem_of_device(config, ranks):
         yield problem
     for name, folder in (("run_dir", Path(config.run_dir)), ("checkpoint_dir", config.checkpoints)):
         try:

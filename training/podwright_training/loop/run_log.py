@@ -11,6 +11,7 @@ from podwright_training.checkpoint.saver import Saved
 from podwright_training.checkpoint.store import CheckpointStore
 from podwright_training.code_version import code_version
 from podwright_training.config.architecture import FLOPS_CONVENTION
+from podwright_training.config.compilation import is_compiled
 from podwright_training.device import job_peak_flops, peak_memory_bytes
 from podwright_training.events import (
     CheckpointEvent,
@@ -53,6 +54,7 @@ class RunLog:
                 flops_per_token=config.model.flops_per_token(config.max_context_width),
                 flops_convention=FLOPS_CONVENTION,
                 process_s=round(process_seconds(), 3),
+                compiled=is_compiled(config, run.device.type),
                 code=code_version() if run.is_first_rank else None,
             )
         )

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch._functorch import config as compiler
 
+from podwright_training.config.compilation import is_compiled
 from podwright_training.config.parallel_dims import splits_backward
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model.device_compiler import compile_backend
@@ -25,10 +26,11 @@ DTYPES = {
 
 def configure(model: LlamaForCausalLM, config: TrainConfig, device_type: str) -> None:
     """Apply the options to a model that will compute on such a device, before it is divided among ranks."""
+    compiled = is_compiled(config, device_type)
     if hasattr(model, "lm_head"):  # on the last stage of a pipeline
         model.lm_head.chunk_tokens = config.loss_chunk_tokens
         model.lm_head.z_loss = config.z_loss
-        model.lm_head.compiled = config.compile
+        model.lm_head.compiled = compiled
     model.model.attention = config.attention
     if config.float8:
         use_float8(
@@ -46,7 +48,7 @@ def configure(model: LlamaForCausalLM, config: TrainConfig, device_type: str) ->
                     remembers=isinstance(block.mlp, MixtureOfExperts),
                     in_parts=splits_backward(config),
                 )
-            if config.compile:
+            if compiled:
                 _compile(block, compile_backend(device_type))
 
 

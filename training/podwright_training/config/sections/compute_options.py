@@ -24,7 +24,12 @@ class ComputeOptions:
         "Compute the blocks' linear layers in float8, forward and input gradients, with a scale per row; gradients "
         "of weights, routed experts, embedding and head stay in bf16. Needs an H100 or newer, or a CPU to try it.",
     )
-    compile: bool = option(False, "Compile each block and the loss with torch.compile.")
+    compile: bool | None = option(
+        None,
+        "Compile each block and the loss with torch.compile; the first step then takes a minute or more. Default: on "
+        "NVIDIA GPUs where a C compiler and Python's headers are installed, but not with a pipeline_schedule that "
+        "splits the backward pass.",
+    )
     attention: str = option(
         "auto",
         "Kernel for document masks and sliding windows on accelerators; flex: flex_attention, which skips masked "
