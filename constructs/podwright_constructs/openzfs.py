@@ -90,7 +90,8 @@ class OpenZfsFileSystem(Construct):
             automatic_backup_retention_days=arguments.automatic_backup_retention_days,
             copy_tags_to_backups=True,
             skip_final_backup=arguments.on_destroy != "backup",
-            delete_options=["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"] if arguments.on_destroy == "destroy" else None,
+            # Terraform reads it from the state, so that `destroy --delete-file-systems` needs no deployment before.
+            delete_options=["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"] if arguments.on_destroy != "backup" else None,
             tags={"Name": self.node.path.replace("/", "-")},
             depends_on=before(self, network.security_group_rules),
             lifecycle=lifecycle(arguments.on_destroy),

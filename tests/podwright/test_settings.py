@@ -71,7 +71,7 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
         "file_system_type_version": "2.15",
         "efa": False,
         "automatic_backup_retention_days": 0,
-        "on_destroy": "destroy",
+        "on_destroy": "retain",
         "data_repositories": (),
         "mount_path": "/fsx",
     }

@@ -41,6 +41,7 @@ SETTINGS: dict[str, Any] = {
     },
     "lustre": {
         "source": "create",
+        "on_destroy": "destroy",
         "metadata_iops": 6000,
         "data_repositories": [{"path": "/data", "s3_uri": "s3://corpus/v1", "export_changes": True}],
     },

@@ -28,9 +28,9 @@ class FileSystemArguments:
         OnDestroy,
         Doc(
             "retain makes Terraform refuse every plan that deletes the file system, also to replace it; backup makes a "
-            "last backup before it is deleted; destroy deletes it with its files. Default: destroy."
+            "last backup before it is deleted; destroy deletes it with its files. Default: retain."
         ),
-    ] = "destroy"
+    ] = "retain"
     backup_id: Annotated[
         str | None,
         Doc(

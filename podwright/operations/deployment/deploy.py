@@ -29,7 +29,7 @@ from podwright.operations.deployment.align import align_stack
 from podwright.operations.deployment.boots import followed
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.kit import OUTPUT, Kit, find_program
-from podwright.operations.deployment.loss_guard import refuse_losses
+from podwright.operations.deployment.loss_guard import refuse_kept, refuse_losses
 from podwright.operations.deployment.outputs import Outputs, outputs
 from podwright.operations.deployment.planned_changes import CREATE, REPLACE, UPDATE, Change
 from podwright.operations.deployment.recovery import forget, noted, recover
@@ -165,6 +165,7 @@ def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: 
         _finish(preview, settings, kit, json=options.json, seconds=0.0)
         return OK
     refuse_losses(preview.changes, allowed=options.replace)
+    refuse_kept(preview.changes, retaining_keys=_retaining_keys(settings), allowed=options.replace)
     place = f"{settings.name} in {settings.region} of account {session.account_id}"
     if not confirm(f"Deploy {place}?", yes=options.yes):
         return FAILED
@@ -193,6 +194,15 @@ def _deploy(options: argparse.Namespace, settings: Settings, kit: Kit, session: 
             say(line)
     _finish(preview, settings, kit, json=options.json, seconds=time.monotonic() - started)
     return OK
+
+
+def _retaining_keys(settings: Settings) -> dict[str, str]:
+    """Return the keys that keep file systems, by construct path."""
+    return {
+        f"{section}/file_system": f"{section}.on_destroy"
+        for section in ("lustre", "openzfs")
+        if getattr(getattr(settings, section), "on_destroy", "") == "retain"
+    }
 
 
 def missing_nodes(session: Session, name: str) -> Iterator[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from podwright_common.atomic_file import write_file
 GUARD = "terraform_data"
 STATE_OWNER = "state_owner"  # The construct that records account and region; no plan may replace it.
 SYNTHESIZED = "cdk.tf.json"
+PREVENTED = "lifecycle.prevent_destroy"  # In the error of a plan that deletes what the settings keep.
 BACKEND_CACHE = Path(".terraform", "terraform.tfstate")  # Terraform notes the place of the state here.
 INITIALIZED = Path(".terraform", "podwright.initialized")  # Requirements and backend of the last complete init.
 STACKS = Path("cdktf.out", "stacks")  # cdktf runs Terraform here, below the folder of cdktf.json.
@@ -139,7 +141,7 @@ class DeployedStack:
             return output.read()
 
     def plan(self, *, refresh: bool = False) -> dict[str, Any]:
-        """Return the state and the planned changes in Terraform's JSON, also where a replacement guard refuses them.
+        """Return the state and the planned changes in Terraform's JSON, also changes that its configuration refuses.
 
         Args:
             refresh: ask AWS for what differs from the state.
@@ -149,7 +151,14 @@ class DeployedStack:
         with tempfile.TemporaryDirectory() as folder:  # a plan holds what the state holds
             file = str(Path(folder) / "plan")
             options = (f"-refresh={str(refresh).lower()}", *(f"-replace={address}" for address in self.guards()))
-            self.terraform("plan", *options, "-input=false", "-no-color", f"-out={file}")
+            command = ("plan", *options, "-input=false", "-no-color", f"-out={file}")
+            try:
+                self.terraform(*command)
+            except TerraformError as error:
+                if PREVENTED not in str(error):
+                    raise
+                with self.released():
+                    self.terraform(*command)
             plan = dict(json.loads(self.terraform("show", "-json", file)))
         plan["resource_changes"] = [
             item
@@ -157,6 +166,33 @@ class DeployedStack:
             if item["type"] != GUARD or item["change"]["actions"] == ["create"]
         ]
         return plan
+
+    @contextmanager
+    def released(self, kinds: Collection[str] | None = None) -> Iterator[None]:
+        """Let Terraform plan to delete what the settings keep, within the block.
+
+        Args:
+            kinds: Terraform's types of the resources. Default: all.
+
+        The synthesized file changes rather than an override file beside it: the next synthesis writes it again, also
+        where a kill has ended the block.
+        """
+        file = self.folder / SYNTHESIZED
+        content = file.read_text(encoding="utf-8")
+        stack = json.loads(content)
+        resources = stack.get("resource", {})
+        blocks = [block for kind in kinds or resources for block in resources.get(kind, {}).values()]
+        prevented = [block["lifecycle"] for block in blocks if block.get("lifecycle", {}).get("prevent_destroy")]
+        for lifecycle in prevented:
+            lifecycle["prevent_destroy"] = False
+        if not prevented:
+            yield
+            return
+        write_file(file, json.dumps(stack, indent=2))
+        try:
+            yield
+        finally:
+            write_file(file, content)
 
     def guards(self) -> list[str]:
         """Return the addresses of the replacement guards; a guard that Terraform replaces has no effect."""
@@ -238,6 +274,16 @@ def attributes_in(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the attributes of each managed resource in a stored state, by address, with the resource's type."""
     return {
         _address(resource, instance): {**instance["attributes"], "type": resource["type"]}
+        for resource in state.get("resources", ())
+        if resource["mode"] == "managed" and "module" not in resource
+        for instance in resource["instances"]
+    }
+
+
+def dependencies_in(state: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return the managed resources that each managed resource in a stored state depends on, by address."""
+    return {
+        _address(resource, instance): frozenset(instance.get("dependencies", ()))
         for resource in state.get("resources", ())
         if resource["mode"] == "managed" and "module" not in resource
         for instance in resource["instances"]

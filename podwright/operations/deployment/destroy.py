@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.aws_session import Session
 from podwright.config_file import with_file
+from podwright.diagram import prices
 from podwright.errors import ArgumentError
+from podwright.list_prices import MONTH_H
 from podwright.operations.account.bucket import Contents, empty
 from podwright.operations.account.inventory import inventory
 from podwright.operations.deployment.deploy import (
@@ -22,7 +24,13 @@ from podwright.operations.deployment.deploy import (
     resource_lines,
     speaker,
 )
-from podwright.operations.deployment.deployed_stacks import DeployedStack, attributes_in, stacks
+from podwright.operations.deployment.deployed_stacks import (
+    STATE_OWNER,
+    DeployedStack,
+    attributes_in,
+    dependencies_in,
+    stacks,
+)
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.recovery import forget, recover
 from podwright.operations.deployment.teardown import Teardown, print_inventory
@@ -36,8 +44,7 @@ if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
 BUCKET_CONSTRUCTS = ("bucket/", "key/")  # A kept bucket keeps its key, which reading its objects needs.
-FILE_SYSTEMS = ("lustre", "openzfs")
-DATA = {"aws_fsx_lustre_file_system": "storage_capacity", "aws_fsx_openzfs_file_system": "storage_capacity"}
+FILE_SYSTEMS = {"aws_fsx_lustre_file_system": "lustre", "aws_fsx_openzfs_file_system": "openzfs"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +53,19 @@ class Destroy(Teardown):
 
     schema: Literal["podwright.destroy/1"] = "podwright.destroy/1"  # type: ignore[assignment]
     kept_bucket: bool | str | None
+    kept_file_systems: list[str]
+    """Ids of file systems that stay in Terraform's state, with their network."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add FILE, --only, --profile, --yes, --json and --empty-bucket."""
+    """Add FILE, --only, --profile, --yes, --json, --empty-bucket and --delete-file-systems."""
     add_kit_arguments(parser)
     help_ = "also delete objects that podwright did not upload. Default: keep the bucket"
     parser.add_argument("--empty-bucket", action="store_true", help=help_)
-    add_examples(parser, "podwright destroy --only cluster", "podwright destroy --empty-bucket --yes")
+    help_ = "also delete file systems with on_destroy: retain, with all their files. Default: keep them"
+    parser.add_argument("--delete-file-systems", action="store_true", help=help_)
+    everything = "podwright destroy --empty-bucket --delete-file-systems --yes"
+    add_examples(parser, "podwright destroy --only cluster", everything)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,7 +93,14 @@ def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session:
         recover(settings, kit.folder, say)
     except TerraformError as error:  # It cannot plan these settings; what the states list can go all the same.
         say(f"not looked for: {error}")
-    destruction = Destruction.of(settings, kit, session, only=options.only, empty_bucket=options.empty_bucket)
+    destruction = Destruction.of(
+        settings,
+        kit,
+        session,
+        only=options.only,
+        empty_bucket=options.empty_bucket,
+        delete_file_systems=options.delete_file_systems,
+    )
     say(destruction.text())
     place = f"{settings.name} in {settings.region} of account {session.account_id}"
     if not confirm(f"Destroy {place}?", yes=options.yes):
@@ -89,16 +108,24 @@ def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session:
     follow = resource_lines(destruction.stacks.values(), say)
     if destruction.resources["cluster"]:
         kit.run("destroy", names.cluster_stack(settings.name), SKIP_SYNTH, APPROVED, on_line=follow)
-    if destruction.resources["foundation"]:
-        _settle_bucket(destruction, session)
-        kit.run("destroy", names.foundation_stack(settings.name), SKIP_SYNTH, APPROVED, ALONE, on_line=follow)
+    if destruction.kept_file_systems:
+        _destroy_around(destruction, session, follow)
+    elif destruction.resources["foundation"]:
+        with destruction.stacks["foundation"].released(FILE_SYSTEMS):
+            _settle_bucket(destruction, session)
+            kit.run("destroy", names.foundation_stack(settings.name), SKIP_SYNTH, APPROVED, ALONE, on_line=follow)
     if options.only is None:
         forget(settings, kit.folder)
     remaining_resources = inventory(session, settings.name)
     if options.json:
-        print_document(Destroy.of(remaining_resources, kept_bucket=destruction.kept_bucket))
+        kept_file_systems = [item["id"] for item in destruction.kept_file_systems.values()]
+        print_document(
+            Destroy.of(remaining_resources, kept_bucket=destruction.kept_bucket, kept_file_systems=kept_file_systems)
+        )
     else:
-        if destruction.kept_bucket:
+        if destruction.kept_file_systems:
+            print("`podwright deploy` makes the rest again, with the files that were kept")
+        elif destruction.kept_bucket:
             print("`podwright adopt --apply` takes the bucket into a new deployment: run it before `podwright deploy`")
         print_inventory(remaining_resources)
     return OK
@@ -115,6 +142,8 @@ class Destruction:
         bucket: The name of the foundation's bucket; empty if it has none.
         foreign_objects: The objects that podwright did not upload; None if the bucket goes with all its objects.
         empty_bucket: Whether to delete foreign objects too.
+        kept_file_systems: The attributes of file systems that stay, by address.
+        dependencies: The addresses of the resources that each resource of the foundation depends on.
     """
 
     settings: Settings
@@ -123,16 +152,28 @@ class Destruction:
     bucket: str
     foreign_objects: Contents | None
     empty_bucket: bool
+    kept_file_systems: Mapping[str, Mapping[str, Any]]
+    dependencies: Mapping[str, frozenset[str]]
 
     @classmethod
-    def of(cls, settings: Settings, kit: Kit, session: Session, *, only: str | None, empty_bucket: bool) -> Destruction:
+    def of(
+        cls,
+        settings: Settings,
+        kit: Kit,
+        session: Session,
+        *,
+        only: str | None,
+        empty_bucket: bool,
+        delete_file_systems: bool,
+    ) -> Destruction:
         """Read the states, and choose the resources to destroy.
 
         Raises:
             ArgumentError: The cluster still uses the foundation, or the settings retain a resource of it.
         """
         deployed = stacks(settings.name, folder=kit.folder)
-        state = {part: attributes_in(stack.state()) for part, stack in deployed.items()}
+        stored = {part: stack.state() for part, stack in deployed.items()}
+        state = {part: attributes_in(stack_state) for part, stack_state in stored.items()}
         if only == "foundation" and state["cluster"]:
             raise ArgumentError(
                 f"{settings.name}'s cluster still uses the foundation", "destroy both, or the cluster first"
@@ -145,20 +186,18 @@ class Destruction:
                 "cannot destroy the foundation: accounting.on_destroy is `retain`, and the database needs the network",
                 hint,
             )
-        if retained_sections := [key for key in FILE_SYSTEMS if chosen["foundation"] and _is_retained(settings, key)]:
-            keys = " and ".join(f"{key}.on_destroy" for key in retained_sections)
-            hint = f"set {keys} to backup or destroy in the settings file first, or use --only cluster"
-            verb = (
-                "is `retain`, and the file system needs"
-                if len(retained_sections) == 1
-                else "are `retain`, and the file systems need"
-            )
-            raise ArgumentError(f"cannot destroy the foundation: {keys} {verb} the network", hint)
+        _refuse_undeployed_backups(settings, chosen["foundation"])
+        kept_file_systems = {
+            address: item
+            for address, item in _file_systems(chosen["foundation"]).items()
+            if _on_destroy(settings, item) == "retain" and not delete_file_systems
+        }
         bucket_is_retained = settings.bucket.source == "create" and settings.bucket.on_destroy == "retain"
         bucket = next((item["bucket"] for item in chosen["foundation"].values() if item["type"] == "aws_s3_bucket"), "")
         own_prefixes = [f"{prefix}/" for prefix in names.readable_prefixes(settings.name)]
         foreign_objects = Contents(session, bucket, without=own_prefixes) if bucket and bucket_is_retained else None
-        return cls(settings, deployed, chosen, bucket, foreign_objects, empty_bucket)
+        dependencies = dependencies_in(stored["foundation"])
+        return cls(settings, deployed, chosen, bucket, foreign_objects, empty_bucket, kept_file_systems, dependencies)
 
     @property
     def kept_bucket(self) -> str:
@@ -170,12 +209,23 @@ class Destruction:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
+        kept_addresses = self.needed_addresses()
         for part in PARTS[::-1]:
             if self.resources[part]:
-                yield f"{part}: {len(self.resources[part])} to destroy"
-        for item in self.resources["foundation"].values():
-            if item["type"] in DATA:
-                yield f"  with all data: {item['id']} ({item[DATA[item['type']]]} GiB)"
+                count = len(self.resources[part]) - (len(kept_addresses) if part == "foundation" else 0)
+                yield f"{part}: {count} to destroy"
+        for address, item in _file_systems(self.resources["foundation"]).items():
+            name = f"{item['id']} ({item['storage_capacity']} GiB)"
+            if address in self.kept_file_systems:
+                key = f"{FILE_SYSTEMS[item['type']]}.on_destroy"
+                yield f"  kept: {name}, {_price(item)}, because {key} is `retain`; --delete-file-systems deletes it too"
+            elif _on_destroy(self.settings, item) == "backup":
+                yield f"  with a last backup: {name}"
+            else:
+                yield f"  with all data: {name}"
+        if self.kept_file_systems:
+            count = len(kept_addresses) - len(self.kept_file_systems)
+            yield f"  kept with the files: {count} resources that they need, such as the network"
         if self.kept_bucket:
             key = " and its key" if any(path.startswith("key/") for path in self._paths("foundation")) else ""
             price = f"{self.foreign_objects.usd_per_month if self.foreign_objects else 0:,.2f} $/month"
@@ -188,6 +238,22 @@ class Destruction:
     def _paths(self, part: str) -> dict[str, str]:
         """Return addresses by construct path, without the stack."""
         return {path.partition("/")[2]: address for path, address in self.stacks[part].addresses().items()}
+
+    def needed_addresses(self) -> set[str]:
+        """Return the addresses that stay in the state because of kept file systems: these, what they need, a bucket."""
+        resources, paths = self.resources["foundation"], self._paths("foundation").items()
+        if not self.kept_file_systems:
+            return set()
+        remaining = list(self.kept_file_systems)
+        remaining += [address for path, address in paths if path.startswith(STATE_OWNER)]
+        remaining += self.kept_addresses() if self.kept_bucket else []
+        needed: set[str] = set()
+        while remaining:
+            address = remaining.pop()
+            if address in resources and address not in needed:
+                needed.add(address)
+                remaining += self.dependencies.get(address, ())
+        return needed
 
     def kept_addresses(self) -> list[str]:
         """Return the addresses of the kept bucket, its settings and its key."""
@@ -209,5 +275,52 @@ def _settle_bucket(destruction: Destruction, session: Session) -> None:
         empty(session, destruction.bucket)
 
 
-def _is_retained(settings: Settings, key: str) -> bool:
-    return getattr(getattr(settings, key), "on_destroy", "") == "retain"
+def _destroy_around(destruction: Destruction, session: Session, follow: Callable[[str], None]) -> None:
+    """Destroy what neither a kept file system needs nor the bucket with its objects; the rest stays in the state.
+
+    Terraform also destroys whatever depends on a target. Nothing that stays does: it would be a target itself.
+    """
+    stack, kept_addresses = destruction.stacks["foundation"], destruction.needed_addresses()
+    targets = [f"-target={address}" for address in destruction.resources["foundation"] if address not in kept_addresses]
+    if not targets:
+        return
+    if destruction.foreign_objects is not None and destruction.foreign_objects.exists and not destruction.kept_bucket:
+        stack.terraform("plan", "-destroy", "-refresh=false", "-input=false", "-no-color", *targets)
+        empty(session, destruction.bucket)
+    printed = stack.terraform("destroy", APPROVED.removeprefix("-"), "-input=false", "-no-color", *targets)
+    for line in printed.splitlines():
+        follow(line)
+
+
+def _file_systems(resources: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the attributes of the file systems among resources, by address."""
+    return {address: item for address, item in resources.items() if item["type"] in FILE_SYSTEMS}
+
+
+def _price(item: Mapping[str, Any]) -> str:
+    usd_per_hour = prices.of(item["type"], item)
+    return "price unknown" if usd_per_hour is None else f"{usd_per_hour * MONTH_H:,.0f} $/month"
+
+
+def _refuse_undeployed_backups(settings: Settings, resources: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse to rely on ``on_destroy: backup`` before it is deployed: the provider reads it from the state.
+
+    Raises:
+        ArgumentError: A file system would be deleted without the backup that the settings ask for.
+    """
+    undeployed = [
+        f"{FILE_SYSTEMS[item['type']]}.on_destroy"
+        for item in _file_systems(resources).values()
+        if _on_destroy(settings, item) == "backup" and item.get("skip_final_backup") is not False
+    ]
+    if undeployed:
+        raise ArgumentError(
+            f"cannot destroy the foundation: `backup` of {' and '.join(undeployed)} is not deployed, so that no backup "
+            "would be made",
+            "run `podwright deploy --only foundation` first, or use --only cluster",
+        )
+
+
+def _on_destroy(settings: Settings, file_system: Mapping[str, Any]) -> str:
+    """Return what the settings say of a file system; empty if they create none."""
+    return str(getattr(getattr(settings, FILE_SYSTEMS[file_system["type"]]), "on_destroy", ""))

@@ -32,6 +32,29 @@ def refuse_losses(
         raise ArgumentError(f"{deployed} was deployed: {'; '.join(lines)}", hint)
 
 
+def refuse_kept(
+    changes: Mapping[str, Sequence[Change] | None], *, retaining_keys: Mapping[str, str], allowed: Sequence[str]
+) -> None:
+    """Refuse to replace a resource that is named, but that the settings keep: Terraform would refuse in the midst.
+
+    Args:
+        changes: the changes by part; None for a cluster that is there and has no plan yet.
+        retaining_keys: the key that keeps a resource, by construct path.
+        allowed: construct paths that the user named.
+
+    Raises:
+        ArgumentError: there is such a resource; all of them are in it, each with its key.
+    """
+    verbs = {change.path: change.verb for stack_changes in changes.values() for change in stack_changes or ()}
+    keys = [
+        retaining_keys[path] for path in allowed if path in retaining_keys and verbs.get(path) in {REPLACE, DESTROY}
+    ]
+    if keys:
+        are = "is" if len(keys) == 1 else "are"
+        hint = f"set {' and '.join(keys)} to destroy, or to backup and deploy that first, and repeat the command"
+        raise ArgumentError(f"{' and '.join(keys)} {are} `retain`, so nothing is replaced", hint)
+
+
 def _losses(changes: Mapping[str, Sequence[Change] | None]) -> Iterator[tuple[str, str]]:
     """Yield path and reason of each such change."""
     in_cluster = changes.get("cluster") or ()

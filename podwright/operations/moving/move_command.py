@@ -208,7 +208,13 @@ def _destroy_old(move: ClusterMove, options: argparse.Namespace) -> int:
 
 def _destroy(file: Path, options: argparse.Namespace, *, command: str) -> None:
     destroy_options = argparse.Namespace(
-        file=file, only=None, profile=options.profile, yes=True, json=False, empty_bucket=options.empty_bucket
+        file=file,
+        only=None,
+        profile=options.profile,
+        yes=True,
+        json=False,
+        empty_bucket=options.empty_bucket,
+        delete_file_systems=True,  # The user was asked: the other cluster has the files, or they are given up.
     )
     with redirect_stdout(sys.stderr if options.json else sys.stdout):
         destroy.destroy_stacks(destroy_options, command=command)

@@ -380,24 +380,63 @@ def test_drift_names_every_edit(aws: AwsStandIn, project: Path) -> None:
     assert "role: compute" in lines[counted["line"] - 3]
 
 
-def test_destroy_refuses_to_lose_retained_files(project: Path) -> None:
-    """With lustre.on_destroy: retain nothing is destroyed, and the message names the key."""
+@contextmanager
+def settings_with(project: Path, words: str, others: str) -> Iterator[None]:
+    """Replace words of cluster.yaml in the block."""
     file = project / "cluster.yaml"
     text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace("lustre:\n", "lustre:\n  on_destroy: retain\n"), encoding="utf-8")
-    answer = podwright("destroy", "--yes")
+    file.write_text(text.replace(words, others), encoding="utf-8")
+    yield
     file.write_text(text, encoding="utf-8")
+
+
+def test_a_kept_file_system_is_not_replaced(project: Path) -> None:
+    """--replace does not override lustre.on_destroy: retain, the default; the message names the key."""
+    with settings_with(project, "lustre:\n", "lustre:\n  deployment_type: SCRATCH_2\n"):
+        refused = podwright("deploy", "--only", "foundation", "--yes")
+        kept = podwright("deploy", "--only", "foundation", "--yes", "--replace", "lustre/file_system")
+    assert "replace lustre/file_system because of deployment_type" in refused.err
+    assert (refused.status, kept.status) == (2, 2)
+    assert "lustre.on_destroy is `retain`, so nothing is replaced" in kept.err
+
+
+def test_a_backup_that_is_not_deployed_is_no_backup(project: Path) -> None:
+    """Terraform reads from its state whether to make a last backup, so nothing is destroyed before it says so."""
+    with settings_with(project, "lustre:\n", "lustre:\n  on_destroy: backup\n"):
+        answer = podwright("destroy", "--yes")
     assert answer.status == 2
-    assert "cannot destroy the foundation: lustre.on_destroy is `retain`" in answer.err
+    assert "`backup` of lustre.on_destroy is not deployed" in answer.err
+
+
+def test_destroy_keeps_files_and_what_they_need(aws: AwsStandIn, project: Path) -> None:
+    """By default a file system stays with its network, all else goes, and a deployment makes the rest again."""
+    s3 = aws.client("s3")
+    (bucket,) = (item["Name"] for item in s3.list_buckets()["Buckets"])
+    s3.put_object(Bucket=bucket, Key=f"{NAME}/runs/tiny/metrics.jsonl", Body=b"{}")
+    (file_system,) = aws.client("fsx").describe_file_systems()["FileSystems"]
+    with as_deployer(aws, project):
+        answer = podwright("destroy", "--yes")
+        again = podwright("destroy", "--yes", "--json")
+        preview = podwright("deploy", "--dry-run", "--json")
+    assert (answer.status, again.status) == (0, 0), answer.err + again.err
+    assert f"  kept: {file_system['FileSystemId']} (1200 GiB), " in answer.out
+    assert "because lustre.on_destroy is `retain`; --delete-file-systems deletes it too" in answer.out
+    assert f"  kept: bucket {bucket}" in answer.out
+    assert again.json["kept_file_systems"] == [file_system["FileSystemId"]]
+    assert aws.client("fsx").describe_file_systems()["FileSystems"][0]["Lifecycle"] == "AVAILABLE"
+    in_foundation = (change for change in preview.json["changes"] if change["stack"] == f"{NAME}-foundation")
+    verbs = {change["path"]: change["verb"] for change in in_foundation}
+    assert set(verbs.values()) <= {"create", "update"}
+    assert {verbs["network/nat_gateway"], verbs["role/role"]} == {"create"}
+    assert verbs.keys().isdisjoint({"lustre/file_system", "network/vpc", "bucket/bucket", "state_owner"})
 
 
 def test_destroy_keeps_a_bucket_with_runs(aws: AwsStandIn, project: Path) -> None:
     """Objects that podwright did not upload stay with their bucket, which is named with its price; all else goes."""
     s3 = aws.client("s3")
     (bucket,) = (item["Name"] for item in s3.list_buckets()["Buckets"])
-    s3.put_object(Bucket=bucket, Key=f"{NAME}/runs/tiny/metrics.jsonl", Body=b"{}")
     with as_deployer(aws, project):
-        answer = podwright("destroy", "--yes")
+        answer = podwright("destroy", "--yes", "--delete-file-systems")
     assert answer.status == 0, answer.err
     assert f"  kept: bucket {bucket}: 1 objects with their versions" in answer.out
     assert [item for item in aws.inventory() if "AWS::S3::" not in item and "Clusters/minimal" not in item] == []

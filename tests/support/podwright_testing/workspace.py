@@ -61,6 +61,12 @@ class Workspace:
     def synthesized(self) -> Iterator[Self]:
         """Run the app and prepare Terraform in each stack's folder, with one provider until the end of the block."""
         _run([sys.executable, str(checkout.ROOT / "main.py")], cwd=self.folder, environment=self._environment)
+        for stack in STACKS:  # Tests destroy what users keep, and Terraform refuses to without this.
+            synthesized = self.directory(stack) / "cdk.tf.json"
+            text = synthesized.read_text(encoding="utf-8")
+            synthesized.write_text(
+                text.replace('"prevent_destroy": true', '"prevent_destroy": false'), encoding="utf-8"
+            )
         self._environment |= self._aws.as_principal(self.policy())
         for stack in STACKS:
             self.terraform(stack, "init")
