@@ -195,6 +195,16 @@ MAX_LUSTRE_EFA_CONNECTIONS = 1024
 LUSTRE_MOUNT_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,8}")
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_Backup.html
 BACKUP_ID_PATTERN = re.compile(r"backup-[0-9a-f]{8,}")
+# https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemLustreConfiguration.html; Monday is 1.
+WEEKLY_MAINTENANCE_PATTERN = re.compile(r"[1-7]:([01]\d|2[0-3]):[0-5]\d")
+# https://docs.aws.amazon.com/fsx/latest/APIReference/API_LustreRootSquashConfiguration.html
+ROOT_SQUASH_PATTERN = re.compile(r"0:0|[1-9]\d{0,9}:[1-9]\d{0,9}")
+MAX_ROOT_SQUASH_ID = 4_294_967_294
+MAX_NO_SQUASH_NIDS = 64
+# https://docs.aws.amazon.com/fsx/latest/APIReference/API_LustreLogCreateConfiguration.html
+LustreLogLevel = Literal["WARN_ERROR", "ERROR_ONLY", "WARN_ONLY", "DISABLED"]
+LUSTRE_LOG_LEVELS = get_args(LustreLogLevel)
+FSX_LOG_GROUP_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:logs:[a-z0-9-]+:\d{12}:log-group:/aws/fsx[\w./#-]{0,504}(:\*)?")
 # AWS's pattern lets any text pass behind the id: https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
 FSX_DNS_NAME_PATTERN = re.compile(r"fs-[0-9a-f]{8,17}\.fsx\.[a-z0-9-]+(\.[a-z0-9-]+){2,5}")
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-properties-sagemaker-cluster-clusterfsxlustreconfig.html

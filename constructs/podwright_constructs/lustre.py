@@ -18,7 +18,9 @@ from podwright_constructs.aws.fsx_data_repository_association import (
 from podwright_constructs.aws.fsx_lustre_file_system import (
     FsxLustreFileSystem,
     FsxLustreFileSystemDataReadCacheConfiguration,
+    FsxLustreFileSystemLogConfiguration,
     FsxLustreFileSystemMetadataConfiguration,
+    FsxLustreFileSystemRootSquashConfiguration,
 )
 from podwright_constructs.file_system import lifecycle
 from podwright_constructs.key import Key
@@ -106,6 +108,8 @@ class LustreFileSystem(Construct):
             drive_cache_type=("READ" if arguments.read_cache else "NONE") if arguments.storage_type == "HDD" else None,
             data_read_cache_configuration=_read_cache(read_cache=arguments.read_cache) if tiering else None,
             metadata_configuration=_metadata(arguments),
+            root_squash_configuration=_root_squash(arguments),
+            log_configuration=_logging(arguments),
             efa_enabled=True if arguments.efa else None,
             kms_key_id=key.arn if key else None,
             automatic_backup_retention_days=arguments.automatic_backup_retention_days if persistent else None,
@@ -170,6 +174,20 @@ def file_system_id(dns_name: str) -> str:
 
 def _read_cache(*, read_cache: bool) -> FsxLustreFileSystemDataReadCacheConfiguration:
     return {"sizing_mode": "PROPORTIONAL_TO_THROUGHPUT_CAPACITY" if read_cache else "NO_CACHE"}
+
+
+def _root_squash(arguments: LustreArguments) -> FsxLustreFileSystemRootSquashConfiguration | None:
+    if arguments.root_squash is None:
+        return None
+    return {"root_squash": arguments.root_squash, "no_squash_nids": arguments.no_squash_nids}
+
+
+def _logging(arguments: LustreArguments) -> FsxLustreFileSystemLogConfiguration | None:
+    if arguments.log_level is None:
+        return None
+    if arguments.log_group_arn is None:
+        return {"level": arguments.log_level}
+    return {"level": arguments.log_level, "destination": arguments.log_group_arn}
 
 
 def _metadata(arguments: LustreArguments) -> FsxLustreFileSystemMetadataConfiguration | None:

@@ -288,10 +288,21 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
         lambda stack: LustreFileSystem(
             stack,
             "x",
-            LustreArguments(capacity_gib=1000, throughput_mbps_per_tib=300, mount_path="fsx"),
+            LustreArguments(
+                capacity_gib=1000,
+                throughput_mbps_per_tib=300,
+                mount_path="fsx",
+                weekly_maintenance_start_time="Sunday",
+                root_squash="nobody",
+                log_level="ALL",
+                log_group_arn="mine",
+            ),
             network=NETWORK,
         ),
-        {"capacity_gib", "throughput_mbps_per_tib", "mount_path"},
+        {
+            *("capacity_gib", "throughput_mbps_per_tib", "mount_path", "weekly_maintenance_start_time"),
+            *("root_squash", "log_level", "log_group_arn"),
+        },
     ),
     "PrivateNetwork": (
         lambda stack: PrivateNetwork(

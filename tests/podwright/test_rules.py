@@ -51,6 +51,7 @@ NEW_SUBNET = {
     "nat_gateway_id": "nat-00000001",
 }
 SECOND_ZONE = {"extra_private_subnets": [{"availability_zone_id": "usw2-az2", "cidr": "10.0.32.0/20"}]}
+FSX_LOGS = "arn:aws:logs:us-west-2:123456789012:log-group:/aws/fsx/research"
 EXISTING_LUSTRE = {"source": "existing", "dns_name": "fs-0a1b2c3d.fsx.us-west-2.amazonaws.com", "mount_name": "fsx"}
 
 KEY = "arn:aws:kms:us-west-2:210987654321:key/1234abcd-12ab-34cd-56ef-1234567890ab"
@@ -300,6 +301,15 @@ BROKEN = [
             ("automatic_backup_retention_days", {"automatic_backup_retention_days": 91}),
             ("automatic_backup_retention_days", {"deployment_type": "SCRATCH_2", "automatic_backup_retention_days": 7}),
             ("on_destroy", {"on_destroy": "backup", "data_repositories": [{"path": "/data", "s3_uri": "s3://data"}]}),
+            ("weekly_maintenance_start_time", {"weekly_maintenance_start_time": "8:03:00"}),
+            ("root_squash", {"root_squash": "0:65534"}),
+            ("root_squash", {"root_squash": "1:4294967295"}),
+            ("no_squash_nids", {"no_squash_nids": ["10.0.0.1@tcp"]}),
+            ("no_squash_nids[0]", {"root_squash": "1:1", "no_squash_nids": ["10.0.0.0/16"]}),
+            ("no_squash_nids[1]", {"root_squash": "1:1", "no_squash_nids": ["10.0.0.1@tcp", "10.0.[9-1].1@tcp"]}),
+            ("no_squash_nids", {"root_squash": "1:1", "no_squash_nids": ["10.0.0.1@tcp"] * 65}),
+            ("log_group_arn", {"log_group_arn": FSX_LOGS}),
+            ("log_group_arn", {"log_level": "WARN_ERROR", "log_group_arn": FSX_LOGS.replace("/aws/fsx", "/fsx")}),
             ("data_repositories[0].path", {"data_repositories": [{"path": "data", "s3_uri": "s3://data"}]}),
             ("data_repositories[0].s3_uri", {"data_repositories": [{"path": "/data", "s3_uri": "data"}]}),
             (
@@ -325,6 +335,7 @@ BROKEN = [
             ("throughput_mbps", {"throughput_mbps": 64}),
             ("throughput_mbps", {"deployment_type": "SINGLE_AZ_1", "throughput_mbps": 160}),
             ("automatic_backup_retention_days", {"automatic_backup_retention_days": -1}),
+            ("weekly_maintenance_start_time", {"weekly_maintenance_start_time": "7:3:00"}),
             ("mount_path", {"mount_path": "home"}),
         )
     ),
@@ -715,6 +726,12 @@ BROKEN = [
         "network.endpoints",
     ),
     ("other-network", {"lustre": EXISTING_LUSTRE}, "lustre.source"),
+    ("root-squash", {"lustre": {"source": "create", "root_squash": "1:1"}}, "lustre.root_squash"),
+    (
+        "root-squash",
+        {"lustre": {"source": "create", "root_squash": "1:1", "no_squash_nids": ["10.0.16.[0-255]@tcp"]}},
+        "lustre.root_squash",
+    ),
     ("other-network", {"openzfs": {"source": "existing", "dns_name": EXISTING_LUSTRE["dns_name"]}}, "openzfs.source"),
     ("other-network", {**api_continuous(), "accounting": EXISTING_ACCOUNTING}, "accounting.source"),
     ("lustre-efa-connections", existing(lustre={**EXISTING_LUSTRE, "efa": True}), "lustre.efa"),

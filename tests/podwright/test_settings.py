@@ -59,6 +59,10 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
         "throughput_mbps",
         "metadata_iops",
         "backup_id",
+        "weekly_maintenance_start_time",
+        "root_squash",
+        "log_level",
+        "log_group_arn",
     }  # the type's own
     lustre = minimal.pop("lustre")
     assert {key: lustre.pop(key) for key in none_yet} == dict.fromkeys(none_yet)
@@ -72,6 +76,7 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
         "efa": False,
         "automatic_backup_retention_days": 0,
         "on_destroy": "retain",
+        "no_squash_nids": (),
         "data_repositories": (),
         "mount_path": "/fsx",
     }

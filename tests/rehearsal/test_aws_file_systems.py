@@ -239,7 +239,21 @@ def lustre_arguments(draw):
         "metadata_iops": draw(st.none() | st.sampled_from([1500, 6000, 12000, 18000, 192000, 204000])),
         "efa": draw(st.booleans()),
         "automatic_backup_retention_days": draw(st.sampled_from([0, 0, 7, 90, 91])),
+        "weekly_maintenance_start_time": draw(st.sampled_from([None, "1:00:00", "7:23:59", "0:03:00", "1:24:00"])),
+        "root_squash": draw(st.none() | st.sampled_from(["0:0", "65534:65534", "0:1", "1:4294967295", "01:1", "a:b"])),
+        "log_level": draw(st.none() | st.sampled_from(["WARN_ERROR", "DISABLED", "ALL"])),
     }
+
+
+def request_members(arguments):
+    """Return the members of the request that do not depend on the type."""
+    squash = {"RootSquash": arguments["root_squash"], "NoSquashNids": arguments.get("no_squash_nids", [])}
+    members = {
+        "WeeklyMaintenanceStartTime": arguments["weekly_maintenance_start_time"],
+        "RootSquashConfiguration": squash if arguments["root_squash"] else None,
+        "LogConfiguration": {"Level": arguments["log_level"]} if arguments["log_level"] else None,
+    }
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def lustre_request(arguments):
@@ -250,6 +264,7 @@ def lustre_request(arguments):
         "DeploymentType": deployment,
         "AutomaticBackupRetentionDays": arguments["automatic_backup_retention_days"],
     }
+    lustre |= request_members(arguments)
     per_tib = checks.lustre_throughput(LustreArguments(**arguments))
     iops = arguments["metadata_iops"] or (6000 if tiering else None)
     if deployment == "PERSISTENT_2" and newest and iops is None:
@@ -286,6 +301,9 @@ PLAIN = {
     "metadata_iops": None,
     "efa": False,
     "automatic_backup_retention_days": 0,
+    "weekly_maintenance_start_time": None,
+    "root_squash": None,
+    "log_level": None,
 }
 TIERING = {"storage_type": "INTELLIGENT_TIERING", "capacity_gib": None, "throughput_mbps_per_tib": None}
 HDD = {"deployment_type": "PERSISTENT_1", "storage_type": "HDD", "throughput_mbps_per_tib": 12, "capacity_gib": 6000}
@@ -300,6 +318,19 @@ HDD = {"deployment_type": "PERSISTENT_1", "storage_type": "HDD", "throughput_mbp
 @example({**PLAIN, "deployment_type": "SCRATCH_2", "throughput_mbps_per_tib": None, "file_system_type_version": "2.10"})
 def test_the_constructs_and_the_stand_in_agree(arguments):
     """Two independent readings of AWS's pages accept and refuse the same Lustre file systems."""
+    problems = checks.lustre_file_system(LustreArguments(**arguments))
+    assert passes(lustre_request(arguments)) is not bool(problems), problems
+
+
+PARTS = st.integers(0, 260).map(str) | st.tuples(st.integers(0, 256), st.integers(0, 256)).map("[{0[0]}-{0[1]}]".format)
+
+
+@given(st.lists(PARTS, min_size=3, max_size=5), st.sampled_from(["@tcp", "@tcp", "@tcp", "@o2ib", ""]))
+@example(["10", "0", "[16-31]", "[0-255]"], "@tcp")
+@example(["10", "0", "[3-2]", "1"], "@tcp")
+def test_the_constructs_and_the_stand_in_agree_on_clients(parts, network):
+    """Two independent readings accept and refuse the same clients that root squash leaves out."""
+    arguments = {**PLAIN, "root_squash": "65534:65534", "no_squash_nids": [".".join(parts) + network]}
     problems = checks.lustre_file_system(LustreArguments(**arguments))
     assert passes(lustre_request(arguments)) is not bool(problems), problems
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,10 @@ SETTINGS: dict[str, Any] = {
         "source": "create",
         "on_destroy": "destroy",
         "metadata_iops": 6000,
+        "weekly_maintenance_start_time": "7:03:30",
+        "root_squash": "65534:65534",
+        "no_squash_nids": ["10.0.[0-255].[0-255]@tcp", "100.64.[0-15].[0-255]@tcp"],
+        "log_level": "WARN_ERROR",
         "data_repositories": [{"path": "/data", "s3_uri": "s3://corpus/v1", "export_changes": True}],
     },
     "openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1", "on_destroy": "backup"},
@@ -84,10 +89,10 @@ class Gallery(FoundationStack):
             "tiering": LustreArguments(storage_type="INTELLIGENT_TIERING"),
         }
         for name, kind in kinds.items():
-            LustreFileSystem(self, name, kind, network=private)
-        efa = LustreArguments(throughput_mbps_per_tib=1000, efa=True)
+            LustreFileSystem(self, name, replace(kind, on_destroy="destroy"), network=private)
+        efa = LustreArguments(throughput_mbps_per_tib=1000, efa=True, on_destroy="destroy")
         LustreFileSystem(self, "efa", efa, network=private, key=self.key)
-        single = OpenZfsArguments(deployment_type="SINGLE_AZ_1", throughput_mbps=64)
+        single = OpenZfsArguments(deployment_type="SINGLE_AZ_1", throughput_mbps=64, on_destroy="destroy")
         OpenZfsFileSystem(self, "single", single, network=private)
 
 
@@ -158,6 +163,10 @@ def _look_at(aws: AwsStandIn) -> None:
     ] * 2
     assert len(ec2.describe_nat_gateways()["NatGateways"]) == 1  # the isolated network has none
     file_systems = fsx.describe_file_systems()["FileSystems"]
+    lustres = [item["LustreConfiguration"] for item in file_systems if "LustreConfiguration" in item]
+    (squashed,) = [item for item in lustres if "RootSquashConfiguration" in item]
+    assert squashed["RootSquashConfiguration"]["RootSquash"] == "65534:65534"
+    assert (squashed["WeeklyMaintenanceStartTime"], squashed["LogConfiguration"]["Level"]) == ("7:03:30", "WARN_ERROR")
     (key,) = {item["KmsKeyId"] for item in file_systems if item["KmsKeyId"].split(":")[5].startswith("key/")}
     assert aws.client("kms").get_key_rotation_status(KeyId=key)["KeyRotationEnabled"]
     (topic,) = aws.client("sns").list_topics()["Topics"]

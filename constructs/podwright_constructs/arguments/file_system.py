@@ -24,6 +24,14 @@ class FileSystemArguments:
             "Default: 0, no automatic backups."
         ),
     ] = 0
+    weekly_maintenance_start_time: Annotated[
+        str | None,
+        Doc(
+            "When FSx may patch the file system each week, in UTC: D:HH:MM, where D is 1 for Monday to 7 for Sunday. "
+            "The file system may not answer for minutes. Default: FSx chooses."
+        ),
+        PassedAs("weekly_maintenance_start_time"),
+    ] = None
     on_destroy: Annotated[
         OnDestroy,
         Doc(

@@ -91,6 +91,28 @@ class LustreArguments(FileSystemArguments, _Mount):
         bool,
         Doc("Let nodes reach the file system over EFA; needs PERSISTENT_2 and a larger capacity. Default: false."),
     ] = False
+    root_squash: Annotated[
+        str | None,
+        Doc(
+            "UID:GID that root of every client has on the file system; 0:0 turns it off again. Nodes need "
+            "no_squash_nids. Default: root is root."
+        ),
+    ] = None
+    no_squash_nids: Annotated[
+        Sequence[str],
+        Doc(
+            "Clients whose root stays root, addresses or ranges such as 10.0.[16-31].[0-255]@tcp, at most "
+            f"{facts.MAX_NO_SQUASH_NIDS}. Default: none."
+        ),
+    ] = ()
+    log_level: Annotated[
+        facts.LustreLogLevel | None,
+        Doc("Events of data repositories that FSx writes to CloudWatch Logs. Default: FSx writes none."),
+    ] = None
+    log_group_arn: Annotated[
+        str | None,
+        Doc("Your log group for them; its name begins with /aws/fsx. Default: FSx's own, /aws/fsx/lustre."),
+    ] = None
     data_repositories: Annotated[
         Sequence[DataRepository],
         Doc(

@@ -14,9 +14,19 @@ class FsxLustreFileSystemDataReadCacheConfiguration(TypedDict, total=False):
     sizing_mode: Required[str]
 
 
+class FsxLustreFileSystemLogConfiguration(TypedDict, total=False):
+    destination: str
+    level: str
+
+
 class FsxLustreFileSystemMetadataConfiguration(TypedDict, total=False):
     iops: float
     mode: str
+
+
+class FsxLustreFileSystemRootSquashConfiguration(TypedDict, total=False):
+    no_squash_nids: Sequence[str]
+    root_squash: str
 
 
 class FsxLustreFileSystem(Resource):
@@ -47,8 +57,11 @@ class FsxLustreFileSystem(Resource):
         storage_type: str | None = None,
         tags: Mapping[str, str] | None = None,
         throughput_capacity: float | None = None,
+        weekly_maintenance_start_time: str | None = None,
         data_read_cache_configuration: FsxLustreFileSystemDataReadCacheConfiguration | None = None,
+        log_configuration: FsxLustreFileSystemLogConfiguration | None = None,
         metadata_configuration: FsxLustreFileSystemMetadataConfiguration | None = None,
+        root_squash_configuration: FsxLustreFileSystemRootSquashConfiguration | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -73,8 +86,11 @@ class FsxLustreFileSystem(Resource):
                 "storage_type": storage_type,
                 "tags": tags,
                 "throughput_capacity": throughput_capacity,
+                "weekly_maintenance_start_time": weekly_maintenance_start_time,
                 "data_read_cache_configuration": data_read_cache_configuration,
+                "log_configuration": log_configuration,
                 "metadata_configuration": metadata_configuration,
+                "root_squash_configuration": root_squash_configuration,
             },
             meta,
         )
@@ -126,3 +142,7 @@ class FsxLustreFileSystem(Resource):
     @property
     def storage_type(self) -> str:
         return self.get_string_attribute("storage_type")
+
+    @property
+    def weekly_maintenance_start_time(self) -> str:
+        return self.get_string_attribute("weekly_maintenance_start_time")

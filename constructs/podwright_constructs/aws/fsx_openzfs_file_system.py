@@ -48,6 +48,7 @@ class FsxOpenzfsFileSystem(Resource):
         skip_final_backup: bool | None = None,
         storage_capacity: float | None = None,
         tags: Mapping[str, str] | None = None,
+        weekly_maintenance_start_time: str | None = None,
         root_volume_configuration: FsxOpenzfsFileSystemRootVolumeConfiguration | None = None,
         **meta: Unpack[Meta],
     ) -> None:
@@ -69,6 +70,7 @@ class FsxOpenzfsFileSystem(Resource):
                 "skip_final_backup": skip_final_backup,
                 "storage_capacity": storage_capacity,
                 "tags": tags,
+                "weekly_maintenance_start_time": weekly_maintenance_start_time,
                 "root_volume_configuration": root_volume_configuration,
             },
             meta,
@@ -101,3 +103,7 @@ class FsxOpenzfsFileSystem(Resource):
     @property
     def preferred_subnet_id(self) -> str:
         return self.get_string_attribute("preferred_subnet_id")
+
+    @property
+    def weekly_maintenance_start_time(self) -> str:
+        return self.get_string_attribute("weekly_maintenance_start_time")

@@ -5,6 +5,7 @@ https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemLustreCo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -19,6 +20,7 @@ from podwright_constructs.checks.words import (
     bucket_name_problems,
     choice,
     counted,
+    is_reference,
     matches,
     mount_path_problems,
     one_of,
@@ -26,6 +28,8 @@ from podwright_constructs.checks.words import (
 from podwright_constructs.problems import Path, Problem
 
 TIERING = "INTELLIGENT_TIERING"
+IPV4_PARTS, MAX_PART = 4, 255
+_PART = re.compile(r"(?P<only>\d{1,3})|\[(?P<first>\d{1,3})-(?P<last>\d{1,3})\]")
 
 
 class Capacities(NamedTuple):
@@ -74,6 +78,8 @@ def lustre_file_system(lustre: LustreArguments) -> list[Problem]:
         *_backups(lustre),
         *_data_repositories(lustre.data_repositories),
         *_links_of_tiering(lustre),
+        *_root_squash(lustre),
+        *_logging(lustre),
     ]
 
 
@@ -227,6 +233,52 @@ def _links_of_tiering(lustre: LustreArguments) -> Iterator[Problem]:
     if lustre.storage_type == TIERING and lustre.data_repositories:
         value = counted(len(lustre.data_repositories), "link")
         yield Problem("conflict", ("data_repositories",), value, f"no links with {TIERING}", "FSx links SSD and HDD.")
+
+
+def _root_squash(lustre: LustreArguments) -> Iterator[Problem]:
+    maximum, root_squash, nids = facts.MAX_ROOT_SQUASH_ID, lustre.root_squash, lustre.no_squash_nids
+    if nids and root_squash is None:
+        value = counted(len(nids), "client")
+        yield Problem("conflict", ("no_squash_nids",), value, "root_squash, from which they are exempt")
+    need = f"UID:GID, each 1 to {maximum}, or 0:0"
+    malformed = matches("root_squash", root_squash, facts.ROOT_SQUASH_PATTERN, need)
+    yield from malformed
+    ids = root_squash.split(":") if root_squash and not malformed and not is_reference(root_squash) else ()
+    if any(int(id_) > maximum for id_ in ids):
+        yield Problem("range", ("root_squash",), root_squash, need)
+    if len(nids) > facts.MAX_NO_SQUASH_NIDS:
+        yield Problem("size", ("no_squash_nids",), f"{len(nids)} clients", f"at most {facts.MAX_NO_SQUASH_NIDS}")
+    for index, nid in enumerate(nids):
+        if not is_reference(nid) and nid_ranges(nid) is None:
+            need = "an address like 10.0.1.6@tcp or a range like 10.0.[16-31].[0-255]@tcp"
+            yield Problem("malformed", ("no_squash_nids", index), nid, need)
+
+
+def nid_ranges(nid: str) -> tuple[range, ...] | None:
+    """Return the values of each of the four parts of a client's address; None if the NID is malformed."""
+    address, at, network = nid.partition("@")
+    parts = [_PART.fullmatch(part) for part in address.split(".")]
+    if (at, network) != ("@", "tcp") or len(parts) != IPV4_PARTS:
+        return None
+    ranges = []
+    for part in parts:
+        if part is None:
+            return None
+        minimum, maximum = int(part["first"] or part["only"]), int(part["last"] or part["only"])
+        if not minimum <= maximum <= MAX_PART:
+            return None
+        ranges.append(range(minimum, maximum + 1))
+    return tuple(ranges)
+
+
+def _logging(lustre: LustreArguments) -> Iterator[Problem]:
+    """https://docs.aws.amazon.com/fsx/latest/LustreGuide/cw-event-logging.html."""
+    yield from choice("log_level", lustre.log_level, facts.LUSTRE_LOG_LEVELS)
+    arn = lustre.log_group_arn
+    if arn is not None and lustre.log_level in {None, "DISABLED"}:
+        yield Problem("conflict", ("log_group_arn",), arn, "log_level, which says what FSx writes there")
+    need = "an ARN like arn:aws:logs:us-west-2:123456789012:log-group:/aws/fsx/research"
+    yield from matches("log_group_arn", arn, facts.FSX_LOG_GROUP_ARN_PATTERN, need)
 
 
 def _s3_uri(path: Path, uri: str, need: str) -> list[Problem]:

@@ -141,6 +141,7 @@ RULES: tuple[Rule, ...] = (
     unused.unused_settings,
     file_systems.other_network,
     file_systems.scratch_key,
+    file_systems.root_squash,
 )
 
 

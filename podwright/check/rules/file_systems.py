@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import IPv4Network
 
-from podwright.check.findings import Finding, findings_of, warning
+from podwright.check.findings import Finding, error, findings_of, warning
 from podwright.check.rules.region import zones
 from podwright.check.rules.rule import reads
 from podwright.settings.access import NoKey
@@ -13,6 +14,7 @@ from podwright.settings.operations import ExistingAccounting
 from podwright.settings.root import Settings
 from podwright.settings.storage import CreatedLustre, CreatedOpenZfs, ExistingLustre, ExistingOpenZfs
 from podwright_constructs import checks, facts
+from podwright_constructs.checks.lustre import nid_ranges
 
 
 @reads("network.subnet_ids", "network.availability_zone_id", "network.extra_private_subnets.availability_zone_id")
@@ -57,6 +59,52 @@ def other_network(settings: Settings) -> Iterator[Finding]:
                 "use `network: {source: existing, …}` or `{source: existing_vpc, …}` with its VPC; or deploy the "
                 "foundation, peer both VPCs with routes and security groups, and then deploy the cluster",
             )
+
+
+@reads("network.source", "network.private_subnet_cidr", "network.extra_private_subnets.cidr", "lustre.no_squash_nids")
+def root_squash(settings: Settings) -> Iterator[Finding]:
+    """Nodes create folders on Lustre as root when they boot, so lustre.no_squash_nids must exempt their subnets.
+
+    https://docs.aws.amazon.com/fsx/latest/LustreGuide/root-squash.html
+    """
+    lustre, network = settings.lustre, settings.network
+    if not isinstance(lustre, CreatedLustre) or lustre.root_squash in {None, "0:0"}:
+        return
+    if any(problem.path[0] in {"root_squash", "no_squash_nids"} for problem in checks.lustre_file_system(lustre)):
+        return
+    path, exempt = ("lustre", "root_squash"), [ranges for nid in lustre.no_squash_nids if (ranges := nid_ranges(nid))]
+    if isinstance(network, ExistingNetwork):
+        if not exempt:
+            hint = "exempt their subnets in lustre.no_squash_nids, such as 10.0.[16-31].[0-255]@tcp"
+            yield error(path, "root_squash: nodes create folders as root when they boot, and none is exempt", hint)
+        return
+    blocks = [network.private_subnet_cidr]
+    if isinstance(network, CreatedNetwork):
+        blocks += [subnet.cidr for subnet in network.extra_private_subnets]
+    squashed = [block for block in map(IPv4Network, blocks) if not any(_covers(ranges, block) for ranges in exempt)]
+    if squashed:
+        yield error(
+            path,
+            "root_squash: nodes create folders as root when they boot, and these subnets of theirs are not exempt: "
+            f"{', '.join(map(str, squashed))}",
+            f"add to lustre.no_squash_nids: {', '.join(map(_nid, squashed))}",
+        )
+
+
+def _parts(block: IPv4Network) -> list[range]:
+    """Return the values of each of the four parts of a block's addresses."""
+    return [range(first, last + 1) for first, last in zip(block[0].packed, block[-1].packed, strict=True)]
+
+
+def _covers(ranges: tuple[range, ...], block: IPv4Network) -> bool:
+    pairs = zip(ranges, _parts(block), strict=True)
+    return all(outer[0] <= inner[0] and inner[-1] <= outer[-1] for outer, inner in pairs)
+
+
+def _nid(block: IPv4Network) -> str:
+    """Return a block as Lustre writes the addresses of clients."""
+    parts = (str(part[0]) if len(part) == 1 else f"[{part[0]}-{part[-1]}]" for part in _parts(block))
+    return f"{'.'.join(parts)}@tcp"
 
 
 def scratch_key(settings: Settings) -> Iterator[Finding]:

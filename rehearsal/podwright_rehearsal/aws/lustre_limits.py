@@ -31,6 +31,9 @@ TIERING = "INTELLIGENT_TIERING"
 TIERING_STEP_MBPS, TIERING_MOST_MBPS = 4000, 2000000
 TIERING_CACHES = ("NO_CACHE", "USER_PROVISIONED", "PROPORTIONAL_TO_THROUGHPUT_CAPACITY")
 LONGEST_RETENTION_DAYS = 90
+# https://docs.aws.amazon.com/fsx/latest/LustreGuide/root-squash.html
+LARGEST_ID, MOST_CLIENTS, LARGEST_PART = 2**32 - 2, 64, 255
+LOG_LEVELS = ("DISABLED", "WARN_ONLY", "ERROR_ONLY", "WARN_ERROR")
 
 
 def check(request: Mapping[str, Any]) -> None:
@@ -50,6 +53,9 @@ def check(request: Mapping[str, Any]) -> None:
     _check_version(deployment, request.get("FileSystemTypeVersion"), configuration.get("MetadataConfiguration"))
     _check_cache(storage, configuration)
     _check_keeping(deployment, request, configuration)
+    check_maintenance(configuration)
+    _check_root_squash(configuration.get("RootSquashConfiguration"))
+    _check_logging(configuration.get("LogConfiguration"))
     if storage == TIERING:
         _check_tiering(request, configuration)
         return
@@ -128,6 +134,59 @@ def _check_keeping(deployment: str, request: Mapping[str, Any], configuration: M
         raise AwsError("BadRequest", f"AutomaticBackupRetentionDays must be 0 to {LONGEST_RETENTION_DAYS}, not {days}")
     if deployment.startswith("SCRATCH") and (days or request.get("KmsKeyId")):
         raise AwsError("BadRequest", f"{deployment} has no automatic backups and no KmsKeyId")
+
+
+def check_maintenance(configuration: Mapping[str, Any]) -> None:
+    """Refuse a start of the weekly maintenance that is no time of a week, of any file system.
+
+    Raises:
+        AwsError: ``BadRequest``.
+    """
+    start = configuration.get("WeeklyMaintenanceStartTime", "1:00:00")
+    day, _, time = start.partition(":")
+    hour, _, minute = time.partition(":")
+    is_time = len(start) == len("1:00:00") and all(part.isdecimal() for part in (day, hour, minute))
+    if not is_time or not 1 <= int(day) <= 7 or int(hour) > 23 or int(minute) > 59:  # noqa: PLR2004 -- of a week
+        raise AwsError("BadRequest", f"Invalid WeeklyMaintenanceStartTime {start}")
+
+
+def _check_root_squash(squash: Mapping[str, Any] | None) -> None:
+    if squash is None:
+        return
+    ids, clients = str(squash.get("RootSquash", "0:0")), squash.get("NoSquashNids") or []
+    user, _, group = ids.partition(":")
+    are_numbers = all(part.isdecimal() and (part == "0" or not part.startswith("0")) for part in (user, group))
+    if not are_numbers or max(int(user), int(group)) > LARGEST_ID or (user == "0") is not (group == "0"):
+        raise AwsError("BadRequest", f"Invalid RootSquash {ids}")
+    if len(clients) > MOST_CLIENTS:
+        raise AwsError("BadRequest", f"NoSquashNids has {len(clients)} clients, more than {MOST_CLIENTS}")
+    for client in clients:
+        address = client.removesuffix("@tcp")
+        parts = address.split(".")
+        if address == client or len(parts) != len("IPv4") or not all(map(_is_part, parts)):
+            raise AwsError("BadRequest", f"Invalid NoSquashNids {client}")
+
+
+def _is_part(part: str) -> bool:
+    """Return whether a part of a client's address is a number or, in brackets, a range."""
+    if part.startswith("["):
+        bounds = part.removeprefix("[").removesuffix("]").split("-")
+        has_form = part.endswith("]") and len(bounds) == len(("lower", "upper"))
+    else:
+        bounds, has_form = [part], True
+    if not has_form or not all(bound.isdecimal() for bound in bounds):
+        return False
+    numbers = [int(bound) for bound in bounds]
+    return numbers == sorted(numbers) and numbers[-1] <= LARGEST_PART
+
+
+def _check_logging(logging: Mapping[str, Any] | None) -> None:
+    if logging is None:
+        return
+    _one_of("LogConfiguration Level", logging.get("Level"), LOG_LEVELS)
+    destination = logging.get("Destination")
+    if destination is not None and ":log-group:/aws/fsx" not in destination:
+        raise AwsError("BadRequest", f"Invalid LogConfiguration Destination {destination}: a group /aws/fsx…")
 
 
 def _check_tiering(request: Mapping[str, Any], configuration: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from podwright_rehearsal.aws.account import Subnet
 from podwright_rehearsal.aws.aws_errors import AwsError
+from podwright_rehearsal.aws.lustre_limits import check_maintenance
 
 SINGLE_AZ_1_MBPS = {64, 128, 256, 512, 1024, 2048, 3072, 4096}
 WITH_CACHE_MBPS = {160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240}
@@ -38,6 +39,7 @@ def check(request: Mapping[str, Any]) -> None:
     compression = (configuration.get("RootVolumeConfiguration") or {}).get("DataCompressionType", "NONE")
     if compression not in COMPRESSIONS:
         raise AwsError("BadRequest", f"Invalid DataCompressionType {compression}")
+    check_maintenance(configuration)
     if not 0 <= configuration.get("AutomaticBackupRetentionDays", 0) <= LONGEST_RETENTION_DAYS:
         raise AwsError("BadRequest", f"AutomaticBackupRetentionDays must be 0 to {LONGEST_RETENTION_DAYS}")
 
