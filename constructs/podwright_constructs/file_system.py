@@ -2,7 +2,7 @@
 
 ``on_destroy: retain`` is Terraform's ``prevent_destroy``, because no list of arguments that replace a file system would
 be complete: they depend on the provider's version. It also stops ``cdktf destroy``, with a message of Terraform that
-does not name the setting, so it is not the default.
+names the resource; ``podwright destroy`` works around what is kept.
 """
 
 from __future__ import annotations

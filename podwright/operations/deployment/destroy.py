@@ -43,6 +43,7 @@ from podwright_common.exit_status import FAILED, OK
 if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
+FSX = "aws_fsx_"  # Begins the types of file systems and of what is in them, such as volumes with files.
 BUCKET_CONSTRUCTS = ("bucket/", "key/")  # A kept bucket keeps its key, which reading its objects needs.
 FILE_SYSTEMS = {"aws_fsx_lustre_file_system": "lustre", "aws_fsx_openzfs_file_system": "openzfs"}
 
@@ -240,11 +241,13 @@ class Destruction:
         return {path.partition("/")[2]: address for path, address in self.stacks[part].addresses().items()}
 
     def needed_addresses(self) -> set[str]:
-        """Return the addresses that stay in the state because of kept file systems: these, what they need, a bucket."""
+        """Return the addresses that stay in the state: kept file systems, what is in them or needed, the bucket."""
         resources, paths = self.resources["foundation"], self._paths("foundation").items()
-        if not self.kept_file_systems:
+        kept_addresses = self.kept_file_systems.keys()
+        if not kept_addresses:
             return set()
-        remaining = list(self.kept_file_systems)
+        in_them = (address for address in resources if self.dependencies.get(address, frozenset()) & kept_addresses)
+        remaining = [*kept_addresses, *(address for address in in_them if resources[address]["type"].startswith(FSX))]
         remaining += [address for path, address in paths if path.startswith(STATE_OWNER)]
         remaining += self.kept_addresses() if self.kept_bucket else []
         needed: set[str] = set()

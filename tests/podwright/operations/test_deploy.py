@@ -392,10 +392,10 @@ def settings_with(project: Path, words: str, others: str) -> Iterator[None]:
 
 def test_a_kept_file_system_is_not_replaced(project: Path) -> None:
     """--replace does not override lustre.on_destroy: retain, the default; the message names the key."""
-    with settings_with(project, "lustre:\n", "lustre:\n  deployment_type: SCRATCH_2\n"):
+    with settings_with(project, "lustre:\n", "lustre:\n  backup_id: backup-0123456789abcdef0\n"):
         refused = podwright("deploy", "--only", "foundation", "--yes")
         kept = podwright("deploy", "--only", "foundation", "--yes", "--replace", "lustre/file_system")
-    assert "replace lustre/file_system because of deployment_type" in refused.err
+    assert "replace lustre/file_system because of backup_id" in refused.err
     assert (refused.status, kept.status) == (2, 2)
     assert "lustre.on_destroy is `retain`, so nothing is replaced" in kept.err
 

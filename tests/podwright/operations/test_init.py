@@ -105,6 +105,25 @@ def test_the_snippet_of_the_page_goes_into_an_app_of_ones_own(folder):
     assert "sagemaker-datasets/papers/*" in stack.read_text()
 
 
+@pytest.mark.slow
+def test_more_file_systems_go_into_an_app_of_ones_own(folder):
+    """The other add_own of docs/own_stack.md makes a second Lustre and a volume of the settings' OpenZFS."""
+    assert main(["init", "--yes", "--own-app"]) == 0
+    (snippet,) = (block.text for block in blocks() if "aws_fsx_openzfs_volume" in block.text)
+    before, _, rest = (folder / "main.py").read_text().partition("def add_own(")
+    _, mark, after = rest.partition("\n\n\ndef main()")
+    (folder / "main.py").write_text(before + snippet.rstrip() + mark + after)
+    with (folder / "cluster.yaml").open("a") as file:
+        file.write("\nopenzfs: {source: create}\n")
+    Kit(folder / "cluster.yaml", folder).synthesize()
+    stack = json.loads((folder / "cdktf.out/stacks/podwright-demo-foundation/cdk.tf.json").read_text())
+    assert len(stack["resource"]["aws_fsx_lustre_file_system"]) == 2
+    (volume,) = stack["resource"]["aws_fsx_openzfs_volume"].values()
+    assert (volume["name"], volume["storage_capacity_quota_gib"]) == ("projects", 100)
+    assert volume["parent_volume_id"].endswith(".root_volume_id}")
+    assert "Scratch" in stack["output"]
+
+
 def test_a_wheel_writes_the_settings_alone(folder, tmp_path_factory):
     """Installed without a checkout, podwright writes settings and schema, and no cdktf.json that nothing could run."""
     site = tmp_path_factory.mktemp("site")

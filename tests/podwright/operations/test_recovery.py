@@ -158,6 +158,37 @@ def test_a_bucket_that_is_gone_already_holds_no_destruction(aws: AwsStandIn) -> 
     assert programs == ["plan"]
 
 
+def test_volumes_stay_with_a_kept_file_system(settings: Settings) -> None:
+    """A kept file system stays with its volumes and with the resources that both need; an alarm of it goes."""
+    types = {
+        "homes": "aws_fsx_openzfs_file_system",
+        "projects": "aws_fsx_openzfs_volume",
+        "subnet": "aws_subnet",
+        "vpc": "aws_vpc",
+        "alarm": "aws_cloudwatch_metric_alarm",
+        "nat": "aws_nat_gateway",
+    }
+    resources = {name: {"type": type_, "id": name} for name, type_ in types.items()}
+    dependencies = {
+        "homes": {"subnet"},
+        "projects": {"homes", "subnet"},
+        "subnet": {"vpc"},
+        "alarm": {"homes"},
+        "nat": {"subnet"},
+    }
+    destruction = destroy.Destruction(
+        settings,
+        cast("Any", {"foundation": SimpleNamespace(addresses=dict)}),
+        {"foundation": resources, "cluster": {}},
+        "",
+        None,
+        empty_bucket=False,
+        kept_file_systems={"homes": resources["homes"]},
+        dependencies={name: frozenset(needed) for name, needed in dependencies.items()},
+    )
+    assert destruction.needed_addresses() == {"homes", "projects", "subnet", "vpc"}
+
+
 def test_a_move_settles_before_it_deploys(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move that is repeated takes what its interrupted deployment made."""
     kit = SimpleNamespace(synthesize=lambda: None, locked=lambda _: nullcontext())
