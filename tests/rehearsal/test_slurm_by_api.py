@@ -98,7 +98,7 @@ def test_a_killed_daemon_that_the_service_started_comes_back(
 def test_nodes_features_work(cluster: NamespacedCluster) -> None:
     """A user of cluster.yaml runs a job under the declared account, with the prolog that slurm.conf names."""
     shown = cluster.run("scontrol show config", host=LOGIN).stdout
-    assert "/opt/podwright/prolog.d/*" in shown
+    assert "= podwright-prolog.sh" in shown
     listed = cluster.run("srun --partition gpu --account research sh -c 'hostname; id -un'", host=LOGIN, user="ada")
     assert listed.stdout.split() == [WORKER, "ada"]
     row = cluster.run("sacctmgr --noheader --parsable2 show assoc user=ada format=account").stdout

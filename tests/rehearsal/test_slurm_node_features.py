@@ -177,7 +177,7 @@ def test_a_second_boot_changes_nothing(cluster: NamespacedCluster, lifecycle: Pa
     """With every feature on, lifecycle scripts that run again say 0 changes on every host."""
     log = boot(cluster, lifecycle)
     assert log.count(", 0 changes, ") == 3, log
-    assert "Prolog" in cluster.run("scontrol show config | grep /opt/podwright/prolog.d").stdout
+    assert "Prolog" in cluster.run("scontrol show config | grep podwright-prolog.sh").stdout
     for host, daemon in ((CONTROLLER, "slurmctld"), (FIRST, "slurmd")):
         journal = cluster.run(f"journalctl --no-pager --unit {daemon}", host=host, user="root").stdout
         assert not re.search("specified more than once|must be at least", journal), journal
@@ -464,7 +464,7 @@ def test_containers_alone_have_folders_before_the_first_step_on_each_node(
         for step in names:
             cluster.run(f"{plugin}; /fsx/containers_alone/on_create.sh --only {step}", host=host, user="root")
     config = cluster.run("scontrol show config").stdout
-    assert "/opt/podwright/prolog.d" in config
+    assert "podwright-prolog.sh" in config
     assert not re.search("PrologFlags.*Alloc", config)
     cluster.wait_until_idle([FIRST, SECOND], timeout_s=600)
 
@@ -508,5 +508,5 @@ def test_features_that_are_switched_off_leave_the_nodes(
     remaining = cluster.run(f"{ours}; {of_cron}", host=SECOND, check=False).stdout.splitlines()
     assert [line.split()[0] for line in remaining] == ["podwright-return.service", "podwright-return.timer"]
     assert "podwright-remediation" not in cluster.run(ours, host=CONTROLLER, check=False).stdout
-    assert "podwright/prolog.d" not in cluster.run("scontrol show config").stdout
+    assert "podwright-prolog" not in cluster.run("scontrol show config").stdout
     cluster.run(f"srun --partition gpu --nodelist {SECOND} true")

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 import time
-from typing import List, Sequence, Tuple
+from typing import List, Sequence
 
 from podwright_bootstrap.contract import BEING_SET_UP, NO_REASON, is_reason_of_slurm
 from podwright_bootstrap.host import log, process
 from podwright_bootstrap.host.errors import SlowCommandError
+from podwright_bootstrap.slurm import slurm_conf
 from podwright_bootstrap.slurm.slurm_conf import SCONTROL
 
-ANSWERS_SINCE, NEWEST = (24, 11), (99,)  # scontrol of 22.05 waits without end for the configuration of a server.
+ANSWERS_SINCE = (24, 11)  # scontrol of 22.05 waits without end for the configuration of a server.
 CLOCK_STEP_S = 5  # The clock may be set after slurmd has started.
 SILENT = {"UNKNOWN", "NOT_RESPONDING"}
 # Somebody holds the node, or it lacks what slurm.conf says.
@@ -59,7 +60,7 @@ def is_return_left_to_operators() -> bool:
 
 def is_named(hostname: str, controllers: Sequence[str]) -> bool:
     """Return whether slurm.conf names the node, also where no Slurm runs yet; true if no controller answers."""
-    if _version() < ANSWERS_SINCE:
+    if slurm_conf.slurm_release() < ANSWERS_SINCE:
         return True
     servers = ",".join(controllers)
     command, variables = (SCONTROL, "show", "node", "-o", hostname), {"SLURM_CONF_SERVER": servers}
@@ -69,13 +70,6 @@ def is_named(hostname: str, controllers: Sequence[str]) -> bool:
         log.say(str(error))
         return True
     return not any(f"{hostname} not found" in line for line in shown.lines)
-
-
-def _version() -> Tuple[int, ...]:
-    """Return Slurm's release, as (24, 11); the newest if scontrol does not say it."""
-    shown = process.run(SCONTROL, "--version", timeout_s=30, check=False, quiet=True).output
-    match = re.search(r"slurm (\d+)\.(\d+)", shown)
-    return tuple(map(int, match.groups())) if match else NEWEST
 
 
 def drain(hostname: str, reason: str) -> None:

@@ -12,14 +12,19 @@ from typing import Dict, Iterable, Iterator, List
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ProvisioningParameters
 from podwright_bootstrap.features import SlurmPolicy
-from podwright_bootstrap.host import log
+from podwright_bootstrap.host import files, log
 from podwright_bootstrap.host.errors import BootstrapError
 from podwright_bootstrap.slurm import partitions, slurm_conf, take_over, topology
 from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, SLURM_CONF
 
 OWN_PART = SLURM_CONF.with_name("podwright-slurm.conf")
-# Slurm runs all programs that match, in order. It drains a node where none does, so nodes have one of each.
 PROGRAMS = {name: contract.STATE_DIRECTORY / f"{name}.d" / "50-podwright.sh" for name in ("prolog", "epilog")}
+# What slurm.conf names. slurmctld sends a program without a folder in its name to nodes, with the configuration, so no
+# node lacks it: one that booted before nodes.prolog was set, one that has not booted, one that leaves the step out.
+# https://slurm.schedmd.com/configless_slurm.html#LIMITATIONS
+SENT_PROGRAMS = {name: SLURM_CONF.with_name(f"podwright-{name}.sh") for name in PROGRAMS}
+# Before this release slurm.conf names a pattern. Slurm drains a node where it matches no program.
+SENDS_SINCE = (24, 11)
 CONTAIN = "Contain"  # a step on each node of a job, which sessions join
 # The prolog runs on all nodes when a job gets them, so that a node that fails it is replaced before the job starts. By
 # default it runs before a job's first step on a node, which suffices for the folders of containers. HyperPod's
@@ -47,6 +52,8 @@ def write(parameters: ProvisioningParameters) -> Iterator[str]:
 
 def write_file(parameters: ProvisioningParameters) -> Iterator[str]:
     """Write our part alone; another controller may include it in the slurm.conf that both have."""
+    if parameters.nodes.has_prolog:
+        yield from _write_sent_programs()
     settings = settings_of(parameters)
     if settings or OWN_PART.exists():
         lines = "".join(f"{key}={value}\n" for key, value in settings.items())
@@ -71,7 +78,7 @@ def settings_of(parameters: ProvisioningParameters) -> Dict[str, str]:
     settings = {**take_over.settings(parameters), **topology.settings()}
     if nodes.has_prolog:
         _refuse_programs()
-        settings.update({name.capitalize(): f"{program.parent}/*" for name, program in PROGRAMS.items()})
+        settings.update(_named_programs())
         if nodes.prolog is not None:
             flags.append(ALLOC)
         scheduler.append(TAKE_ANOTHER_NODE)
@@ -82,6 +89,25 @@ def settings_of(parameters: ProvisioningParameters) -> Dict[str, str]:
             current = settings.get(key) or slurm_conf.value(key, "")
             settings[key] = ",".join(_united(current.split(","), added))
     return settings
+
+
+def _named_programs() -> Dict[str, str]:
+    if slurm_conf.slurm_release() < SENDS_SINCE:
+        return {name.capitalize(): f"{program.parent}/*" for name, program in PROGRAMS.items()}
+    return {name.capitalize(): program.name for name, program in SENT_PROGRAMS.items()}
+
+
+def _write_sent_programs() -> Iterator[str]:
+    """Write the programs beside slurm.conf; nodes run all programs of their folder until one fails, as by a pattern."""
+    for name, program in SENT_PROGRAMS.items():
+        text = (
+            f"#!/bin/sh\n# Written by podwright's bootstrap; slurmctld sends it to nodes.\n"
+            f"for program in {PROGRAMS[name].parent}/*; do\n"
+            f'  if [ -f "$program" ] && [ -x "$program" ]; then "$program" "$@" || exit; fi\n'
+            f"done\n"
+        )
+        if files.write_file(program, text, mode=0o755):
+            yield f"wrote {program}"
 
 
 def _policy(policy: SlurmPolicy) -> Dict[str, str]:

@@ -23,6 +23,7 @@ ACCOUNTING_CONF = FOLDER / "accounting.conf"  # empty on HyperPod's image, and i
 SCONTROL = contract.SLURM_ROOT / "bin" / "scontrol"
 KEPT = "#podwright: "  # before a line of the service whose key our part gives
 LIMIT_S = 600  # the service writes it late
+NEWEST = (99,)
 
 
 class Controller(NamedTuple):
@@ -100,3 +101,10 @@ def running() -> dict[str, str]:
     """Return the running slurmctld's configuration; empty if none answers."""
     shown = process.run(SCONTROL, "show", "config", timeout_s=30, check=False, quiet=True).output
     return dict(re.findall(r"(?m)^(\w+)\s*=\s*(\S+)", shown))
+
+
+def slurm_release() -> tuple[int, ...]:
+    """Return Slurm's release, as (24, 11); the newest if scontrol does not say it."""
+    shown = process.run(SCONTROL, "--version", timeout_s=30, check=False, quiet=True).output
+    match = re.search(r"slurm (\d+)\.(\d+)", shown)
+    return tuple(map(int, match.groups())) if match else NEWEST

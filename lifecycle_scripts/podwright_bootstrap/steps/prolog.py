@@ -1,7 +1,7 @@
 """The programs that Slurm runs on a node before and after a job.
 
-slurmd runs them from a copy of this package on the node (``software/installed_copy.py``). slurm.conf names them by
-patterns, so that nodes may have further programs.
+They run from a copy of this package on the node (``software/installed_copy.py``). slurmctld sends nodes a program that
+runs all of a folder, so that nodes may have further programs, or none.
 
 https://slurm.schedmd.com/prolog_epilog.html
 https://slurm.schedmd.com/slurm.conf.html#OPT_Prolog
@@ -28,7 +28,8 @@ MODULES = {"prolog": prolog.__name__, "epilog": epilog.__name__}
 ALLOWED = (Path("/etc/cron.allow"), Path("/etc/at.allow"))
 NOBODY_ELSE = "root\n"
 LIMITS_S = {"prolog": 120, "epilog": 360}
-# Slurm drains a node whose pattern matches no program: "Unable to create list of paths".
+# For Slurm before 24.11, which has patterns, and for a controller that still has them from an older boot: Slurm drains
+# a node whose pattern matches no program, "Unable to create list of paths".
 NOTHING_TO_DO = "#!/bin/sh\n# Written by podwright's bootstrap.\nexit 0\n"
 ENDS = {"prolog": "", "epilog": " || true"}  # an epilog that fails drains the node, also one that takes too long
 
@@ -50,9 +51,12 @@ class PrologStep(Step):
         return _install(node)
 
     def remove(self, node: Node) -> Iterator[str]:
-        """Remove the programs; slurm.conf names them by patterns."""
+        """Let the programs do nothing: the controller may boot later than this node, and names them until then."""
+        for program in PROGRAMS.values():
+            if program.exists() and files.write_file(program, NOTHING_TO_DO, mode=0o755):
+                yield f"made {program} do nothing"
         our_files = [path for path in ALLOWED if path.exists() and path.read_text() == NOBODY_ELSE]
-        yield from files.remove_files(*PROGRAMS.values(), *our_files)
+        yield from files.remove_files(*our_files)
 
     def verify(self, node: Node) -> None:
         """The node passes its own check."""
