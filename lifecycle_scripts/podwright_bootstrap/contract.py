@@ -59,6 +59,7 @@ NO_REASON = "none"
 BEING_SET_UP = "podwright: being set up"  # the reason in Slurm of a node that its boot has not finished
 # What Slurm adds to a reason of before. ReturnToService=1 compares the whole, so such a node does not return by itself.
 SILENCE = " : Not responding"
+REBOOTS = tuple(f" : reboot {state}" for state in ("requested", "issued", "complete", "timed out"))
 METRICS_NAMESPACE = "/aws/sagemaker/Clusters"  # the one that the nodes' role may write to
 RUNNING_JOBS_METRIC = "RunningJobs"
 CLUSTER_DIMENSION = "ClusterName"
@@ -86,7 +87,15 @@ def is_reason_of_slurm(reason: str) -> bool:
 
     Slurm keeps the reason of before, if there is one.
     """
-    return reason in {REBOOT_REASON, NO_REASON, BEING_SET_UP} or reason.endswith(SILENCE)
+    return reason_given(reason) in {REBOOT_REASON, NO_REASON, BEING_SET_UP} or reason.endswith(SILENCE)
+
+
+def reason_given(reason: str) -> str:
+    """Return the reason that was given for a node's state, without what Slurm has added to it since."""
+    additions = (SILENCE, *REBOOTS)
+    while reason.endswith(additions):
+        reason = reason.rpartition(" : ")[0]
+    return reason
 
 
 class ContractError(ValueError):

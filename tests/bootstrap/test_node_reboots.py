@@ -38,6 +38,7 @@ def show(monkeypatch: pytest.MonkeyPatch):
         ("DOWN", "Node unexpectedly rebooted [slurm@1795864700]", True),
         ("DOWN", "Node unexpectedly rebooted [root@1795864700] Comment=podwright:reboot:1:xid", True),
         ("DOWN+DYNAMIC_NORM", "Node unexpectedly rebooted [slurm@1795864700]", True),
+        ("DOWN", "Node unexpectedly rebooted : reboot issued [slurm@1795864700]", True),
         ("DOWN", "none [root@1795864700]", True),  # undrained before
         ("DOWN", "podwright: being set up [root@1795864700]", True),  # of its first boot
         ("DOWN", "a disk is loud : Not responding [slurm@1795864700]", True),  # a reason of before, and a silence
@@ -48,6 +49,7 @@ def show(monkeypatch: pytest.MonkeyPatch):
         ("DOWN+NOT_RESPONDING", "Node unexpectedly rebooted [slurm@1795864700]", False),
         ("DOWN+INVALID_REG", "Node unexpectedly rebooted [slurm@1795864700]", False),
         ("DOWN", "a disk is loud [root@1795864700]", False),
+        ("DOWN", "a disk is loud : reboot complete [root@1795864700]", False),
         ("DOWN", "Node unexpectedly rebooted, twice [root@1795864700]", False),
         ("IDLE", "Node unexpectedly rebooted [slurm@1795864700]", False),
         ("IDLE+DRAIN", "Node unexpectedly rebooted [slurm@1795864700]", False),

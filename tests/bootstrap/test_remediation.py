@@ -283,6 +283,27 @@ def test_login_nodes_are_not_out_of_service():
         assert parse_nodes(f"{gate}\nNodeName=n1 State=IDLE") == [NodeState("n1")]
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "is_free"),
+    [
+        ("DOWN", "Node unexpectedly rebooted", True),
+        ("DOWN", "Node unexpectedly rebooted : Not responding", True),
+        ("DOWN", "Node unexpectedly rebooted : reboot issued : Not responding", True),
+        ("DOWN", "none : Not responding", True),
+        ("DOWN+REBOOT_ISSUED", "Node unexpectedly rebooted : reboot issued", False),
+        ("DOWN", "Action:Reboot : Not responding", False),
+        ("DOWN", "a disk is loud : reboot issued", False),
+        ("DOWN", "Node unexpectedly rebooted, twice", False),
+    ],
+)
+def test_what_slurm_adds_to_a_reason_is_no_reason_of_somebody(state: str, reason: str, *, is_free: bool) -> None:
+    """A sick node is rebooted whatever Slurm has added to its own reason, unless that reboot is in progress."""
+    report = Report(REBOOT, NOW - 10, ("xid",)).to_text()
+    line = f"NodeName=n1 State={state} Reason={reason} [slurm@2026-11-23T07:00:00] Comment={report}"
+    acts = decide(parse_nodes(f"{line}\nNodeName=n2 State=IDLE"), (), Remediation(), NOW)
+    assert [act.node for act in acts] == (["n1"] if is_free else [])
+
+
 def test_errors_of_the_driver_are_not_those_of_programs(tmp_path, monkeypatch):
     """Xids that a reset cures ask for a reboot, one that it does not for a replacement, a program's for nothing."""
     log = [

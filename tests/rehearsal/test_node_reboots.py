@@ -104,6 +104,18 @@ def test_a_job_resumes_on_a_node_that_crashes_and_comes_back(cluster: Namespaced
     cluster.wait_until_idle(timeout_s=LIMIT_S)
 
 
+def test_a_node_returns_whatever_slurm_has_added_to_its_own_reason(cluster: NamespacedCluster) -> None:
+    """The reason is one that Slurm has given and added to, as when an operator orders a reboot of a node that is down.
+
+    Slurm adds while the node is down, so the test gives it the whole text.
+    """
+    reason = f"{REBOOT_REASON} : reboot issued"
+    cluster.run(f"scontrol update NodeName={FIRST} State=DOWN Reason='{reason}'", user="root")
+    cluster.run("systemctl start podwright-return.service", host=FIRST, user="root")
+    wait_for_journal(cluster, FIRST, f"let jobs onto {FIRST} again")
+    cluster.wait_until_idle(timeout_s=LIMIT_S)
+
+
 @pytest.mark.parametrize(("state", "reason"), [("DRAIN", "a disk is loud"), ("FAIL", "Action:Reboot")])
 def test_a_node_that_somebody_else_holds_stays_out(cluster: NamespacedCluster, state: str, reason: str) -> None:
     """An operator has drained the node, or the health agent has failed it: a reboot does not let jobs in."""

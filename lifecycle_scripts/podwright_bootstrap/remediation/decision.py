@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Iterable, List, Optional, Sequence, Set, Tuple
 
-from podwright_bootstrap.contract import LOGIN_NODE_REASON, NO_REASON, REBOOT_REASON
+from podwright_bootstrap.contract import LOGIN_NODE_REASON, NO_REASON, REBOOT_REASON, reason_given
 from podwright_bootstrap.features import Remediation
 from podwright_bootstrap.slurm.listing import Occupant
 
@@ -92,16 +92,18 @@ def parse_nodes(shown: str) -> List[NodeState]:
         if name and state:
             flags = state[1].split("+")
             reason = re.search(r"\sReason=(.*?)(?= \[\S+@|$)", line)
+            text = reason[1] if reason else ""
+            if not any(flag.startswith("REBOOT") for flag in flags):  # one that Slurm has ordered is in progress
+                text = reason_given(text)
             comments = re.findall(r"\sComment=(\S+)", line)  # the last is Slurm's field; a reason is a text, too
             states.append(
                 NodeState(
                     name[1],
                     out=state[1].endswith("*") or any(flag.rstrip("*~#!%$@^-") in OUT for flag in flags),
-                    reason=reason[1] if reason and reason[1] != NO_REASON else "",
+                    reason="" if text == NO_REASON else text,
                     report=Report.from_text(comments[-1]) if comments else None,
                 )
             )
-    # Slurm itself adds ": Not responding" to a reason
     return [state for state in states if not state.reason.startswith(LOGIN_NODE_REASON)]
 
 

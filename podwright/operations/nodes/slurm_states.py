@@ -15,7 +15,7 @@ from podwright.operations.access import session_plugin
 from podwright.operations.access.remote import SLURM_PATH, quoted, running
 from podwright.operations.account import session_documents
 from podwright.operations.account.hyperpod import Cluster, Node
-from podwright_bootstrap.contract import NO_REASON
+from podwright_bootstrap.contract import NO_REASON, reason_given
 
 # HyperPod acts on exactly these reasons, once the node's jobs have ended, and the node keeps its name.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm-replace-faulty-instance.html
@@ -87,7 +87,8 @@ def states(shell: NodeShell) -> dict[str, SlurmState]:
         OperationError: the controller or Slurm does not answer.
     """
     rows = [line.split(SEPARATOR, 2) for line in shell.run(SINFO).splitlines() if line.count(SEPARATOR) > 1]
-    return {name: SlurmState(state, "" if reason == NO_REASON else reason) for name, state, reason in rows}
+    without_reason = {reason for *_, reason in rows if reason_given(reason) == NO_REASON}
+    return {name: SlurmState(state, "" if reason in without_reason else reason) for name, state, reason in rows}
 
 
 def drain(shell: NodeShell, nodes: Sequence[Node], *, reason: str) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from podwright_bootstrap.contract import reason_given
 from podwright_rehearsal.hosts.host_errors import HostError
 from podwright_rehearsal.hosts.waiting import wait_for
 
@@ -317,7 +318,7 @@ class RehearsedCluster(ABC):
             self._update(hostname, "State=RESUME")
 
     def _is_marked_down(self, hostname: str, state: str) -> bool:
-        return state.startswith("down") and self._reasons().get(hostname) in {FAULT, REPLACED}
+        return state.startswith("down") and reason_given(self._reasons().get(hostname, "")) in {FAULT, REPLACED}
 
     def _slurmd_started(self, hostname: str) -> str:
         """Return when a node's slurmd started, as slurmctld heard last; empty if it does not answer."""
