@@ -304,6 +304,17 @@ def test_what_slurm_adds_to_a_reason_is_no_reason_of_somebody(state: str, reason
     assert [act.node for act in acts] == (["n1"] if is_free else [])
 
 
+def test_a_node_in_maintenance_is_left_alone_and_counts_as_out():
+    """HyperPod's deep health checks reserve the node: a reboot would end them, and a second node would be too many."""
+    line = "NodeName={} State={} Comment=" + Report(REBOOT, NOW - 10, ("xid",)).to_text()
+    tested, sick = line.format("n1", "IDLE+MAINTENANCE"), line.format("n2", "IDLE")
+    others = "\n".join(f"NodeName=n{number} State=IDLE" for number in range(3, 9))
+    one_node = Remediation(max_percent=10)
+    assert decide(parse_nodes(f"{tested}\n{others}"), (), one_node, NOW) == []
+    assert decide(parse_nodes(f"{tested}\n{sick}\n{others}"), (), one_node, NOW) == []
+    assert [act.node for act in decide(parse_nodes(f"{sick}\n{others}"), (), one_node, NOW)] == ["n2"]
+
+
 def test_errors_of_the_driver_are_not_those_of_programs(tmp_path, monkeypatch):
     """Xids that a reset cures ask for a reboot, one that it does not for a replacement, a program's for nothing."""
     log = [

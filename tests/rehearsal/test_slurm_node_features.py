@@ -398,6 +398,21 @@ def test_a_sick_node_fails_with_the_reason_that_the_service_acts_on(cluster: Nam
     assert "Action:" not in cluster.run(f"scontrol show node {FIRST}").stdout
     cluster.run(timer, host=FIRST, user="root")
     assert "Comment=podwright:reboot:" in cluster.run(f"scontrol show node {FIRST}").stdout
+    reserve = "reservation=deep-health-checks flags=MAINT,IGNORE_JOBS users=root starttime=now duration=60"
+    cluster.run(f"scontrol create {reserve} nodes={FIRST}", user="root")  # as HyperPod's deep health checks do
+    wait_for(
+        lambda: "MAINTENANCE" in cluster.run(f"scontrol show node {FIRST}").stdout,
+        timeout_s=600,
+        description=lambda: f"{FIRST} to be reserved",
+    )
+    cluster.run(timer, host=CONTROLLER, user="root")
+    assert "Action:" not in cluster.run(f"scontrol show node {FIRST}").stdout
+    cluster.run("scontrol delete reservation=deep-health-checks", user="root")
+    wait_for(
+        lambda: "MAINTENANCE" not in cluster.run(f"scontrol show node {FIRST}").stdout,
+        timeout_s=600,
+        description=lambda: f"{FIRST} to be free again",
+    )
     for _ in range(2):
         cluster.run(timer, host=CONTROLLER, user="root")
     shown = cluster.run(f"scontrol show node {FIRST}").stdout

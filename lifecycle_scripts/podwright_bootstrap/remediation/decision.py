@@ -22,7 +22,11 @@ RECURRENCE_S = 24 * HOUR_S  # the same fault so soon after a reboot is one that 
 # What jobs claim: every user can write a comment, so a claim counts for little, and no number of them for more.
 CLAIMED = ("run",)  # the check of a reboot that a job has claimed, whatever the claim names
 CLAIMS_PER_NODE, CLAIMS_PER_USER = 1, 3  # reboots within RECURRENCE_S
+# In a reservation for maintenance, such as the one that HyperPod makes for its deep health checks. Its jobs wait.
+# https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm-deep-health-checks.html
+IN_MAINTENANCE = "MAINTENANCE"
 OUT = {"DOWN", "DRAIN", "DRAINING", "DRAINED", "ERROR", "FAIL", "FAILING", "INVAL", "NOT_RESPONDING", "UNKNOWN"}
+OUT |= {IN_MAINTENANCE}
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class NodeState:
     out: bool = False  # whether it is out of service
     reason: str = ""
     report: Optional[Report] = None
+    in_maintenance: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ def parse_nodes(shown: str) -> List[NodeState]:
                     out=state[1].endswith("*") or any(flag.rstrip("*~#!%$@^-") in OUT for flag in flags),
                     reason="" if text == NO_REASON else text,
                     report=Report.from_text(comments[-1]) if comments else None,
+                    in_maintenance=IN_MAINTENANCE in flags,
                 )
             )
     return [state for state in states if not state.reason.startswith(LOGIN_NODE_REASON)]
@@ -110,9 +116,9 @@ def parse_nodes(shown: str) -> List[NodeState]:
 def decide(nodes: Sequence[NodeState], done: Iterable[Act], limits: Remediation, now: int) -> List[Act]:
     """Return the actions to take now, the gravest first.
 
-    A node is left alone if somebody else has named a reason for its state, its report is old, or more than half of the
-    nodes report the same, which is no fault of theirs. Acts, and nodes that are out for other reasons, stay within
-    ``max_percent``; acts of an hour stay within ``max_per_hour``.
+    A node is left alone if somebody else has named a reason for its state or has it in maintenance, its report is old,
+    or more than half of the nodes report the same, which is no fault of theirs. Acts, and nodes that are out for other
+    reasons, stay within ``max_percent``; acts of an hour stay within ``max_per_hour``.
     """
     done = list(done)
     fresh = [node for node in nodes if node.report and 0 <= now - node.report.at <= _stale_s(limits)]
@@ -196,6 +202,8 @@ def _is_free(node: NodeState) -> bool:
 
     A node that has rebooted and fails its checks stays down with Slurm's own reason.
     """
+    if node.in_maintenance:
+        return False
     return not node.reason or node.reason == REBOOT_REASON or node.reason.startswith((OURS, PROLOG_FAILED))
 
 
