@@ -130,7 +130,8 @@ PARAMETERS = ProvisioningParameters(
         limits=Limits(),
         scratch=Scratch(),
         prolog=Prolog(),
-        remediation=Remediation(max_percent=50, jobs=True),
+        # Tests start it themselves. On a busy machine five minutes end while a node lacks the GPU that a test took.
+        remediation=Remediation(interval_minutes=60, max_percent=50, jobs=True),
         observability=Observability(),
         skip=("observability", "dcgm"),  # what they measure is in tests/bootstrap; the prolog goes by the feature
     ),
@@ -461,6 +462,11 @@ def test_a_sick_node_fails_with_the_reason_that_the_service_acts_on(cluster: Nam
     cluster.wait_until_idle([SECOND], timeout_s=600)
 
 
+def slurmd_start(cluster: NamespacedCluster, host: str) -> str:
+    """Return when a node's slurmd has started, as slurmctld heard it."""
+    return "".join(re.findall(r"SlurmdStartTime=(\S+)", cluster.run(f"scontrol show node {host}").stdout))
+
+
 def test_containers_alone_have_folders_before_the_first_step_on_each_node(
     cluster: NamespacedCluster, bundle: Callable[..., Path]
 ) -> None:
@@ -474,6 +480,7 @@ def test_containers_alone_have_folders_before_the_first_step_on_each_node(
     nodes = replace(PARAMETERS.nodes, prolog=None, containers=Containers(docker=False))
     shutil.move(bundle(replace(PARAMETERS, nodes=nodes)), scripts)
     plugin = "mkdir -p /opt/slurm/lib/slurm && touch /opt/slurm/lib/slurm/spank_pyxis.so"
+    began = {host: slurmd_start(cluster, host) for host in (FIRST, SECOND)}
     steps = dict.fromkeys((FIRST, SECOND), ("parameters", "enroot", "prolog"))
     for host, names in {**steps, CONTROLLER: ("parameters", "slurm_conf")}.items():
         for step in names:
@@ -481,14 +488,20 @@ def test_containers_alone_have_folders_before_the_first_step_on_each_node(
     config = cluster.run("scontrol show config").stdout
     assert "podwright-prolog.sh" in config
     assert not re.search("PrologFlags.*Alloc", config)
+    # slurmctld has the new flags at once, a slurmd when it has started anew: between the two no prolog would run.
+    wait_for(
+        lambda: all(slurmd_start(cluster, host) != start for host, start in began.items()),
+        timeout_s=600,
+        description=lambda: "slurmd to take the new configuration",
+    )
     cluster.wait_until_idle([FIRST, SECOND], timeout_s=600)
 
     parents = "/run/enroot /opt/dlami/nvme/enroot/{cache,data,temporary}"
     remove = ["bash", "-c", f"for parent in {parents}; do rm -rf $parent/user-*; done"]
     for host in (FIRST, SECOND):
         cluster.run(remove, host=host, user="root")
-    step = ["srun", "--nodes=2", "--ntasks-per-node=1", "--label", "--chdir=/tmp", "enroot", "import", "x"]
-    printed = cluster.run(step, user="ada", timeout_s=600).stdout
+    both = ["srun", "--nodes=2", "--ntasks-per-node=1", "--label", "--chdir=/tmp", "enroot", "import", "x"]
+    printed = cluster.run(both, user="ada", timeout_s=600).stdout
     assert sorted(printed.splitlines()) == ["0: ada 700"] * 4 + ["1: ada 700"] * 4
 
     script = """
