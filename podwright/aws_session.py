@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from podwright.errors import OperationError
@@ -18,17 +19,30 @@ ATTEMPTS = 6  # In adaptive mode boto3 waits up to 1, 2, 4, 8 and 16 s between t
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 30  # boto3's own are a minute each.
 
 
+@dataclass(frozen=True)
+class RoleOfSession:
+    """A role that a session assumes."""
+
+    arn: str
+    session_name: str
+    external_id: str | None = None
+
+
 class Session:
-    """Clients of one account in one region, with the user's own credentials.
+    """Clients of one account in one region, with the user's own credentials or a role that they may assume.
 
     boto3 is imported by the first call. ``AWS_ENDPOINT_URL``, ``AWS_MAX_ATTEMPTS`` and boto3's other variables apply.
 
     Args:
         region: AWS's name of it. Default: ``AWS_REGION``, then the profile's.
         profile: name in AWS's configuration files. Default: ``AWS_PROFILE``, then boto3's order.
+        role: the role of all calls. Default: none.
     """
 
-    def __init__(self, *, region: str | None = None, profile: str | None = None) -> None:
+    def __init__(
+        self, *, region: str | None = None, profile: str | None = None, role: RoleOfSession | None = None
+    ) -> None:
+        self._role = role
         self._given_region = region or os.environ.get("AWS_REGION")
         self.profile = profile
         self.client = cache(self._client)
@@ -133,7 +147,36 @@ class Session:
     def _boto3(self) -> boto3.Session:
         import boto3  # it takes 0.2 s to import
 
-        return boto3.Session(region_name=self._given_region, profile_name=self.profile)
+        session = boto3.Session(region_name=self._given_region, profile_name=self.profile)
+        return _assuming(self._role, session) if self._role else session
+
+
+def _assuming(role: RoleOfSession, session: boto3.Session) -> boto3.Session:
+    """Return a session with a role's credentials, which are asked for again before they expire.
+
+    Raises:
+        NoCredentialsError: there are none to assume it with.
+    """
+    import boto3
+    import botocore.session
+    from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+    from botocore.exceptions import NoCredentialsError
+
+    source = session.get_credentials()
+    if source is None:
+        raise NoCredentialsError
+    arguments = {"RoleSessionName": role.session_name}
+    if role.external_id:
+        arguments["ExternalId"] = role.external_id
+    core = botocore.session.get_session()
+    core.set_config_variable("region", session.region_name)
+    fetcher = AssumeRoleCredentialFetcher(
+        partial(core.create_client, region_name=session.region_name), source, role.arn, extra_args=arguments
+    )
+    core._credentials = DeferredRefreshableCredentials(  # noqa: SLF001 -- boto3 takes a role from its files alone
+        method="assume-role", refresh_using=fetcher.fetch_credentials
+    )
+    return boto3.Session(botocore_session=core, region_name=session.region_name)
 
 
 def _require_aws(parsed: Mapping[str, Any], **_: Any) -> None:

@@ -178,7 +178,7 @@ def all_commands() -> Sequence[Command]:
         _operation("health.drift", "compare AWS with Terraform's state and the settings"),
         _operation("deployment.policy", "print the IAM policy for deploying, or for training"),
         _operation("import_export.export", "write the request of aws sagemaker create-cluster"),
-        _operation("deployment.state", "move Terraform's state to an S3 bucket, and create the bucket"),
+        _operation("deployment.state", "move Terraform's state to an S3 bucket, which it creates, or another backend"),
         _operation("moving.move", "move a cluster with files, people, accounts and jobs to another zone or region"),
         _operation("deployment.destroy", "list deleted and kept resources, destroy, and list what still costs money"),
         _operation("deployment.teardown", "list resources that still cost money, in the order to delete them"),

@@ -317,6 +317,9 @@ CONDITION_OPERATOR_PATTERN = re.compile(
 CONDITION_KEY_PATTERN = re.compile(r"[A-Za-z0-9-]+:\S[^\n]*|[A-Za-z0-9.-]+/\S+:\S+")
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
 ROLE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
+# https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRole.html
+EXTERNAL_ID_PATTERN = re.compile(r"[\w+=,.@:/-]{2,1224}", re.ASCII)
+ROLE_SESSION_NAME_PATTERN = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_boundaries.html
 POLICY_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::([0-9]{12}|aws):policy/[A-Za-z0-9_+=,.@/-]+")
 

@@ -19,6 +19,7 @@ from podwright.check.account import Account
 from podwright.check.document import Document
 from podwright.check.findings import Finding, has_errors
 from podwright.check.incomplete import incomplete
+from podwright.settings.deployer import deployer_session
 from podwright.settings.root import Settings
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def check_live(report: Report, session: Session | None = None) -> Report:
     if report.settings is None or has_errors(report.findings):
         return report
 
-    account = Account(session or Session(region=report.settings.region))
+    account = Account(session or deployer_session(report.settings))
     live_findings = rules.apply_live(report.settings, account)
     return replace(report, findings=_in_order([*report.findings, *live_findings], report.document))
 

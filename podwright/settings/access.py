@@ -75,3 +75,18 @@ class ExistingRole(Section):
         """Return the ARNs that the file has, by key."""
         keys = ("arn", "controller_arn", "login_arn")
         return {key: arn for key in keys if (arn := getattr(self, key))}
+
+
+class AssumedRole(Section):
+    """A role that Terraform and podwright's commands for deployments assume with your credentials."""
+
+    role_arn: str = Field(description="Its ARN, arn:aws:iam::ACCOUNT:role/NAME.")
+    external_id: str | None = Field(None, description="External id that the role's trust policy asks for.")
+    session_name: str = Field("podwright", description="Name of the session in CloudTrail.")
+
+
+class IgnoredTags(Section):
+    """Tags that others set on the resources, such as a landing zone; Terraform does not remove them."""
+
+    keys: tuple[str, ...] = Field((), description="Keys of these tags. Default: none.")
+    key_prefixes: tuple[str, ...] = Field((), description="Beginnings of their keys, such as corp:. Default: none.")

@@ -1,7 +1,7 @@
 """The sections of ``cluster.yaml`` about operating a cluster; each is off by default."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -117,6 +117,29 @@ class LocalState(Section):
     source: Literal["local"] = Field(
         description="terraform.STACK.REGION.tfstate in the working directory; it is lost with this machine."
     )
+
+
+class BackendState(Section):
+    """Terraform's state in any other backend of Terraform, such as HCP Terraform, GitLab, or a bucket elsewhere."""
+
+    source: Literal["backend"] = Field(description="Another backend of Terraform.")
+    type: str = Field(description="Terraform's name of it: cloud, remote, http, gcs, azurerm, ….")
+    arguments: Mapping[str, Any] = Field(
+        description="Its arguments. {stack} in a text is the stack's name, and one argument must have it; {region} is "
+        "the cluster's region. Credentials come from the environment."
+    )
+
+    def arguments_of(self, stack: str, region: str) -> Mapping[str, Any]:
+        """Return the arguments for the state of a stack."""
+        return {key: _filled(value, stack, region) for key, value in self.arguments.items()}
+
+
+def _filled(value: Any, stack: str, region: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("{stack}", stack).replace("{region}", region)
+    if isinstance(value, Mapping):
+        return {key: _filled(item, stack, region) for key, item in value.items()}
+    return [_filled(item, stack, region) for item in value] if isinstance(value, list | tuple) else value
 
 
 class S3State(Section):

@@ -10,11 +10,20 @@ from typing import Annotated
 
 from pydantic import Field, PrivateAttr
 
-from podwright.settings.access import CreatedKey, CreatedRole, ExistingKey, ExistingRole, NoKey
+from podwright.settings.access import (
+    AssumedRole,
+    CreatedKey,
+    CreatedRole,
+    ExistingKey,
+    ExistingRole,
+    IgnoredTags,
+    NoKey,
+)
 from podwright.settings.cluster import ApiSlurm, ClusterSection, LifecycleSlurm, Training
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
 from podwright.settings.nodes import NodesSection
 from podwright.settings.operations import (
+    BackendState,
     Budget,
     CreatedAccounting,
     CreatedPrometheus,
@@ -53,7 +62,13 @@ class Settings(Section):
         description="AWS account to deploy to: Terraform refuses the credentials of another, also to destroy. "
         "Default: the account of the first deployment, which only deployments and podwright's commands check.",
     )
+    assume_role: AssumedRole | None = Field(
+        None, description="Role of deployments in AWS. Default: your credentials as they are."
+    )
     tags: Mapping[str, str] = Field({}, description="Tags on all created resources.")
+    ignore_tags: IgnoredTags | None = Field(
+        None, description="Tags of others that deployments leave as they are. Default: they remove them."
+    )
     network: Annotated[CreatedNetwork | CreatedSubnet | ExistingNetwork, Field(discriminator="source")] = Field(
         description="VPC, subnets and security group."
     )
@@ -90,7 +105,7 @@ class Settings(Section):
     session: SessionSection | None = Field(
         None, description="Session Manager document for shells on nodes. Default: no document."
     )
-    state: Annotated[LocalState | S3State, Field(discriminator="source")] = Field(
+    state: Annotated[LocalState | S3State | BackendState, Field(discriminator="source")] = Field(
         LocalState(source="local"), description="Location of Terraform's state."
     )
     nodes: NodesSection = Field(

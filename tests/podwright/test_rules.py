@@ -55,6 +55,7 @@ FSX_LOGS = "arn:aws:logs:us-west-2:123456789012:log-group:/aws/fsx/research"
 EXISTING_LUSTRE = {"source": "existing", "dns_name": "fs-0a1b2c3d.fsx.us-west-2.amazonaws.com", "mount_name": "fsx"}
 
 KEY = "arn:aws:kms:us-west-2:210987654321:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+DEPLOYER = "arn:aws:iam::210987654321:role/deployer"
 EXISTING_ROLE = {"source": "existing", "arn": "arn:aws:iam::210987654321:role/nodes"}
 EXISTING_ACCOUNTING = {
     "source": "existing",
@@ -144,6 +145,11 @@ def users(*people: Mapping[str, Any], **features: Any) -> dict[str, Any]:
 def ldap(**changes: Any) -> dict[str, Any]:
     """An LDAP server, changed."""
     return {"nodes": {"ldap": LDAP | changes}}
+
+
+def backend(type_: str, **arguments: Any) -> dict[str, Any]:
+    """A state in a backend of any type."""
+    return {"state": {"source": "backend", "type": type_, "arguments": arguments}}
 
 
 def statement(action: str, resource: str) -> dict[str, Any]:
@@ -839,6 +845,33 @@ BROKEN = [
     ("roles-beside-existing", existing(role=EXISTING_ROLE, logs={"retention_days": 30}), "role.source"),
     ("tag-limits", {"tags": {f"t{number}": "" for number in range(48)}}, "tags"),
     ("s3-state", {"state": {"source": "s3", "bucket": "My_States"}}, "state.bucket"),
+    ("role-of-deployment", {"assume_role": {"role_arn": "deployer"}}, "assume_role.role_arn"),
+    ("role-of-deployment", {"assume_role": {"role_arn": DEPLOYER, "external_id": "x"}}, "assume_role.external_id"),
+    ("role-of-deployment", {"assume_role": {"role_arn": DEPLOYER, "session_name": "a b"}}, "assume_role.session_name"),
+    (
+        "arns-of-one-account",
+        {
+            "assume_role": {"role_arn": DEPLOYER},
+            "role": {"source": "create", "policy_arns": ["arn:aws:iam::310987654321:policy/datasets"]},
+        },
+        "assume_role.role_arn",
+    ),
+    ("ignored-tags", {"ignore_tags": {"keys": ["podwright:cluster"]}}, "ignore_tags.keys[0]"),
+    ("ignored-tags", {"ignore_tags": {"key_prefixes": ["corp:", "pod"]}}, "ignore_tags.key_prefixes[1]"),
+    ("backend-state", backend("HTTP", address="https://llm.test/{stack}"), "state.type"),
+    ("backend-state", backend("local", path="{stack}"), "state.type"),
+    ("backend-state", backend("http", address="https://llm.test/state"), "state.arguments"),
+    ("backend-state", backend("cloud", organization="llm", hostname="{stack}"), "state.arguments"),
+    ("backend-state", backend("gcs", prefix="{stack}/{name}"), "state.arguments.prefix"),
+    ("backend-state", backend("http", address="{stack}", password="planted"), "state.arguments.password"),
+    (
+        "backend-state",
+        {
+            "bucket": {"source": "existing", "name": "sagemaker-mine"},
+            **backend("s3", bucket="sagemaker-mine", key="{stack}"),
+        },
+        "state.arguments.bucket",
+    ),
     (
         "placeholders",
         {

@@ -42,7 +42,8 @@ def paths(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
     for key, value in items:
         if key not in {"tags", "podwright:planted"}:
             yield (*path, key)
-        yield from paths(value, (*path, key))
+        if (*path, key) != ("state", "arguments"):  # a backend's, of any type
+            yield from paths(value, (*path, key))
 
 
 def with_wrong_value(data: Any, path: KeyPath) -> Any:

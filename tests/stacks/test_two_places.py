@@ -7,19 +7,25 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from podwright import checkout
+from podwright.check.load import load
 from podwright.cli import main
+from podwright.errors import OperationError
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.state_lock import StateLockedError
 from podwright.operations.deployment.terraform import TerraformError, terraform_environment
+from podwright.settings.deployer import deployer_session
 from podwright.state_owner import StateOwner, StateOwnerError, state_file
 from podwright_rehearsal.aws import AwsStandIn
+from podwright_rehearsal.aws.inventory import PRINCIPALS_PATH
 from podwright_testing.provider import VARIABLE, running_provider
 
 pytestmark = pytest.mark.terraform
@@ -298,3 +304,136 @@ def test_an_older_key_is_refused_until_it_is_moved(aws: AwsStandIn, project: Pat
     finally:
         shutil.rmtree(project / "cdktf.out")
         elsewhere.rename(state)
+
+
+class StateServer(BaseHTTPRequestHandler):
+    """Terraform's http backend: GET, POST, LOCK and UNLOCK of a path. The server has ``states`` and ``locks``."""
+
+    server: States
+
+    def answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def body(self) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"] or 0))
+
+    def do_GET(self) -> None:
+        state = self.server.states.get(self.path)
+        self.answer(404 if state is None else 200, state or b"")
+
+    def do_POST(self) -> None:
+        path, _, lock_id = self.path.partition("?ID=")
+        content = self.body()
+        held = json.loads(self.server.locks.get(path, b'{"ID": ""}'))["ID"]
+        if held == lock_id:
+            self.server.states[path] = content
+        self.answer(200 if held == lock_id else 409)
+
+    def do_LOCK(self) -> None:
+        content = self.body()
+        held = self.server.locks.setdefault(self.path, content)
+        self.answer(200 if held == content else 423, held)
+
+    def do_UNLOCK(self) -> None:
+        self.body()
+        self.server.locks.pop(self.path, None)
+        self.answer(200)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class States(ThreadingHTTPServer):
+    """A server of states, such as GitLab's."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), StateServer)
+        self.states: dict[str, bytes] = {}
+        self.locks: dict[str, bytes] = {}
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture
+def states() -> Iterator[States]:
+    """A server that runs during the test."""
+    with States() as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.usefixtures("one_provider")
+def test_any_backend_keeps_the_states(project: Path, states: States, capsys: pytest.CaptureFixture[str]) -> None:
+    """`podwright state` moves local states there; the other stack reads them, two regions do not meet, and it locks."""
+    stack = foundation(project, HERE)
+    stack.terraform(*APPLY)
+    shutil.copytree(project, elsewhere := project.with_name("before_backend"))
+    file = project / f"terraform.twin-foundation.{HERE}.tfstate"
+    place = f"{states.address}/{{region}}/{{stack}}"
+    arguments = {"address": place, "lock_address": place, "unlock_address": place}
+    state = {"source": "backend", "type": "http", "arguments": arguments}
+    try:
+        with pytest.raises(OperationError, match="the settings keep states in http"):
+            foundation(project, HERE, state=state)
+        assert main(["state", str(project / f"{HERE}.yaml"), "--yes"]) == 0, capsys.readouterr().err
+        assert f"move {file.name} to the backend http" in capsys.readouterr().out
+        assert not file.exists()
+        assert list(states.states) == [f"/{HERE}/twin-foundation"]
+        foundation(project, HERE, state=state)
+        assert "No changes" in stack.terraform("plan", "-input=false", "-no-color")
+        cluster = stacks("twin", folder=project)["cluster"]
+        assert "aws_cloudcontrolapi_resource" in cluster.terraform("plan", "-input=false", "-no-color")
+        foundation(project, THERE, state=state)
+        assert "to add" in stack.terraform("plan", "-input=false", "-no-color")
+        foundation(project, HERE, state=state)
+        assert "No changes" in stack.terraform("plan", "-input=false", "-no-color")
+        states.locks[f"/{HERE}/twin-foundation"] = json.dumps({"ID": "5ad20ae8", "Who": "ada@laptop"}).encode()
+        with pytest.raises(StateLockedError, match="is locked by another Terraform, as 5ad20ae8") as locked:
+            stack.terraform("plan", "-input=false", "-no-color")
+        assert "force-unlock 5ad20ae8" in locked.value.hint
+        states.locks.clear()
+        other = {**state, "arguments": {**arguments, "address": f"{states.address}/other/{{stack}}"}}
+        foundation(project, HERE, state=other)
+        with pytest.raises(TerraformError, match="the state of twin-foundation is in http:"):
+            stack.terraform("plan", "-input=false", "-no-color")
+    finally:
+        shutil.rmtree(project / "cdktf.out")
+        shutil.copy(elsewhere / file.name, file)
+
+
+@pytest.mark.usefixtures("one_provider")
+def test_tags_of_others_stay(aws: AwsStandIn, project: Path) -> None:
+    """A tag that a landing zone sets is no change where the settings ignore it."""
+    stack = foundation(project, HERE)
+    stack.terraform(*APPLY)
+    aws.client("iam").tag_role(RoleName=f"twin-{HERE}-nodes", Tags=[{"Key": "corp:cost-centre", "Value": "7"}])
+    assert "corp:cost-centre" in stack.terraform("plan", "-input=false", "-no-color")
+    foundation(project, HERE, ignore_tags={"key_prefixes": ["corp:"]})
+    assert "No changes" in stack.terraform("plan", "-input=false", "-no-color")
+
+
+@pytest.mark.usefixtures("one_provider")
+def test_deployments_assume_a_role(aws: AwsStandIn, project: Path) -> None:
+    """Terraform and podwright's session call AWS as the role that the settings name, with what it may."""
+    iam, name = aws.client("iam"), "deployer"
+    trust = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": ACCOUNT_ID}}
+    trusting = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
+    role = iam.create_role(RoleName=name, Path=PRINCIPALS_PATH, AssumeRolePolicyDocument=trusting)["Role"]
+    stack = foundation(project, HERE, assume_role={"role_arn": role["Arn"], "external_id": "llm-7"})
+    for action in ("*", "sts:*"):
+        statement = {"Effect": "Allow", "Action": action, "Resource": "*"}
+        document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_role_policy(RoleName=name, PolicyName="policy", PolicyDocument=document)
+        session = deployer_session(load(project / f"{HERE}.yaml"))
+        assert session.call("sts", "get_caller_identity")["Arn"].endswith("deployer/podwright")
+        if action == "*":
+            stack.terraform("plan", "-input=false", "-no-color")
+    with pytest.raises(TerraformError, match=r"(?s)deployer/podwright\s+is\s+not\s+authorized"):
+        stack.terraform(*APPLY)

@@ -10,8 +10,20 @@ from typing_extensions import TypedDict
 from podwright_constructs.bindings import Provider
 
 
+class AwsProviderAssumeRole(TypedDict, total=False):
+    external_id: str
+    role_arn: str
+    session_name: str
+    tags: Mapping[str, str]
+
+
 class AwsProviderDefaultTags(TypedDict, total=False):
     tags: Mapping[str, str]
+
+
+class AwsProviderIgnoreTags(TypedDict, total=False):
+    key_prefixes: Sequence[str]
+    keys: Sequence[str]
 
 
 class AwsProvider(Provider):
@@ -29,7 +41,9 @@ class AwsProvider(Provider):
         s3_use_path_style: bool | None = None,
         skip_metadata_api_check: str | None = None,
         skip_region_validation: bool | None = None,
+        assume_role: Sequence[AwsProviderAssumeRole] | None = None,
         default_tags: Sequence[AwsProviderDefaultTags] | None = None,
+        ignore_tags: Sequence[AwsProviderIgnoreTags] | None = None,
         alias: str | None = None,
     ) -> None:
         super().__init__(
@@ -41,7 +55,9 @@ class AwsProvider(Provider):
                 "s3_use_path_style": s3_use_path_style,
                 "skip_metadata_api_check": skip_metadata_api_check,
                 "skip_region_validation": skip_region_validation,
+                "assume_role": assume_role,
                 "default_tags": default_tags,
+                "ignore_tags": ignore_tags,
                 "alias": alias,
             },
         )

@@ -54,6 +54,7 @@ from podwright_constructs.checks.operations import (
     session_document,
 )
 from podwright_constructs.checks.role import (
+    assumed_role,
     condition_problems,
     execution_role,
     existing_role,
@@ -69,6 +70,7 @@ __all__ = [
     "ON_DESTROY",
     "accounting_maria_db",
     "api_slurm",
+    "assumed_role",
     "bucket_options",
     "cluster",
     "cluster_budget",

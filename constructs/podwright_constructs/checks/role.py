@@ -57,6 +57,22 @@ def permissions_boundary(arn: str | None) -> list[Problem]:
     return [] if arn is None else matches("permissions_boundary_arn", arn, facts.POLICY_ARN_PATTERN, POLICY_ARN)
 
 
+def assumed_role(*, role_arn: str, external_id: str | None = None, session_name: str = "podwright") -> list[Problem]:
+    """Check a role that the AWS provider assumes."""
+    need = "2 to 64 letters, digits and _+=,.@-"
+    return [
+        *matches("role_arn", role_arn, facts.ROLE_ARN_PATTERN, "the ARN of a role, arn:aws:iam::ACCOUNT:role/NAME"),
+        *(
+            []
+            if external_id is None
+            else matches(
+                "external_id", external_id, facts.EXTERNAL_ID_PATTERN, "2 to 1224 letters, digits and _+=,.@:/-"
+            )
+        ),
+        *matches("session_name", session_name, facts.ROLE_SESSION_NAME_PATTERN, need),
+    ]
+
+
 def role_path(path: str | None) -> list[Problem]:
     """Check the IAM path of a new role, if it has one."""
     return [] if path is None else matches("path", path, facts.ROLE_PATH_PATTERN, "a path like /teams/llm/")

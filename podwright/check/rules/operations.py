@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Network
 from itertools import groupby
 from operator import attrgetter
 
-from podwright.check.findings import Finding, error, findings_of, remark
+from podwright.check.findings import Finding, KeyPath, error, findings_of, remark
 from podwright.check.rights import rights
 from podwright.check.rules.rule import (
     NETWORK_BLOCKS,
@@ -21,6 +22,7 @@ from podwright.settings.arguments import arguments
 from podwright.settings.cluster import ApiSlurm
 from podwright.settings.network import CreatedNetwork, CreatedSubnet
 from podwright.settings.operations import (
+    BackendState,
     CreatedAccounting,
     ExistingAccounting,
     ExistingPrometheus,
@@ -29,7 +31,7 @@ from podwright.settings.operations import (
 )
 from podwright.settings.regions import looks_like_region, partition_of
 from podwright.settings.root import Settings
-from podwright.settings.section import Section
+from podwright.settings.section import Section, texts
 from podwright_constructs import checks
 
 
@@ -168,14 +170,99 @@ def s3_state(settings: Settings) -> Iterator[Finding]:
     elif state.region and settings.are_valid("region") and partition_of(state.region) != partition_of(settings.region):
         message = f"region: {state.region} is in another AWS partition than {settings.region}"
         yield error(("state", "region"), message, "credentials work in one partition: use a bucket in the cluster's")
+    yield from _readable_bucket(settings, state.bucket, ("state", "bucket"))
+
+
+def backend_state(settings: Settings) -> Iterator[Finding]:
+    """The backend of the state is none, has one state for both stacks, or its arguments hold a password.
+
+    https://developer.hashicorp.com/terraform/language/backend
+    """
+    state = settings.state
+    if not isinstance(state, BackendState):
+        return
+    if not _BACKEND_TYPE.fullmatch(state.type):
+        message = f"type: got {state.type!r}, need Terraform's name of a backend"
+        yield error(("state", "type"), message, "such as cloud, remote, http, gcs, azurerm, pg or consul")
+    elif state.type == "local":
+        yield error(("state", "type"), "type: got local, need a backend elsewhere", "write `state: {source: local}`")
+    elif state.type in {"cloud", "remote"} and not _names_workspace(state.arguments.get("workspaces")):
+        message = "arguments: workspaces has no name, and each stack needs a workspace of its own"
+        yield error(("state", "arguments"), message, "add `workspaces: {name: '{stack}-{region}'}`")
+    else:
+        yield from _backend_arguments(state)
+    bucket = state.arguments.get("bucket")
+    if state.type == "s3" and isinstance(bucket, str):
+        yield from _readable_bucket(settings, bucket, ("state", "arguments", "bucket"))
+
+
+def _names_workspace(workspaces: object) -> bool:
+    return isinstance(workspaces, Mapping) and isinstance(workspaces.get("name"), str)
+
+
+def _backend_arguments(state: BackendState) -> Iterator[Finding]:
+    path: KeyPath = ("state", "arguments")
+    words = list(texts(state.arguments))
+    placeholders = {word for _, text in words for word in _PLACEHOLDER.findall(text)}
+    if "stack" not in placeholders:
+        message = "arguments: none has {stack}, so both stacks would have one state, and each would delete the other"
+        hint = _STACK_HINTS.get(
+            state.type, "put {stack}, and {region} if a name is in several, where the state's name is"
+        )
+        yield error(path, message, hint)
+    for key, text in words:
+        unknown = sorted(set(_PLACEHOLDER.findall(text)) - {"stack", "region"})
+        if unknown:
+            yield error((*path, *key), f"{key[-1]}: {{{unknown[0]}}} stands for nothing", "use {stack} or {region}")
+        if text and str(key[-1]) in _BACKEND_SECRETS:
+            variable = _BACKEND_VARIABLES.get(state.type, "the environment, as the backend's page says")
+            message = f"{key[-1]}: Terraform would write it into cdktf.out, and this file is no place for it"
+            yield error((*path, *key), message, f"delete it, and put it into {variable}")
+
+
+_BACKEND_TYPE = re.compile(r"[a-z][a-z0-9_]*")
+_PLACEHOLDER = re.compile(r"\{(\w*)\}")
+_BACKEND_SECRETS = frozenset(
+    {
+        "password",
+        "token",
+        "secret_key",
+        "access_key",
+        "sas_token",
+        "client_secret",
+        "credentials",
+        "conn_str",
+        "secret_id",
+    }
+)
+_BACKEND_VARIABLES = {
+    "azurerm": "ARM_ACCESS_KEY, ARM_SAS_TOKEN or ARM_CLIENT_SECRET",
+    "cloud": "TF_TOKEN_app_terraform_io, or `terraform login`",
+    "gcs": "GOOGLE_CREDENTIALS",
+    "http": "TF_HTTP_USERNAME and TF_HTTP_PASSWORD",
+    "pg": "PG_CONN_STR",
+    "remote": "TF_TOKEN_app_terraform_io, or `terraform login`",
+    "s3": "AWS_PROFILE",
+}
+_STACK_HINTS = {
+    "azurerm": "write such as `key: '{region}/{stack}.tfstate'`",
+    "cloud": "write such as `workspaces: {name: '{stack}-{region}'}`",
+    "gcs": "write such as `prefix: '{region}/{stack}'`",
+    "http": "write such as `address: 'https://HOST/state/{stack}-{region}'`, and the same in lock_address",
+    "remote": "write such as `workspaces: {name: '{stack}-{region}'}`",
+}
+
+
+def _readable_bucket(settings: Settings, bucket: str, path: KeyPath) -> Iterator[Finding]:
+    """Report a bucket of the state that nodes or their users can read."""
     hint = "use a bucket that only those who deploy can read"
-    if settings.are_valid(*OWN_BUCKET) and names.is_own_bucket(settings, state.bucket):
-        yield error(("state", "bucket"), f"bucket: {state.bucket} is the cluster's own bucket", hint)
+    if settings.are_valid(*OWN_BUCKET) and names.is_own_bucket(settings, bucket):
+        yield error(path, f"bucket: {bucket} is the cluster's own bucket", hint)
     for index, mount in enumerate(settings.nodes.s3_mounts):
-        if mount.bucket == state.bucket:
-            path = ("nodes", "s3_mounts", index, "bucket")
-            yield error(path, f"bucket: {mount.bucket} holds Terraform's state", hint)
+        if mount.bucket == bucket:
+            mounted = ("nodes", "s3_mounts", index, "bucket")
+            yield error(mounted, f"bucket: {mount.bucket} holds Terraform's state", hint)
     for index, link in enumerate(getattr(settings.lustre, "data_repositories", ())):
-        if link.s3_uri.removeprefix("s3://").split("/")[0] == state.bucket:
-            path = ("lustre", "data_repositories", index, "s3_uri")
-            yield error(path, f"s3_uri: {state.bucket} holds Terraform's state", hint)
+        if link.s3_uri.removeprefix("s3://").split("/")[0] == bucket:
+            linked = ("lustre", "data_repositories", index, "s3_uri")
+            yield error(linked, f"s3_uri: {bucket} holds Terraform's state", hint)

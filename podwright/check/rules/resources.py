@@ -223,6 +223,7 @@ def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
     else:
         arn_by_path = {("role", "policy_arns", index): arn for index, arn in enumerate(role.policy_arns)}
     arn_by_path[("role", "permissions_boundary_arn")] = role.permissions_boundary_arn or ""
+    arn_by_path[("assume_role", "role_arn")] = settings.assume_role.role_arn if settings.assume_role else ""
     accounts = {path: match[1] for path, arn in arn_by_path.items() if (match := _ACCOUNT.match(arn))}
     for path, account in accounts.items():
         if account != (cluster_account := settings.account_id or next(iter(accounts.values()))):
@@ -235,6 +236,32 @@ def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
 
 
 _ACCOUNT = re.compile(r"arn:aws[a-z-]*:iam::([0-9]{12}):")
+
+
+def role_of_deployment(settings: Settings) -> Iterator[Finding]:
+    """The role that deployments assume is no ARN of a role, or IAM takes no such external id or session name."""
+    assumed = settings.assume_role
+    if assumed:
+        yield from findings_of_arguments(settings, ("assume_role",), assumed, checks.assumed_role)
+
+
+def ignored_tags(settings: Settings) -> Iterator[Finding]:
+    """Terraform would ignore podwright's own tags, or those of the file."""
+    ignored = settings.ignore_tags
+    if not ignored:
+        return
+    are_known = settings.are_valid("name", "tags")
+    own_tags = {*names.tags(settings), names.CONSTRUCT_PATH_TAG} if are_known else {names.CLUSTER_TAG}
+    hint = "name only tags that others set: commands find the cluster's resources by its own"
+    for index, key in enumerate(ignored.keys):
+        if key in own_tags:
+            yield error(("ignore_tags", "keys", index), f"keys: {key} is a tag of the cluster itself", hint)
+    for index, prefix in enumerate(ignored.key_prefixes):
+        if tags := sorted(key for key in own_tags if key.startswith(prefix)):
+            path = ("ignore_tags", "key_prefixes", index)
+            yield error(
+                path, f"key_prefixes: {prefix!r} is the beginning of {tags[0]}, a tag of the cluster itself", hint
+            )
 
 
 def account_of_deployment(settings: Settings) -> Iterator[Finding]:

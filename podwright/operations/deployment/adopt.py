@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from podwright.aws_session import Session
 from podwright.check.account import Account
 from podwright.config_file import add_file
 from podwright.json_document import JsonObject
@@ -21,6 +20,7 @@ from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.output import print_document
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
+from podwright.settings.deployer import deployer_session
 from podwright_common.command_line import add_examples, add_json
 from podwright_common.exit_status import FAILED, OK
 
@@ -103,7 +103,7 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> Iterator[Outcome]
     parts = stacks(settings.name, folder=folder)
     parts["foundation"].check()
 
-    account = Account(Session(region=settings.region))
+    account = Account(deployer_session(settings))
     for stack in parts.values():
         if stack.was_initialized:
             stack.check_owner(account_id=account.account_id(), region=settings.region)

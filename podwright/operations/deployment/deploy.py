@@ -37,6 +37,7 @@ from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
+from podwright.settings.deployer import deployer_session
 from podwright_common.command_line import add_json, add_yes
 from podwright_common.exit_status import FAILED, OK
 
@@ -139,7 +140,7 @@ def locked_stacks(
     """
     use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
-    session = Session(region=settings.region, profile=options.profile)
+    session = deployer_session(settings, profile=options.profile)
     session.require_answer()
     if needs_program:
         find_program()

@@ -6,6 +6,7 @@ Plans are made with the replacement guard replaced, so that podwright can show a
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -28,6 +29,7 @@ SYNTHESIZED = "cdk.tf.json"
 PREVENTED = "lifecycle.prevent_destroy"  # In the error of a plan that deletes what the settings keep.
 BACKEND_CACHE = Path(".terraform", "terraform.tfstate")  # Terraform notes the place of the state here.
 INITIALIZED = Path(".terraform", "podwright.initialized")  # Requirements and backend of the last complete init.
+REGION_NAME = re.compile(r"\b[a-z]{2}(-[a-z]+)+-\d\b")
 STACKS = Path("cdktf.out", "stacks")  # cdktf runs Terraform here, below the folder of cdktf.json.
 
 
@@ -101,13 +103,15 @@ class DeployedStack:
         cache = self.folder / BACKEND_CACHE
         content = json.loads(cache.read_text(encoding="utf-8") or "{}") if cache.is_file() else {}
         before = content.get("backend") or {}
-        ((kind, after),) = (stack.get("terraform", {}).get("backend") or {"local": {}}).items()
+        terraform = stack.get("terraform", {})
+        cloud = {"cloud": terraform["cloud"]} if "cloud" in terraform else None
+        ((kind, after),) = (cloud or terraform.get("backend") or {"local": {}}).items()
         if not before:
             return []
         has_moved = kind == before["type"] == "local" and self._is_renamed(before["config"], after)
         if has_moved or _place(before["type"], before["config"]) == _place(kind, after):
             return ["-reconfigure"]
-        help_ = "undo that change, or move the state: `podwright state` brings a local one to S3"
+        help_ = "undo that change, or move the state: `podwright state` moves a local one"
         was, now = (":".join(_place(*backend)) for backend in ((before["type"], before["config"]), (kind, after)))
         raise TerraformError(f"the state of {self.name} is in {was}, and the settings keep it in {now}", help_)
 
@@ -260,8 +264,20 @@ class DeployedStack:
 
 
 def _place(kind: str, backend: Mapping[str, Any]) -> tuple[str, str]:
-    """Return where a backend keeps states: the kind, and the bucket or folder."""
-    return kind, str(backend.get("bucket") or Path(backend.get("path") or "").parent)
+    """Return where a backend keeps states of all regions: the kind, and the bucket, folder or arguments."""
+    if kind in {"local", "s3"}:
+        return kind, str(backend.get("bucket") or Path(backend.get("path") or "").parent)
+    return kind, REGION_NAME.sub("REGION", json.dumps(_given(backend), sort_keys=True))
+
+
+def _given(value: Any) -> Any:
+    """Return arguments without those that are not given; Terraform notes each, and a block as a list."""
+    if isinstance(value, Mapping):
+        arguments = {key: _given(item) for key, item in value.items()}
+        return {key: item for key, item in arguments.items() if item not in (None, [], {})}
+    items = [_given(item) for item in value] if isinstance(value, list) else value
+    is_block = isinstance(items, list) and len(items) == 1 and isinstance(items[0], Mapping)
+    return items[0] if is_block else items
 
 
 def stacks(name: str, *, folder: Path) -> dict[str, DeployedStack]:

@@ -22,6 +22,7 @@ from podwright.errors import AwsError, PodwrightError
 from podwright.json_document import JsonObject
 from podwright.operations.deployment import outputs
 from podwright.settings import names
+from podwright.settings.deployer import deployer_session
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingBucket
@@ -99,7 +100,7 @@ def build(settings: Settings, folder: Path | None, *, python: str, upload: bool)
     uploaded = None
     if bucket:
         prefix = names.bundle_prefix(settings.name)
-        sent = send(folder, index, session=Session(region=settings.region), bucket=bucket, prefix=prefix)
+        sent = send(folder, index, session=deployer_session(settings), bucket=bucket, prefix=prefix)
         print(f"uploaded {sent} of {len(index) + 1} objects to s3://{bucket}/{prefix}, the others were there")
         uploaded = _Uploaded(f"s3://{bucket}/{prefix}", sent)
     node_downloads = settings.nodes.downloads

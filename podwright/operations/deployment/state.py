@@ -1,4 +1,4 @@
-"""``podwright state``: move Terraform's state from this folder to the S3 bucket that the settings name."""
+"""``podwright state``: move Terraform's state from this folder to the S3 bucket or backend that the settings name."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from podwright.operations.deployment.kit import Kit
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
+from podwright.settings.deployer import deployer_session
 from podwright.state_owner import StateOwner, state_file
 from podwright_common.command_line import add_json, add_yes
 from podwright_common.exit_status import FAILED, OK
 
 if TYPE_CHECKING:
-    from podwright.settings.operations import S3State
+    from podwright.settings.operations import BackendState, S3State
     from podwright.settings.root import Settings
 
 LOCK = ".tflock"  # The suffix of a lock's key, after the key of the locked state.
@@ -38,9 +39,10 @@ class StateMoved(JsonObject):
 
     schema: Literal["podwright.state/1"] = "podwright.state/1"
     bucket: str
+    """Name of the bucket; empty for another backend."""
     created: bool
     moved: list[str]
-    """Keys of the states in the bucket."""
+    """Keys of the states in the bucket; of another backend, names of the stacks."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,34 +55,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Create the bucket of the states if there is none, and move the states of this folder into it.
+    """Create the bucket of the states if there is none, and move the states of this folder into it, or to a backend.
 
     Raises:
-        PodwrightError: the settings keep the state here, the bucket has another state, or AWS refuses.
+        PodwrightError: the settings keep the state here, the bucket or backend has another state, or AWS or Terraform
+            refuses.
     """
     settings, folder = load(options.file), Path.cwd()
     state = settings.state
-    if state.source != "s3":
+    if state.source == "local":
         hint = f"add `state: {{source: s3, bucket: …}}` to {options.file}: the bucket is created if there is none"
-        raise ArgumentError("state: got source local, need s3", hint)
-    with Kit(options.file, folder).locked("state"):  # a deployment would write the state that is moved
+        raise ArgumentError("state: got source local, need s3 or backend", hint)
+    kit = Kit(options.file, folder)
+    with kit.locked("state"):  # a deployment would write the state that is moved
+        if state.source == "backend":
+            return _push(options, settings, state, kit)
         return _move(options, settings, state, folder)
+
+
+def _push(options: argparse.Namespace, settings: Settings, state: BackendState, kit: Kit) -> int:
+    """Give the states of this folder to a backend by Terraform itself, which refuses to replace another state."""
+    local = _local(settings, kit.folder)
+    plan = [f"move {file.name} to the backend {state.type}" for file in local.values()]
+    if not options.json:
+        print("\n".join(plan) or f"nothing to do: no state is in {kit.folder}")
+    if plan and not confirm("Go on?", yes=options.yes):
+        return FAILED
+    remaining = dict(local)
+    for stack, file in local.items():
+        file.rename(_moved(file))
+        (stack.folder / BACKEND_CACHE).unlink(missing_ok=True)
+    try:
+        if local:
+            kit.synthesize()  # it refuses a backend beside a local state
+        for stack, file in local.items():
+            stack.terraform("state", "push", str(_moved(file)))
+            del remaining[stack]
+    finally:
+        for stack, file in remaining.items():
+            _moved(file).rename(file)
+            (stack.folder / BACKEND_CACHE).unlink(missing_ok=True)
+    if options.json:
+        moved_stacks = sorted(stack.name for stack in local)
+        print_document(StateMoved(bucket="", created=False, moved=moved_stacks))
+    return OK
+
+
+def _moved(file: Path) -> Path:
+    """Return where a local state stays once the bucket or backend has it."""
+    return file.with_name(file.name + MOVED)
+
+
+def _local(settings: Settings, folder: Path) -> dict[DeployedStack, Path]:
+    """Return the files with the states in this folder, by stack."""
+    state_files = {
+        stack: state_file(folder, stack.name, settings.region)
+        for stack in stacks(settings.name, folder=folder).values()
+    }
+    return {stack: file for stack, file in state_files.items() if file.is_file()}
 
 
 def _move(options: argparse.Namespace, settings: Settings, state: S3State, folder: Path) -> int:
     store = StateBucket(state, Session(region=state.region or settings.region, profile=options.profile))
-    state_files = [
-        (stack, state_file(folder, stack.name, settings.region))
-        for stack in stacks(settings.name, folder=folder).values()
-    ]
-    local = {stack: file for stack, file in state_files if file.is_file()}
+    local = _local(settings, folder)
     is_new = not store.exists()
     plan = [f"create the bucket {state.bucket} in {store.session.region}"] if is_new else []
     keys = {
         stack: names.state_key(settings.name, settings.region, stack.name)
         for stack in stacks(settings.name, folder=folder).values()
     }
-    former = {} if is_new else dict(_former(store, settings, keys))
+    account_id = deployer_session(settings, profile=options.profile).account_id
+    former = {} if is_new else dict(_former(store, settings, keys, account_id))
     plan += [f"move s3://{state.bucket}/{key} to s3://{state.bucket}/{keys[stack]}" for stack, key in former.items()]
     plan += [f"move {file.name} to s3://{state.bucket}/{keys[stack]}" for stack, file in local.items()]
     if not options.json:
@@ -93,7 +138,7 @@ def _move(options: argparse.Namespace, settings: Settings, state: S3State, folde
         store.move(key, keys[stack])
     for stack, file in local.items():
         store.put(keys[stack], file)
-        file.rename(file.with_name(file.name + MOVED))
+        file.rename(_moved(file))
         (stack.folder / BACKEND_CACHE).unlink(missing_ok=True)
     if options.json:
         moved = sorted(keys[stack] for stack in {*local, *former})
@@ -102,7 +147,7 @@ def _move(options: argparse.Namespace, settings: Settings, state: S3State, folde
 
 
 def _former(
-    store: StateBucket, settings: Settings, keys: Mapping[DeployedStack, str]
+    store: StateBucket, settings: Settings, keys: Mapping[DeployedStack, str], account_id: str
 ) -> Iterator[tuple[DeployedStack, str]]:
     """Yield the stacks whose state is in the bucket under the key without a region, with that key.
 
@@ -116,7 +161,7 @@ def _former(
         if content is None:
             continue
         owner = StateOwner.of(json.loads(content or b"{}"))
-        owner.check(stack.name, account_id=store.session.account_id, region=settings.region)
+        owner.check(stack.name, account_id=account_id, region=settings.region)
         if store.content(f"{key}{LOCK}") is not None:
             place = f"s3://{store.state.bucket}/{key}"
             raise OperationError(

@@ -11,6 +11,7 @@ from podwright.settings import names
 REFUSAL = "Error acquiring the state lock"
 FRAMES = str.maketrans("│╷╵", "   ")  # Terraform draws frames around errors.
 _FIELD = re.compile(r"\b(ID|Path|Operation|Who|Created):[ \t]+(\S[^\n]*?)[ \t]*$", re.MULTILINE)
+_HELD = re.compile(r"already locked: ID=([\w-]+)")
 _FRACTION = re.compile(r"\.\d+ \+0000")
 
 
@@ -32,11 +33,26 @@ def explain(printed: str, *, stacks: Path, terraform: str) -> StateLockedError |
     lock = dict(_FIELD.findall(plain))
     if "ID" not in lock:  # the bucket refused the lock itself
         return None
-    stack = names.stack_of_state(lock.get("Path", ""))
+    lock_id = _HELD.search(plain)
+    if lock_id and lock_id[1] != lock["ID"]:  # Terraform's http backend prints its own lock, which it did not get.
+        lock = {"ID": lock_id[1]}
+    stack = _stack(lock.get("Path", ""), stacks)
     operation = lock.get("Operation", "").removeprefix("OperationType").lower() or "a command"
     since = _FRACTION.sub("", lock.get("Created", "an unknown time"))
+    owner = f"{lock['Who']} since {since}, for {operation}" if "Who" in lock else f"another Terraform, as {lock['ID']}"
     return StateLockedError(
-        f"the state of {stack} is locked by {lock.get('Who', 'an unknown user')} since {since}, for {operation}",
+        f"the state of {stack or 'a stack'} is locked by {owner}",
         "wait for its end. Only if that Terraform crashed and runs nowhere any more, give its lock back: "
-        f"`{terraform} -chdir={stacks / stack} force-unlock {lock['ID']}`",
+        f"`{terraform} -chdir={stacks / (stack or 'STACK')} force-unlock {lock['ID']}`",
+    )
+
+
+def _stack(path: str, stacks: Path) -> str:
+    """Return the name of the stack whose state a backend calls so; empty if the path does not say."""
+    stack = names.stack_of_state(path)
+    present = {folder.name for folder in stacks.iterdir()} if stacks.is_dir() else set()
+    return (
+        stack
+        if stack in present
+        else next((name for name in sorted(present) if name in path), "" if present else stack)
     )

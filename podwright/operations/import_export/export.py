@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from podwright.aws_session import Session
 from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.errors import OperationError
@@ -21,6 +20,7 @@ from podwright.operations.output import print_document
 from podwright.operations.target import add_examples
 from podwright.output_file import write_output
 from podwright.resource_types import CLUSTER
+from podwright.settings.deployer import deployer_session
 from podwright_common.exit_status import OK
 
 FOUNDATION_FIRST = "deploy what it names first: `podwright deploy --only foundation`"
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         PodwrightError: the file is wrong, the foundation is not deployed, or SageMaker would not take the request.
     """
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
-    Session(region=settings.region).require_answer()
+    deployer_session(settings).require_answer()
     try:
         with kit.locked("export"):
             kit.synthesize()

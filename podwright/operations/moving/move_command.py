@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from podwright.aws_session import Session
 from podwright.check.document import Document
 from podwright.check.load import load
 from podwright.config_file import with_file
@@ -28,6 +27,7 @@ from podwright.operations.moving.preview import MovePreview, MovePreviewDocument
 from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, ClusterMove
 from podwright.operations.output import confirm, print_document
 from podwright.output_file import place_of
+from podwright.settings.deployer import deployer_session
 from podwright_common.atomic_file import write_file
 from podwright_common.exit_status import FAILED, OK
 
@@ -111,7 +111,7 @@ def _begin(options: argparse.Namespace, path: Path) -> int:
     new = new_file(source, settings, place, file=file)
     if file.exists() and file.read_text(encoding="utf-8") != new.text:  # equal: we were killed before the journal
         raise ArgumentError(f"{file} exists already", "move it away, or choose another --name")
-    session = Session(region=settings.region, profile=options.profile)
+    session = deployer_session(settings, profile=options.profile)
     preview = MovePreview.of(settings, new, backups.file_systems(session, settings.name))
     ends = Place(settings.name, settings.region, options.file), Place(name, new.settings.region, file)
     begun = {"zone": options.zone, "training_plan": options.training_plan, "set": options.set}

@@ -29,6 +29,7 @@ from podwright.operations.moving.journal import Journal, Place
 from podwright.operations.moving.settings_text import edited
 from podwright.output_file import place_of
 from podwright.settings import names
+from podwright.settings.deployer import deployer_session
 from podwright.settings.root import Settings
 from podwright_common.atomic_file import write_file
 
@@ -68,7 +69,7 @@ class ClusterMove:
 
     def session(self, place: Place) -> Session:
         """Return a session in a place's region."""
-        return Session(region=place.region, profile=self.profile)
+        return deployer_session(load(place.file), profile=self.profile)
 
     @cached_property
     def carrier(self) -> Carrier:
