@@ -93,9 +93,11 @@ class AccountingMariaDb(Construct):
     it, so it is in no state. Controllers read it once, to make slurmdbd a user of its own for each of them.
     https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/rds-secrets-manager.html
 
-    ``subnet_cidrs`` are blocks of the network's VPC by the id of their zone, two zones at least.
+    ``subnet_cidrs`` are blocks of the network's VPC by the id of their zone, two zones at least; ``subnet_ids`` are
+    existing subnets there instead, such as those that another account shares.
     ``require_tls=False`` is for clients that do not connect with TLS, such as HyperPod's own slurmdbd may be.
-    ``on_destroy="retain"`` makes Terraform refuse to destroy the database, ``"destroy"`` deletes it without a snapshot.
+    ``on_destroy="retain"`` makes Terraform refuse to destroy the database, ``"backup"`` deletes it after a last
+    snapshot, which stays, ``"destroy"`` without one.
 
     Raises:
         InvalidArgumentsError: a name, class, size or block that RDS or EC2 would refuse; all problems are in it.
@@ -109,17 +111,19 @@ class AccountingMariaDb(Construct):
         name: str,
         network: Network,
         region: str,
-        subnet_cidrs: Mapping[str, str],
+        subnet_cidrs: Mapping[str, str] | None = None,
+        subnet_ids: Sequence[str] = (),
         instance_class: str = "db.t4g.medium",
         storage_gib: int = 50,
         key_arn: str | None = None,
         require_tls: bool = True,
-        on_destroy: Literal["retain", "destroy"] = "retain",
+        on_destroy: Literal["retain", "backup", "destroy"] = "retain",
     ) -> None:
         problems = checks.accounting_maria_db(
             name=name,
             region=region if require_tls else None,
-            subnet_cidrs=subnet_cidrs,
+            subnet_cidrs=subnet_cidrs or {},
+            subnet_ids=subnet_ids,
             instance_class=instance_class,
             storage_gib=storage_gib,
             key_arn=key_arn,
@@ -128,6 +132,10 @@ class AccountingMariaDb(Construct):
         refuse(self, problems)
         super().__init__(scope, id_)
         security_group, rule = self._security_group(name, network)
+        # RDS has one snapshot of a name: that of a backup has the id of this deployment's security group.
+        snapshots = {"retain": f"{name}-last", "backup": f"{name}-last-{security_group.id}"}
+        subnets = subnet_ids or self._new_subnets(name, network, subnet_cidrs or {})
+        subnet_group = DbSubnetGroup(self, "subnet_group", name=name, subnet_ids=subnets)
         database = DbInstance(
             self,
             "database",
@@ -143,7 +151,7 @@ class AccountingMariaDb(Construct):
             manage_master_user_password=True,
             master_user_secret_kms_key_id=key_arn,
             port=facts.MYSQL_PORT,
-            db_subnet_group_name=self._subnets(name, network, subnet_cidrs).name,
+            db_subnet_group_name=subnet_group.name,
             vpc_security_group_ids=[security_group.id],
             publicly_accessible=False,
             parameter_group_name=self._parameters(name).name if require_tls else None,
@@ -155,7 +163,7 @@ class AccountingMariaDb(Construct):
             enabled_cloudwatch_logs_exports=["error", "slowquery"],
             deletion_protection=on_destroy == "retain",
             skip_final_snapshot=on_destroy == "destroy",
-            final_snapshot_identifier=f"{name}-last" if on_destroy == "retain" else None,
+            final_snapshot_identifier=snapshots.get(on_destroy),
         )
         self.database, self.id = database, name
         self.endpoint = database.address
@@ -224,7 +232,7 @@ class AccountingMariaDb(Construct):
         )
         return group, rule
 
-    def _subnets(self, name: str, network: Network, cidrs: Mapping[str, str]) -> DbSubnetGroup:
+    def _new_subnets(self, name: str, network: Network, cidrs: Mapping[str, str]) -> list[str]:
         subnets = [
             Subnet(
                 self,
@@ -236,4 +244,4 @@ class AccountingMariaDb(Construct):
             )
             for zone, cidr in sorted(cidrs.items())
         ]
-        return DbSubnetGroup(self, "subnet_group", name=name, subnet_ids=[subnet.id for subnet in subnets])
+        return [subnet.id for subnet in subnets]

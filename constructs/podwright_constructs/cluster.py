@@ -49,6 +49,7 @@ class HyperPodCluster(Construct):
         node_recovery: automatic replaces or reboots a node with a hardware fault.
         node_provisioning: continuous starts with the available nodes and keeps trying for the others.
         multi_head: Allow several controllers; ``lifecycle`` configures their database and directory.
+        extra_security_group_ids: Security groups that nodes have beside the network's.
         tags: Tags of the cluster.
 
     Raises:
@@ -71,6 +72,7 @@ class HyperPodCluster(Construct):
         node_recovery: Literal["automatic", "none"] = "automatic",
         node_provisioning: Literal["continuous"] | None = None,
         multi_head: bool = False,
+        extra_security_group_ids: Sequence[str] = (),
         tags: Mapping[str, str] | None = None,
     ) -> None:
         problems = checks.cluster(
@@ -80,12 +82,14 @@ class HyperPodCluster(Construct):
             tags=tags or {},
             node_provisioning=node_provisioning,
             multi_head=multi_head,
+            extra_security_group_ids=extra_security_group_ids,
         )
         refuse(self, [*problems, *_mode(lifecycle, slurm, instance_groups, node_provisioning)])
         super().__init__(scope, id_)
         roles = {"controller": controller_role or role, "login": login_role or role, "compute": role}
+        security_group_ids = [network.security_group_id, *extra_security_group_ids]
         groups = [
-            {**_instance_group(group, network, roles[group.role]), **_set_up(group, lifecycle, slurm)}
+            {**_instance_group(group, security_group_ids, roles[group.role]), **_set_up(group, lifecycle, slurm)}
             for group in in_order(instance_groups)
         ]
         desired_state = {
@@ -95,7 +99,7 @@ class HyperPodCluster(Construct):
             "NodeProvisioningMode": node_provisioning and node_provisioning.capitalize(),
             "Orchestrator": slurm and slurm.orchestrator(),
             "Tags": [{"Key": key, "Value": value} for key, value in sorted((tags or {}).items())],
-            "VpcConfig": {"SecurityGroupIds": [network.security_group_id], "Subnets": [network.subnet_ids[0]]},
+            "VpcConfig": {"SecurityGroupIds": security_group_ids, "Subnets": [network.subnet_ids[0]]},
         }
         scripts = [*(lifecycle.ready if lifecycle else ()), *(slurm.ready if slurm else ())]
         permissions = [permission for node_role in roles.values() for permission in node_role.ready]
@@ -161,7 +165,7 @@ def _script_mode(argument: str, scripts: object, *, by_api: bool) -> Iterator[Pr
         yield Problem("conflict", (argument,), passed_bundle, needed_bundle, hint)
 
 
-def _instance_group(group: InstanceGroup, network: Network, role: Role) -> dict[str, Any]:
+def _instance_group(group: InstanceGroup, security_group_ids: Sequence[str], role: Role) -> dict[str, Any]:
     return {
         **passed(group),
         **_types(group),
@@ -169,7 +173,7 @@ def _instance_group(group: InstanceGroup, network: Network, role: Role) -> dict[
         "CapacityRequirements": group.capacity and {_api_word(group.capacity): {}},
         "OnStartDeepHealthChecks": [_api_word(check) for check in group.deep_health_checks] or None,
         "NetworkInterface": group.network_interface and {"InterfaceType": group.network_interface},
-        "OverrideVpcConfig": _own_network(group, network),
+        "OverrideVpcConfig": _own_network(group, security_group_ids),
         "AutoPatchConfig": group.auto_patch and {"PatchingStrategy": _api_word(group.auto_patch)},
         "ScheduledUpdateConfig": group.scheduled_update and _scheduled_update(group.scheduled_update),
     }
@@ -196,11 +200,10 @@ def _volumes(group: InstanceGroup) -> list[dict[str, Any]]:
     return [{"EbsVolumeConfig": volume} for volume in volumes]
 
 
-def _own_network(group: InstanceGroup, network: Network) -> dict[str, list[str]] | None:
+def _own_network(group: InstanceGroup, security_group_ids: Sequence[str]) -> dict[str, list[str]] | None:
     if not group.subnet_ids:
         return None
-    security_groups = list(group.security_group_ids) or [network.security_group_id]
-    return {"SecurityGroupIds": security_groups, "Subnets": list(group.subnet_ids)}
+    return {"SecurityGroupIds": list(group.security_group_ids or security_group_ids), "Subnets": list(group.subnet_ids)}
 
 
 def _scheduled_update(update: ScheduledUpdate) -> dict[str, Any]:

@@ -339,6 +339,9 @@ MAX_DATABASE_STORAGE_GIB = 65536
 # https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/USER_VPC.WorkingWithRDSInstanceinaVPC.html
 MIN_DATABASE_ZONES = 2
 
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterAccountingDatabase.html
+SCHEMA_NAME_PATTERN = re.compile(r"[a-zA-Z0-9$_]{1,64}")
+
 # ---- operations ---------------------------------------------------------------------------------
 
 # Seven days of hourly periods: https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricAlarm.html
@@ -358,6 +361,7 @@ MAX_RULE_NAME_LENGTH = 64
 # https://docs.aws.amazon.com/sns/latest/api/API_CreateTopic.html and API_Subscribe.html
 MAX_NOTICES_NAME_LENGTH = MAX_RULE_NAME_LENGTH - len("-health")
 NOTICES_NAME_PATTERN = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NOTICES_NAME_LENGTH}}}")
+TOPIC_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}")
 # An address without quotes or comments: https://datatracker.ietf.org/doc/html/rfc5322#section-3.4.1
 EMAIL_PATTERN = re.compile(
     r"(?!.*\.\.)(?!\.)[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}(?<!\.)"

@@ -43,6 +43,9 @@ class ClusterNotices(Construct):
     With ``warnings``, cluster events of level Warn are sent too, such as retries. A message may lack the reason of a
     failure; ``podwright status`` asks for it.
 
+    ``topic_arn`` is a topic you have, instead of a new one: its policy lets events.amazonaws.com publish and, for the
+    alarm, cloudwatch.amazonaws.com. With ``email`` too, the address gets all that is published there.
+
     ``name`` is the topic's and the beginning of the names of rules and alarm. A key must let events.amazonaws.com, and
     cloudwatch.amazonaws.com for the alarm, use it.
 
@@ -57,26 +60,28 @@ class ClusterNotices(Construct):
         *,
         name: str,
         cluster_name: str,
-        email: str,
+        email: str | None = None,
+        topic_arn: str | None = None,
         idle_hours: int | None = None,
         warnings: bool = False,
         key_arn: str | None = None,
     ) -> None:
-        refuse(self, checks.cluster_notices(name=name, email=email, idle_hours=idle_hours, key_arn=key_arn))
+        refuse(
+            self,
+            checks.cluster_notices(name=name, email=email, topic_arn=topic_arn, idle_hours=idle_hours, key_arn=key_arn),
+        )
         super().__init__(scope, id_)
-        self._name, self._key_arn = name, key_arn
-        topic = SnsTopic(self, "topic", name=name, kms_master_key_id=key_arn)
-        SnsTopicSubscription(self, "email", topic_arn=topic.arn, protocol="email", endpoint=email)
+        self._key_arn = None if topic_arn else key_arn
+        self._topic_name = Fn.element(Fn.split(":", topic_arn), 5) if topic_arn else name
+        self.topic = None if topic_arn else SnsTopic(self, "topic", name=name, kms_master_key_id=key_arn)
+        self.topic_arn: str = self.topic.arn if self.topic else str(topic_arn)
+        if email:
+            SnsTopicSubscription(self, "email", topic_arn=self.topic_arn, protocol="email", endpoint=email)
         for word, pattern in _patterns(cluster_name, warnings=warnings).items():
-            self._rule(f"{name}-{word}", word, pattern, topic)
-        statements = _publishers(topic)
-        if idle_hours is not None:
-            alarm = self._idle(f"{name}-idle", cluster_name, idle_hours, topic)
-            account = DataCallerIdentity(self, "caller").account_id
-            statements.append(_of_alarm(topic, alarm, account))
-        document = DataIamPolicyDocument(self, "access", statement=statements)
-        SnsTopicPolicy(self, "policy", arn=topic.arn, policy=document.json)
-        self.topic, self.topic_arn = topic, topic.arn
+            self._rule(f"{name}-{word}", word, pattern)
+        alarm = None if idle_hours is None else self._idle(f"{name}-idle", cluster_name, idle_hours)
+        if self.topic:
+            self._policy(self.topic, alarm)
 
     def grant_publish(self, role: Grantee) -> None:
         """Let a role send messages of its own to the address."""
@@ -102,10 +107,18 @@ class ClusterNotices(Construct):
 
         https://docs.aws.amazon.com/sns/latest/dg/sns-monitoring-using-cloudwatch.html
         """
-        name, dimensions = "NumberOfNotificationsDelivered", {"TopicName": self._name}
+        name, dimensions = "NumberOfNotificationsDelivered", {"TopicName": self._topic_name}
         return Metric(namespace="AWS/SNS", name=name, dimensions=dimensions, statistic="Sum")
 
-    def _idle(self, name: str, cluster_name: str, hours: int, topic: SnsTopic) -> CloudwatchMetricAlarm:
+    def _policy(self, topic: SnsTopic, alarm: CloudwatchMetricAlarm | None) -> None:
+        statements = _publishers(topic)
+        if alarm:
+            account = DataCallerIdentity(self, "caller").account_id
+            statements.append(_of_alarm(topic, alarm, account))
+        document = DataIamPolicyDocument(self, "access", statement=statements)
+        SnsTopicPolicy(self, "policy", arn=topic.arn, policy=document.json)
+
+    def _idle(self, name: str, cluster_name: str, hours: int) -> CloudwatchMetricAlarm:
         return CloudwatchMetricAlarm(
             self,
             "idle",
@@ -120,12 +133,12 @@ class ClusterNotices(Construct):
             comparison_operator="LessThanThreshold",
             threshold=1,
             treat_missing_data="notBreaching",
-            alarm_actions=[topic.arn],
+            alarm_actions=[self.topic_arn],
         )
 
-    def _rule(self, name: str, word: str, pattern: dict[str, Any], topic: SnsTopic) -> None:
+    def _rule(self, name: str, word: str, pattern: dict[str, Any]) -> None:
         rule = CloudwatchEventRule(self, word, name=name, event_pattern=Fn.jsonencode(pattern))
-        CloudwatchEventTarget(self, f"{word}_target", rule=rule.name, arn=topic.arn)
+        CloudwatchEventTarget(self, f"{word}_target", rule=rule.name, arn=self.topic_arn)
 
 
 def _patterns(cluster_name: str, *, warnings: bool) -> dict[str, dict[str, Any]]:

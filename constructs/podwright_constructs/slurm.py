@@ -74,6 +74,7 @@ class ApiSlurm:
         init_script: what every node runs afterwards; of podwright's own scripts a ``LifecycleBundle``
             whose ``facts`` say ``slurm_by_api``.
         accounting: slurmdbd's database; with continuous provisioning alone.
+        database_name: the schema there. Default: one of HyperPod's that has the cluster's id.
     """
 
     strategy: Strategy | None = "managed"
@@ -81,6 +82,15 @@ class ApiSlurm:
     home: HomeFileSystem | None = None
     init_script: NodeScripts | None = None
     accounting: AccountingDatabase | None = None
+    database_name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the name of the schema.
+
+        Raises:
+            InvalidArgumentsError: SageMaker would refuse it.
+        """
+        refuse(self, checks.schema_name(self.database_name))
 
     @property
     def ready(self) -> Sequence[ITerraformDependable]:
@@ -98,6 +108,7 @@ class ApiSlurm:
                 "Endpoint": self.accounting.endpoint,
                 "Port": self.accounting.port,
                 "SecretArn": self.accounting.secret_arn,
+                "Name": self.database_name,
             }
         return {"Slurm": slurm}
 

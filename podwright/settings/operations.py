@@ -9,6 +9,12 @@ from podwright.settings.section import Section
 from podwright_constructs import facts
 from podwright_constructs.arguments.accounting import ExistingAccountingArguments
 
+_DATABASE_NAME = Field(
+    None,
+    description="Name of the schema that HyperPod makes there, with `slurm: {source: api}`. "
+    "Default: slurm_acct_db_ and the cluster's id.",
+)
+
 
 class LocalAccounting(Section):
     """MariaDB on the controller: sacct knows every job until the controller is replaced, and the database with it."""
@@ -27,18 +33,29 @@ class CreatedAccounting(Section):
 
     source: Literal["create"] = Field(description="A new database.")
     subnet_cidrs: Mapping[str, str] = Field(
-        description="CIDR blocks of its subnets by zone id, at least two zones, such as usw2-az1: 10.0.1.0/28."
+        {},
+        description="CIDR blocks of its new subnets by zone id, at least two zones, such as usw2-az1: 10.0.1.0/28. "
+        "Default: subnet_ids instead.",
+    )
+    subnet_ids: tuple[str, ...] = Field(
+        (),
+        description="Existing subnets of the network's VPC in at least two zones, subnet-…, which may be shared by "
+        "another account, instead of subnet_cidrs. Default: new subnets.",
     )
     instance_class: str = Field("db.t4g.medium", description="Instance class of the database.")
     storage_gib: int = Field(50, description=f"Storage, {facts.MIN_DATABASE_STORAGE_GIB} GiB at least.")
-    on_destroy: Literal["retain", "destroy"] = Field(
-        "retain", description="retain refuses to destroy the database, destroy deletes it without a snapshot."
+    on_destroy: Literal["retain", "backup", "destroy"] = Field(
+        "retain",
+        description="retain refuses to destroy the database, backup deletes it after a last snapshot, which stays, "
+        "destroy deletes it without one.",
     )
+    database_name: str | None = _DATABASE_NAME
 
 
 class ExistingAccounting(Section, ExistingAccountingArguments):
     """An existing MySQL or MariaDB that admits the nodes' security group."""
 
+    database_name: str | None = _DATABASE_NAME
     source: Literal["existing"] = Field(description="An existing database.")
 
 
@@ -74,7 +91,14 @@ class LogsSection(Section):
 class Notices(Section):
     """An email when the cluster fails, a node is unhealthy, another controller takes over, or no job runs for hours."""
 
-    email: str = Field(description="Address of the emails; AWS asks it to confirm once.")
+    email: str | None = Field(
+        None, description="Address of the emails; AWS asks it to confirm once. Default: topic_arn's subscribers alone."
+    )
+    topic_arn: str | None = Field(
+        None,
+        description="Existing SNS topic of this region, arn:aws:sns:REGION:ACCOUNT:NAME, whose policy lets "
+        "events.amazonaws.com publish and, with idle_hours, cloudwatch.amazonaws.com. Default: a new topic.",
+    )
     idle_hours: int | None = Field(
         None,
         description="Email when compute nodes were up and no Slurm job ran for so many hours, "

@@ -59,6 +59,7 @@ class ClusterStack(TerraformStack):
             slurm=_slurm(settings, foundation, bundle),
             node_recovery=cluster_settings.node_recovery,
             node_provisioning=cluster_settings.node_provisioning,
+            extra_security_group_ids=cluster_settings.extra_security_group_ids,
             multi_head=checks.controllers(instance_groups) > 1,
             tags=names.cluster_tags(settings),
         )
@@ -144,6 +145,7 @@ def _slurm(settings: Settings, foundation: FoundationStack, bundle: LifecycleBun
         lustre=foundation.lustre,
         home=foundation.openzfs,
         accounting=foundation.accounting,
+        database_name=getattr(settings.accounting, "database_name", None),
         init_script=InitScript(**arguments(slurm_settings.init_script)) if slurm_settings.init_script else bundle,
     )
 

@@ -164,10 +164,10 @@ def _accounting(
             region=settings.region,
             key_arn=key_arn,
             require_tls=settings.cluster.slurm.source == "lifecycle",
-            **arguments(accounting_settings),
+            **arguments(accounting_settings, "database_name"),
         )
     if isinstance(accounting_settings, ExistingAccounting):
-        return ExistingAccountingDatabase(**arguments(accounting_settings))
+        return ExistingAccountingDatabase(**arguments(accounting_settings, "database_name"))
     return None
 
 
@@ -232,7 +232,10 @@ def _role(
         s3_access=[S3Access(**arguments(mount, "path")) for mount in settings.nodes.s3_mounts],
         volume_key_arns=sorted({group.key_arn for group in groups if group.key_arn}),
         override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
-        override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
+        override_security_group_ids=[
+            *settings.cluster.extra_security_group_ids,
+            *(group_id for group in groups for group_id in group.security_group_ids),
+        ],
         prometheus_workspace_arn=stack.prometheus.arn if stack.prometheus else None,
         permissions_boundary_arn=role_settings.permissions_boundary_arn,
         path=role_settings.path,

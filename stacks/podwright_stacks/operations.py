@@ -57,6 +57,7 @@ def _notices(
         name=names.notices_name(settings.name),
         cluster_name=settings.name,
         email=settings.notices.email,
+        topic_arn=settings.notices.topic_arn,
         idle_hours=settings.notices.idle_hours,
         warnings=settings.notices.warnings,
         key_arn=key_arn,

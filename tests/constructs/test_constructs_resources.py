@@ -981,11 +981,13 @@ def test_everything_the_api_offers_for_a_group(synthesize, evaluate) -> None:
         "lifecycle": None,
         "slurm": slurm,
         "node_provisioning": "continuous",
+        "extra_security_group_ids": ["sg-00000002"],
     }
     (resource,) = resources(synthesize(lambda stack: cluster(stack, **changes)), "aws_cloudcontrolapi_resource")
     model = evaluate(resource["desired_state"])
     assert cluster_schema.problems(model, region="us-west-2") == []
     assert (model["Orchestrator"], model["NodeProvisioningMode"]) == ({"Slurm": {}}, "Continuous")
+    assert model["VpcConfig"]["SecurityGroupIds"] == ["sg-00000001", "sg-00000002"]
     controller, workers = model["InstanceGroups"]
     assert controller["SlurmConfig"] == {"NodeType": "Controller"}
     assert controller["CapacityRequirements"] == {"Spot": {}}
@@ -999,7 +1001,7 @@ def test_everything_the_api_offers_for_a_group(synthesize, evaluate) -> None:
         "CapacityRequirements": {"OnDemand": {}},
         "OnStartDeepHealthChecks": ["InstanceStress"],
         "NetworkInterface": {"InterfaceType": "efa-only"},
-        "OverrideVpcConfig": {"SecurityGroupIds": ["sg-00000001"], "Subnets": ["subnet-00000009"]},
+        "OverrideVpcConfig": {"SecurityGroupIds": ["sg-00000001", "sg-00000002"], "Subnets": ["subnet-00000009"]},
         "ImageId": group.image_id,
         "ScheduledUpdateConfig": {
             "ScheduleExpression": "cron(0 3 ? * SUN *)",

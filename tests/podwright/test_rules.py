@@ -62,6 +62,7 @@ EXISTING_ACCOUNTING = {
     "endpoint": "slurm.abc.us-west-2.rds.amazonaws.com",
     "secret_arn": "arn:aws:secretsmanager:us-west-2:210987654321:secret:slurm",
 }
+TWO_SUBNETS = {"subnet_ids": ["subnet-00000001", "subnet-00000002"]}
 EXISTING_PROMETHEUS = {
     "source": "existing",
     "arn": "arn:aws:aps:us-west-2:210987654321:workspace/ws-1",
@@ -72,6 +73,7 @@ MEASURED: dict[str, Any] = {"observability": {}}
 API = {"source": "api", "strategy": "managed"}
 OWN_API = {**API, "init_script": {"source_s3_uri": "s3://sagemaker-mine/x", "on_init_complete": "a.sh"}}
 SCRIPTS = {"source": "existing", "source_s3_uri": "s3://sagemaker-mine/src"}
+TOPIC = "arn:aws:sns:us-west-2:210987654321:landing-zone"
 IDLE = {"email": "me@llm.test", "idle_hours": 6}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK6+ly6vY0Ll95HGzYzNcDhWAP5jvz2VHncW3ucpbMEX ada@laptop"
 ADA = {"name": "ada", "uid": 2001}
@@ -145,6 +147,16 @@ def users(*people: Mapping[str, Any], **features: Any) -> dict[str, Any]:
 def ldap(**changes: Any) -> dict[str, Any]:
     """An LDAP server, changed."""
     return {"nodes": {"ldap": LDAP | changes}}
+
+
+def extra_groups(*ids: str) -> dict[str, Any]:
+    """A cluster with these security groups beside the network's."""
+    return {"cluster": {"instance_groups": [CONTROLLER, WORKERS], "extra_security_group_ids": ids}}
+
+
+def database_in(*subnet_ids: str) -> dict[str, Any]:
+    """A created accounting database in existing subnets."""
+    return {**api_continuous(), "accounting": {"source": "create", "subnet_ids": subnet_ids}}
 
 
 def backend(type_: str, **arguments: Any) -> dict[str, Any]:
@@ -522,6 +534,16 @@ BROKEN = [
         accounting({"usw2-az1": "10.0.1.0/28", "usw2-az2": "10.0.16.0/28"}),
         "accounting.subnet_cidrs.usw2-az2",
     ),
+    ("created-accounting", existing(**database_in("subnet-00000001")), "accounting.subnet_ids"),
+    ("created-accounting", existing(**database_in("subnet-00000001", "subnet-00000001")), "accounting.subnet_ids[1]"),
+    ("created-accounting", existing(**database_in("subnet-00000001", "sn-00000002")), "accounting.subnet_ids[1]"),
+    ("created-accounting", {**DATABASE, "accounting": DATABASE["accounting"] | TWO_SUBNETS}, "accounting.subnet_ids"),
+    ("name-of-schema", existing_accounting(database_name="slurm-db"), "accounting.database_name"),
+    (
+        "name-of-schema",
+        existing(accounting={**EXISTING_ACCOUNTING, "database_name": "slurm"}),
+        "accounting.database_name",
+    ),
     ("existing-accounting", existing_accounting(endpoint="db:3306"), "accounting.endpoint"),
     ("existing-accounting", existing_accounting(secret_arn="mine"), "accounting.secret_arn"),
     ("unused-accounting", {**api(API), "accounting": {"source": "none"}}, "accounting.source"),
@@ -687,6 +709,9 @@ BROKEN = [
     ("log-retention", {"logs": {"retention_days": 31}}, "logs.retention_days"),
     ("notices-address", {"notices": {"email": "me"}}, "notices.email"),
     ("notices-address", {"notices": IDLE | {"idle_hours": 169}}, "notices.idle_hours"),
+    ("notices-address", {"notices": {"warnings": True}}, "notices.email"),
+    ("notices-address", {"notices": {"topic_arn": TOPIC + ".fifo"}}, "notices.topic_arn"),
+    ("arns-in-region", {"notices": {"topic_arn": TOPIC.replace("us-west-2", "us-east-1")}}, "notices.topic_arn"),
     ("idle-without-jobs", {"notices": IDLE, **api(OWN_API)}, "notices.idle_hours"),
     ("idle-without-jobs", {"notices": IDLE, **api(SCRIPTS)}, "notices.idle_hours"),
     ("idle-without-jobs", {"notices": IDLE, "nodes": {"skip": ["running_jobs"]}}, "notices.idle_hours"),
@@ -845,6 +870,18 @@ BROKEN = [
     ("roles-beside-existing", existing(role=EXISTING_ROLE, logs={"retention_days": 30}), "role.source"),
     ("tag-limits", {"tags": {f"t{number}": "" for number in range(48)}}, "tags"),
     ("s3-state", {"state": {"source": "s3", "bucket": "My_States"}}, "state.bucket"),
+    (
+        "extra-security-groups",
+        {"network": EXISTING_NETWORK, **extra_groups("sg-00000001")},
+        "cluster.extra_security_group_ids[0]",
+    ),
+    ("extra-security-groups", extra_groups("sg-00000001", "sg-00000001"), "cluster.extra_security_group_ids[1]"),
+    ("extra-security-groups", extra_groups("license"), "cluster.extra_security_group_ids[0]"),
+    (
+        "extra-security-groups",
+        extra_groups(*(f"sg-0000000{number}" for number in range(1, 6))),
+        "cluster.extra_security_group_ids",
+    ),
     ("role-of-deployment", {"assume_role": {"role_arn": "deployer"}}, "assume_role.role_arn"),
     ("role-of-deployment", {"assume_role": {"role_arn": DEPLOYER, "external_id": "x"}}, "assume_role.external_id"),
     ("role-of-deployment", {"assume_role": {"role_arn": DEPLOYER, "session_name": "a b"}}, "assume_role.session_name"),

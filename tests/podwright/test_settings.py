@@ -49,6 +49,7 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
             {"name": "workers", "role": "compute", **group, "instance_type": "ml.g5.12xlarge", "partition": "gpu"},
         ),
         "slurm": {"source": "lifecycle"},
+        "extra_security_group_ids": (),
         "node_recovery": "automatic",
         "node_provisioning": None,
         "own_tags": True,
@@ -82,7 +83,7 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
     }
     assert minimal.pop("accounting") == {"source": "local"}
     off = {"prometheus": {"source": "none"}, "dashboard": {"source": "none"}}
-    off |= dict.fromkeys(("logs", "notices", "budget", "session"))
+    off |= dict.fromkeys(("logs", "notices", "budget", "session", "assume_role", "ignore_tags"))
     assert {key: minimal.pop(key) for key in off} == off
     assert minimal.pop("state") == {"source": "local"}
     assert not any(minimal.pop("nodes").values())

@@ -437,3 +437,48 @@ def test_deployments_assume_a_role(aws: AwsStandIn, project: Path) -> None:
             stack.terraform("plan", "-input=false", "-no-color")
     with pytest.raises(TerraformError, match=r"(?s)deployer/podwright\s+is\s+not\s+authorized"):
         stack.terraform(*APPLY)
+
+
+def network_of(aws: AwsStandIn) -> tuple[dict[str, Any], list[str]]:
+    """Make a VPC; return the settings of its network, and subnets of two zones."""
+    ec2 = aws.client("ec2")
+    vpc_id = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet_ids = [
+        ec2.create_subnet(VpcId=vpc_id, CidrBlock=f"10.0.{number}.0/24", AvailabilityZoneId=f"usw2-az{number}")[
+            "Subnet"
+        ]["SubnetId"]
+        for number in (1, 2)
+    ]
+    group_id = ec2.create_security_group(GroupName="nodes", Description="-", VpcId=vpc_id)["GroupId"]
+    network = {"source": "existing", "vpc_id": vpc_id, "subnet_ids": subnet_ids[:1], "security_group_id": group_id}
+    return network, subnet_ids
+
+
+@pytest.mark.usefixtures("one_provider")
+def test_topic_and_subnets_of_a_landing_zone_are_used(aws: AwsStandIn, project: Path) -> None:
+    """Notices go to an existing topic, the database is in existing subnets and leaves a snapshot."""
+    network, subnet_ids = network_of(aws)
+    topic = aws.client("sns").create_topic(Name="landing-zone")["TopicArn"]
+    before = aws.inventory()
+    database = {"source": "create", "subnet_ids": subnet_ids, "on_destroy": "backup"}
+    added = {"name": "zone", "network": network, "accounting": database}
+    added["notices"] = {"topic_arn": topic, "idle_hours": 6}
+    file = project / "zone.yaml"
+    file.write_text(json.dumps(settings(HERE, **added)), encoding="utf-8")
+    Kit(file, project).synthesize()
+    stack = stacks("zone", folder=project)["foundation"]
+    rds = aws.client("rds")
+    stack.terraform(*APPLY)
+    assert "No changes" in stack.terraform("plan", "-input=false", "-no-color")
+    (group,) = rds.describe_db_subnet_groups()["DBSubnetGroups"]
+    assert sorted(subnet["SubnetIdentifier"] for subnet in group["Subnets"]) == sorted(subnet_ids)
+    events = aws.client("events")
+    rules = [rule["Name"] for rule in events.list_rules()["Rules"]]
+    assert {target["Arn"] for rule in rules for target in events.list_targets_by_rule(Rule=rule)["Targets"]} == {topic}
+    (alarm,) = aws.client("cloudwatch").describe_alarms()["MetricAlarms"]
+    assert alarm["AlarmActions"] == [topic]
+    stack.terraform("destroy", *APPLY[1:])
+    (snapshot,) = rds.describe_db_snapshots()["DBSnapshots"]
+    assert snapshot["DBSnapshotIdentifier"].startswith("slurm-zone-last-sg-")  # another name in each life
+    left = {item.split()[0] for item in set(aws.inventory()) - set(before)}
+    assert {kind for kind in left if "Snapshot" not in kind} <= {"AWS::KMS::Key"}  # RDS's own

@@ -8,7 +8,7 @@ No limit is written twice: limits are in ``facts.py``, and messages take them fr
 
 from __future__ import annotations
 
-from podwright_constructs.checks.accounting import accounting_maria_db, existing_accounting_database
+from podwright_constructs.checks.accounting import accounting_maria_db, existing_accounting_database, schema_name
 from podwright_constructs.checks.bucket import (
     ON_DESTROY,
     bucket_options,
@@ -25,6 +25,7 @@ from podwright_constructs.checks.hyperpod import (
     cluster_provisioning,
     cluster_tags,
     controllers,
+    extra_security_groups,
     instance_group_composition,
     types_with_bundle,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "existing_openzfs",
     "existing_prometheus",
     "existing_role",
+    "extra_security_groups",
     "init_script",
     "instance_group",
     "instance_group_composition",
@@ -109,6 +111,7 @@ __all__ = [
     "prometheus_workspace",
     "role_path",
     "s3_access_problems",
+    "schema_name",
     "session_document",
     "state_bucket",
     "statement_problems",

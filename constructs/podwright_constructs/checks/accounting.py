@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from podwright_constructs import facts, rds_certificates
 from podwright_constructs.certificates import are_certificates
-from podwright_constructs.checks.bucket import ON_DESTROY
 from podwright_constructs.checks.words import (
     block_problems,
     choice,
     counted,
+    duplicate_problems,
     is_reference,
     key_arn_problems,
     matches,
+    resource_id_problems,
     within,
 )
 from podwright_constructs.problems import Problem
+
+DATABASE_ON_DESTROY = ("retain", "backup", "destroy")
 
 
 def existing_accounting_database(
@@ -52,6 +55,7 @@ def accounting_maria_db(
     name: str,
     region: str | None,
     subnet_cidrs: Mapping[str, str],
+    subnet_ids: Sequence[str] = (),
     instance_class: str,
     storage_gib: int,
     key_arn: str | None,
@@ -63,14 +67,25 @@ def accounting_maria_db(
         *(choice("region", region, sorted(rds_certificates.regions())) if region else []),
         *matches("name", name, facts.DATABASE_NAME_PATTERN, need_name),
         *matches("instance_class", instance_class, facts.DATABASE_CLASS_PATTERN, "a class like db.t4g.medium"),
-        *_subnets(subnet_cidrs),
+        *_subnets(subnet_cidrs, subnet_ids),
         *within("storage_gib", storage_gib, facts.MIN_DATABASE_STORAGE_GIB, facts.MAX_DATABASE_STORAGE_GIB),
         *key_arn_problems(key_arn),
-        *choice("on_destroy", on_destroy, ON_DESTROY),
+        *choice("on_destroy", on_destroy, DATABASE_ON_DESTROY),
     ]
 
 
-def _subnets(cidrs: Mapping[str, str]) -> list[Problem]:
+def schema_name(name: str | None, argument: str = "database_name") -> list[Problem]:
+    """Check the name of the schema that HyperPod makes in a database."""
+    need = "1 to 64 letters, digits, $ and _"
+    return [] if name is None else matches(argument, name, facts.SCHEMA_NAME_PATTERN, need)
+
+
+def _subnets(cidrs: Mapping[str, str], subnet_ids: Sequence[str]) -> list[Problem]:
+    if subnet_ids and cidrs:
+        hint = "The database is in existing subnets or in new ones."
+        return [Problem("conflict", ("subnet_ids",), "subnet_cidrs too", "one of the two", hint)]
+    if subnet_ids:
+        return _existing_subnets(subnet_ids)
     problems = []
     if len(cidrs) < facts.MIN_DATABASE_ZONES:
         value, hint = counted(len(cidrs), "zone"), "An RDS subnet group spans at least two zones."
@@ -78,4 +93,14 @@ def _subnets(cidrs: Mapping[str, str]) -> list[Problem]:
     for zone, cidr in cidrs.items():
         problems += matches(("subnet_cidrs", zone), zone, facts.AVAILABILITY_ZONE_ID_PATTERN, "a zone id like usw2-az1")
         problems += block_problems(("subnet_cidrs", zone), cidr)
+    return problems
+
+
+def _existing_subnets(subnet_ids: Sequence[str]) -> list[Problem]:
+    problems = list(duplicate_problems("subnet_ids", subnet_ids))
+    if len(subnet_ids) < facts.MIN_DATABASE_ZONES:
+        value, hint = counted(len(subnet_ids), "subnet"), "An RDS subnet group spans at least two zones."
+        problems.append(Problem("size", ("subnet_ids",), value, f"at least {facts.MIN_DATABASE_ZONES}", hint))
+    for index, subnet_id in enumerate(subnet_ids):
+        problems += resource_id_problems(("subnet_ids", index), subnet_id, "subnet")
     return problems

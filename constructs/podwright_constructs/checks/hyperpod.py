@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from podwright_constructs import facts
 from podwright_constructs.arguments.instance_group import InstanceGroup
 from podwright_constructs.checks.instance_group import instance_group
-from podwright_constructs.checks.words import choice, counted, name_problems, one_of
+from podwright_constructs.checks.words import (
+    choice,
+    counted,
+    duplicate_problems,
+    name_problems,
+    one_of,
+    resource_id_problems,
+)
 from podwright_constructs.problems import Code, Problem
 
 NODE_RECOVERIES = ("automatic", "none")
@@ -26,15 +33,28 @@ def cluster(
     tags: Mapping[str, str],
     node_provisioning: str | None = None,
     multi_head: bool = False,
+    extra_security_group_ids: Sequence[str] = (),
 ) -> list[Problem]:
     """Check a cluster and all its instance groups."""
     return [
+        *extra_security_groups(extra_security_group_ids),
         *cluster_name_problems("cluster_name", cluster_name),
         *choice("node_recovery", node_recovery, NODE_RECOVERIES),
         *cluster_provisioning(instance_groups, node_provisioning),
         *cluster_tags(tags),
         *cluster_instance_groups(instance_groups, multi_head=multi_head),
     ]
+
+
+def extra_security_groups(ids: Sequence[str], argument: str = "extra_security_group_ids") -> list[Problem]:
+    """Check the security groups that nodes have beside the network's."""
+    problems = list(duplicate_problems(argument, ids))
+    if len(ids) >= facts.MAX_SECURITY_GROUPS:
+        need = f"at most {facts.MAX_SECURITY_GROUPS - 1} beside the network's"
+        problems.append(Problem("size", (argument,), f"{len(ids)} ids", need))
+    for index, group_id in enumerate(ids):
+        problems += resource_id_problems((argument, index), group_id, "sg")
+    return problems
 
 
 def cluster_name_problems(argument: str, name: str) -> list[Problem]:

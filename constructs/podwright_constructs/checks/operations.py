@@ -25,13 +25,25 @@ def _retention(argument: str, days: int) -> list[Problem]:
 
 
 def cluster_notices(
-    *, name: str, email: str, idle_hours: int | None = None, key_arn: str | None = None
+    *,
+    name: str,
+    email: str | None,
+    topic_arn: str | None = None,
+    idle_hours: int | None = None,
+    key_arn: str | None = None,
 ) -> list[Problem]:
-    """Check the name of topic and rules, the subscriber and the time without jobs."""
+    """Check the name of topic and rules, the subscriber or the existing topic, and the time without jobs."""
     need = f"1 to {facts.MAX_NOTICES_NAME_LENGTH} letters, digits, hyphens and underscores"
     topic = matches("name", name, facts.NOTICES_NAME_PATTERN, need)
     idle = [] if idle_hours is None else within("idle_hours", idle_hours, 1, facts.MAX_IDLE_NOTICE_HOURS)
-    return [*topic, *_email(email), *idle, *key_arn_problems(key_arn)]
+    receiver = [] if email is None else _email(email)
+    if email is None and topic_arn is None:
+        hint = "Without one of them nobody gets the notices."
+        receiver.append(Problem("missing", ("email",), "no value", "an address, or topic_arn instead", hint))
+    if topic_arn is not None:
+        need_arn = "an ARN like arn:aws:sns:us-west-2:123456789012:NAME; FIFO topics get no events of EventBridge"
+        receiver += matches("topic_arn", topic_arn, facts.TOPIC_ARN_PATTERN, need_arn)
+    return [*topic, *receiver, *idle, *key_arn_problems(key_arn)]
 
 
 def cluster_budget(*, name: str, monthly_usd: int, email: str) -> list[Problem]:

@@ -18,6 +18,7 @@ from podwright.check.rules.rule import (
     valid_items,
 )
 from podwright.settings.cluster import ApiSlurm, ClusterSection, ExistingScripts, InstanceGroupSection, LifecycleSlurm
+from podwright.settings.network import ExistingNetwork
 from podwright.settings.operations import DatabaseAccounting
 from podwright.settings.root import Settings
 from podwright_constructs import checks
@@ -48,6 +49,21 @@ def group_composition(settings: Settings) -> Iterator[Finding]:
 
 
 @reads(*OWN_SCRIPTS)
+@reads("network.source", "network.security_group_id")
+def extra_security_groups(settings: Settings) -> Iterator[Finding]:
+    """The additional security groups of the nodes are malformed or too many, or one is the network's own.
+
+    https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_VpcConfig.html
+    """
+    group_ids = settings.cluster.extra_security_group_ids
+    yield from findings_of(("cluster",), checks.extra_security_groups(group_ids))
+    network = settings.network
+    if isinstance(network, ExistingNetwork) and network.security_group_id in group_ids:
+        path = ("cluster", "extra_security_group_ids", group_ids.index(network.security_group_id))
+        message = f"extra_security_group_ids: {network.security_group_id} is the network's own"
+        yield error(path, message, "delete it: nodes have it anyway")
+
+
 def types_with_bundle(settings: Settings) -> Iterator[Finding]:
     """A group has several instance types, but podwright's lifecycle scripts check the hardware of one."""
     if settings.has_own_scripts:

@@ -24,6 +24,7 @@ from podwright.settings.network import CreatedNetwork, CreatedSubnet
 from podwright.settings.operations import (
     BackendState,
     CreatedAccounting,
+    DatabaseAccounting,
     ExistingAccounting,
     ExistingPrometheus,
     NoAccounting,
@@ -40,7 +41,9 @@ def created_accounting(settings: Settings) -> Iterator[Finding]:
     accounting = settings.accounting
     if isinstance(accounting, CreatedAccounting):
         constants = {"name": "any", "region": None, "key_arn": None}
-        yield from findings_of_arguments(settings, ("accounting",), accounting, checks.accounting_maria_db, **constants)
+        yield from findings_of_arguments(
+            settings, ("accounting",), accounting, checks.accounting_maria_db, "database_name", **constants
+        )
 
 
 @reads(*NETWORK_BLOCKS, "accounting.subnet_cidrs")
@@ -93,7 +96,18 @@ def existing_accounting(settings: Settings) -> Iterator[Finding]:
     """The endpoint is not a host name, or the secret's ARN is malformed."""
     if isinstance(settings.accounting, ExistingAccounting):
         check = checks.existing_accounting_database
-        yield from findings_of_arguments(settings, ("accounting",), settings.accounting, check)
+        yield from findings_of_arguments(settings, ("accounting",), settings.accounting, check, "database_name")
+
+
+def name_of_schema(settings: Settings) -> Iterator[Finding]:
+    """SageMaker takes no schema of this name, or podwright's scripts set Slurm up, which name it themselves."""
+    accounting = settings.accounting
+    if not isinstance(accounting, DatabaseAccounting) or accounting.database_name is None:
+        return
+    yield from findings_of(("accounting",), checks.schema_name(accounting.database_name))
+    if settings.are_valid("cluster.slurm.source") and not isinstance(settings.cluster.slurm, ApiSlurm):
+        message = "database_name has no effect: only HyperPod takes it, with `slurm: {source: api}`"
+        yield error(("accounting", "database_name"), message, "delete it")
 
 
 def existing_prometheus(settings: Settings) -> Iterator[Finding]:
@@ -127,7 +141,7 @@ def log_retention(settings: Settings) -> Iterator[Finding]:
 
 
 def notices_address(settings: Settings) -> Iterator[Finding]:
-    """The address of the notices is malformed."""
+    """The notices have neither an address nor a topic, or one of them is malformed."""
     if settings.notices:
         check, path = checks.cluster_notices, ("notices",)
         yield from findings_of_arguments(settings, path, settings.notices, check, "warnings", name="any")

@@ -128,7 +128,7 @@ def arns_in_region(settings: Settings) -> Iterator[Finding]:
 
 
 _ARN = re.compile(r"arn:(?P<partition>aws[a-z-]*):(?P<service>[a-z0-9-]+):(?P<region>[a-z0-9-]*):")
-_THINGS = {"kms": "key", "secretsmanager": "secret", "aps": "workspace", "sagemaker": "training plan"}
+_THINGS = {"kms": "key", "secretsmanager": "secret", "aps": "workspace", "sagemaker": "training plan", "sns": "topic"}
 
 
 def _region_of(path: KeyPath, settings: Settings) -> str:

@@ -184,6 +184,7 @@ def created_role(settings: Settings) -> Iterator[Finding]:
 @reads(
     *("role.statements", "nodes.s3_mounts", "cluster.instance_groups.role", "cluster.instance_groups.key_arn"),
     *("cluster.instance_groups.subnet_ids", "cluster.instance_groups.security_group_ids"),
+    "cluster.extra_security_group_ids",
 )
 def _length_of_policies(settings: Settings, role: CreatedRole) -> Iterator[Finding]:
     for kind in ("controller", "login", "compute"):
@@ -194,7 +195,10 @@ def _length_of_policies(settings: Settings, role: CreatedRole) -> Iterator[Findi
             statements_length=sum(map(_length, role.statements)),
             volume_key_arns=sorted({group.key_arn for group in groups if group.key_arn}),
             override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
-            override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
+            override_security_group_ids=[
+                *settings.cluster.extra_security_group_ids,
+                *(group_id for group in groups for group_id in group.security_group_ids),
+            ],
         )
         too_long = [problem for problem in problems if problem.path == ("policy",)]
         yield from findings_of(("role",), too_long)

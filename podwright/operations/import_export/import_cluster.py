@@ -119,8 +119,6 @@ def _reasons(cluster: Cluster) -> Iterator[str]:
         yield f"it is {cluster.status}: wait until `podwright status --cluster {cluster.name}` says InService"
     if not cluster.subnet_ids:
         yield "it has no VpcConfig, and a settings file describes clusters in a VPC of yours"
-    if len(cluster.security_group_ids) > 1:
-        yield f"it has {len(cluster.security_group_ids)} security groups, and a settings file names one"
     if len(cluster.subnet_ids) > 1:
         yield f"it has {len(cluster.subnet_ids)} subnets, and a settings file names one; groups may have their own"
     if cluster.description.get("RestrictedInstanceGroups"):

@@ -90,6 +90,7 @@ def describe(source: ClusterDescription) -> Description:
         "node_recovery": remaining.pop("NodeRecovery", DEFAULTS["NodeRecovery"]).lower(),
         "node_provisioning": (remaining.pop("NodeProvisioningMode", None) or "").lower(),
         "own_tags": False,
+        "extra_security_group_ids": list(network["SecurityGroupIds"][1:]) or "",
         "slurm": _slurm(source, remaining.pop("Orchestrator", None) or {}),
         "instance_groups": [group for group, _ in described],
     }
@@ -212,8 +213,9 @@ def _accounting(source: ClusterDescription) -> Iterator[FileSection]:
     database = (orchestrator.get("Slurm") or {}).get("AccountingDatabase")
     if database:
         location = {"endpoint": database["Endpoint"], "secret_arn": database["SecretArn"]}
-        port = {"port": database["Port"]} if "Port" in database else {}
-        yield FileSection("accounting", {"source": "existing", **location, **port})
+        optional = {"port": "Port", "database_name": "Name"}
+        given_values = {key: database[name] for key, name in optional.items() if name in database}
+        yield FileSection("accounting", {"source": "existing", **location, **given_values})
 
 
 def _network(config: Values) -> dict[str, Any]:
