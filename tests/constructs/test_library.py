@@ -70,7 +70,7 @@ def test_only_the_wheels_are_there(foreign_python: Path, tmp_path: Path):
 
 
 @pytest.mark.terraform
-@pytest.mark.parametrize("name", ["everywhere", "permissions", "research", "scratch"])
+@pytest.mark.parametrize("name", ["egress", "everywhere", "permissions", "research", "scratch"])
 def test_apps_are_valid_terraform(stacks: Mapping[str, Path], terraform: Mapping[str, str], name: str):
     """The real Terraform and AWS provider accept what each app of the examples gives."""
     subprocess.run(["terraform", "init"], cwd=stacks[name], env=terraform, check=True, capture_output=True)
