@@ -385,7 +385,7 @@ def test_a_run_through_a_change_and_a_resume(tiny_flags, text_dataset, tmp_path,
     web = {"dataset": str(text_dataset), "weight": 3}
     content = {
         "web": web,
-        "notes": {"dataset": "notes", "dataset_config_name": "", "weight": 0},
+        "notes": {"dataset": "notes", "dataset_config_name": "none", "weight": 0},
         "phases": [
             {"from_step": 3, "weights": {"web": 1, "notes": 1}},
             {"from_step": 6, "weights": {"notes": 1}},

@@ -183,7 +183,7 @@ class TrainEvent(StepEvent):
     noise_scale_tokens: float | None = optional("gradient noise scale in tokens, or null")
     loss_scale: float | None = optional("scale of the loss; 1 except in fp16")
     perplexity: float | None = optional("perplexity of `loss`", minimum=1, can_diverge=True)
-    tokens_per_s: float | None = optional("tokens per second of all ranks")
+    tokens_per_s: float | None = optional("tokens per second of all ranks, padding at the end of the data included")
     tokens_per_s_per_rank: float | None = optional("tokens per second of one rank")
     samples_per_s: float | None = optional("sequences per second of all ranks")
     mfu: float | None = optional("model FLOPs utilization, from 0 to 1, or null where the device's peak is unknown")

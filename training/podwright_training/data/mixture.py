@@ -14,7 +14,7 @@ import numpy as np
 
 from podwright_common.yaml_document import YamlDocument, YamlFileError
 from podwright_training.config import dataset_lists
-from podwright_training.config.conversion import in_words
+from podwright_training.config.conversion import NONE_WORDS, in_words
 from podwright_training.config.dataset_lists import EACH_SOURCE, YAML_SUFFIXES
 from podwright_training.config.sections.data_options import TOKEN_DTYPES
 from podwright_training.config.train_config import TrainConfig
@@ -29,6 +29,7 @@ NUMBERS: dict[str, Callable[[str], Any]] = {
     "token_end": int,
 }
 LEAST_WEIGHT, MOST_WEIGHT = 1e-100, 1e100  # Sums of weights between these are exact enough.
+NULLABLE_KEYS = ("dataset_config_name", "max_epochs", "token_dtype", "token_end")
 VALIDATION_KEYS = ("dataset", "dataset_config_name", "text_column", "token_dtype", "token_end")
 
 # Multiples of badly approximable numbers spread most evenly over [0, 1): here in units of 2**-64.
@@ -144,6 +145,7 @@ def _read(
     text: str = getattr(config, option)
     document = _read_yaml(Path(text), option) if text.endswith(YAML_SUFFIXES) else None
     values_by_name: dict[str, Any] = _with_numbers(document.data) if document else dict(split(text))
+    values_by_name = {name: _with_nulls(values) for name, values in values_by_name.items()}
     # A mapping of this name is a source, as it was before mixtures had phases.
     has_phases = "weight" in allowed_keys and isinstance(values_by_name.get(PHASES), list)
     entries: list[Any] = values_by_name.pop(PHASES) if has_phases else []
@@ -164,6 +166,16 @@ def _read(
     sources = [_source(config, str(name), values) for name, values in values_by_name.items()]
     phases = [_scaled(phase, config) for phase in phases_of_entries(entries, list(values_by_name))]
     return DataMixture(sources, phases)
+
+
+def _with_nulls(values: object) -> object:
+    """Return a source's values, in which ``none`` means what it means in the option of the key's name."""
+    if not isinstance(values, dict):
+        return values
+    return {
+        key: None if key in NULLABLE_KEYS and str(value).lower() in NONE_WORDS else value
+        for key, value in values.items()
+    }
 
 
 def _lines(problems: Sequence[Problem], option: str, document: YamlDocument | None) -> Iterator[str]:
