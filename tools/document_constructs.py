@@ -37,7 +37,15 @@ EXAMPLES = Path(__file__).parents[1] / "examples" / "constructs" / "each_constru
 REGION = "us-west-2"
 APPS = sorted((Path(__file__).parents[1] / "examples" / "library").glob("*.py"))
 PAGE = Path(__file__).parents[1] / "docs" / "constructs.md"
-APART = {"aws", "bindings", "checks", "kit", "kit_choice"}  # generated code and internals
+APART = {
+    "argument_types",
+    "aws",
+    "bindings",
+    "checks",
+    "construct",
+    "kit",
+    "kit_choice",
+}  # generated code and internals
 HEADER = """# Constructs
 
 Written by `tools/document_constructs.py` from the code. A construct is `Name(scope, id, *, arguments)`; what is

@@ -158,7 +158,7 @@ USAGE = Usage()
 class Block:
     """One top-level block of the schema, and the class that is generated for it."""
 
-    base: str  # "Resource" | "DataSource" | "Provider"
+    base: str  # "Resource" | "TaggedResource" | "DataSource" | "Provider"
     type: str
     schema: Mapping[str, Any]
 
@@ -219,7 +219,8 @@ def _schema(folder: Path) -> Mapping[str, Any]:
 def _blocks(schema: Mapping[str, Any]) -> Iterator[Block]:
     yield Block("Provider", "aws", schema["provider"]["block"])
     for name in RESOURCES:
-        yield Block("Resource", name, schema["resource_schemas"][name]["block"])
+        block = schema["resource_schemas"][name]["block"]
+        yield Block("TaggedResource" if "tags" in block["attributes"] else "Resource", name, block)
     for name in DATA_SOURCES:
         yield Block("DataSource", name, schema["data_source_schemas"][name]["block"])
 
@@ -241,7 +242,7 @@ def _formatted(folder: Path, modules: Mapping[str, str]) -> dict[str, str]:
 def _module(block: Block) -> str:
     header = HEADER.format(type=block.type, version=PROVIDER_VERSION, base=block.base)
     dictionaries = "".join(_typed_dicts(block.module, block.class_name, block.schema))
-    body = [f'    """{block.page}"""', f'    TYPE = "{block.type}"', *_constructor(block)]
+    body = [f'    """{block.page}"""', f'    TF_RESOURCE_TYPE = "{block.type}"', *_constructor(block)]
     if block.base != "Provider":
         body += [line for name in _references(block) for line in _property(name)]
     return f"{header}{dictionaries}\nclass {block.class_name}({block.base}):\n" + "\n".join(body) + "\n"

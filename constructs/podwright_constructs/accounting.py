@@ -16,6 +16,7 @@ from podwright_constructs.aws.db_subnet_group import DbSubnetGroup
 from podwright_constructs.aws.security_group import SecurityGroup
 from podwright_constructs.aws.subnet import Subnet
 from podwright_constructs.aws.vpc_security_group_ingress_rule import VpcSecurityGroupIngressRule
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.grants import Grantee
 from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.metric import Metric
@@ -86,7 +87,7 @@ class ExistingAccountingDatabase(ExistingAccountingArguments):
         )
 
 
-class AccountingMariaDb(Construct):
+class AccountingMariaDb(CheckedConstruct):
     """An encrypted RDS for MariaDB in its own subnets without internet, reached by the nodes' security group alone.
 
     RDS makes the master's password, keeps it in Secrets Manager and changes it every seven days; Terraform never sees

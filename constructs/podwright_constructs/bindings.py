@@ -6,18 +6,25 @@ They hold no jsii assembly of their own, so they load in milliseconds and live b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict, cast
 
+import jsii
 from constructs import Construct
 
+from podwright_constructs.construct import Immutable, Made
 from podwright_constructs.kit import (
+    IImportableConfig,
+    ImportableResource,
     ITerraformDependable,
+    ITerraformIterator,
+    TerraformCount,
     TerraformDataSource,
     TerraformProvider,
     TerraformProviderGeneratorMetadata,
     TerraformResource,
     TerraformResourceLifecycle,
 )
+from podwright_constructs.problems import NUMBER_IN_TEXT_HINT, has_number_token
 
 # Generated from the oldest version we support: what it does not deprecate, the next major still has.
 # tools/compare_provider.py found all of it in 6.25.0.
@@ -30,35 +37,100 @@ _METADATA = TerraformProviderGeneratorMetadata(provider_name="aws", provider_ver
 class Meta(TypedDict, total=False):
     """Terraform's meta-arguments."""
 
+    count: int | float | TerraformCount
     depends_on: Sequence[ITerraformDependable]
+    for_each: ITerraformIterator
     lifecycle: TerraformResourceLifecycle
     provider: TerraformProvider
 
 
-class Resource(TerraformResource):
+@jsii.implements(IImportableConfig)
+class _Imported:
+    """What the kit asks about a resource that it is to import."""
+
+    def __init__(self, type_: str, id_: str, provider: TerraformProvider | None) -> None:
+        self._type, self._id, self._provider = type_, id_, provider
+
+    @property
+    def terraform_resource_type(self) -> str:
+        return self._type
+
+    @property
+    def import_id(self) -> str:
+        return self._id
+
+    @property
+    def provider(self) -> TerraformProvider | None:
+        return self._provider
+
+
+class Resource(Immutable, TerraformResource, metaclass=Made):
     """A managed resource whose arguments are written as they are given."""
 
-    TYPE: ClassVar[str]
+    TF_RESOURCE_TYPE: ClassVar[str]
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object], meta: Meta) -> None:
-        super().__init__(scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=_METADATA, **meta)
+        super().__init__(
+            scope,
+            id_,
+            terraform_resource_type=self.TF_RESOURCE_TYPE,
+            terraform_generator_metadata=_METADATA,
+            **meta,
+        )
         self._arguments: Mapping[str, Any] = without_none(arguments)
 
-    def add_tag(self, key: str, value: str) -> None:
-        """One more of the tags of a type that takes any."""
-        self._arguments = {**self._arguments, "tags": {**self._arguments.get("tags", {}), key: value}}
+    @classmethod
+    def generate_config_for_import(
+        cls, scope: Construct, import_to_id: str, import_from_id: str, provider: TerraformProvider | None = None
+    ) -> ImportableResource:
+        """Have ``cdktf plan`` write the configuration of a resource that exists: the kit's own method has this name.
+
+        https://developer.hashicorp.com/terraform/cdktf/concepts/resources#importing-resources
+        """
+        source = _Imported(cls.TF_RESOURCE_TYPE, import_from_id, provider)
+        # The interface asks for setters, which the kit never calls.
+        return ImportableResource(scope, import_to_id, cast("IImportableConfig", source))
 
     def _synthesize_attributes(self) -> Mapping[str, Any]:
         return self._arguments
 
 
-class DataSource(TerraformDataSource):
+class TaggedResource(Resource):
+    """A managed resource that takes tags, with the two names by which aspects read and write them."""
+
+    @property
+    def tags_input(self) -> Mapping[str, str] | None:
+        """The tags that it was given, and that were added; None if there are none."""
+        tags: Mapping[str, str] | None = self._arguments.get("tags")
+        return tags
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The tags that it was given, and that were added; an assignment replaces them."""
+        return self.tags_input or {}
+
+    @tags.setter
+    def tags(self, tags: Mapping[str, str]) -> None:
+        self._arguments = {**self._arguments, "tags": tags}
+
+    def add_tag(self, key: str, value: str) -> None:
+        """One more tag."""
+        self.tags = {**self.tags, key: value}
+
+
+class DataSource(Immutable, TerraformDataSource, metaclass=Made):
     """A data source whose arguments are written as they are given."""
 
-    TYPE: ClassVar[str]
+    TF_RESOURCE_TYPE: ClassVar[str]
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object], meta: Meta) -> None:
-        super().__init__(scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=_METADATA, **meta)
+        super().__init__(
+            scope,
+            id_,
+            terraform_resource_type=self.TF_RESOURCE_TYPE,
+            terraform_generator_metadata=_METADATA,
+            **meta,
+        )
         self._arguments: Mapping[str, Any] = without_none(arguments)
 
     def _synthesize_attributes(self) -> Mapping[str, Any]:
@@ -69,19 +141,19 @@ class DataSource(TerraformDataSource):
         self._arguments = {**self._arguments, name: [*self._arguments.get(name, ()), without_none(value)]}
 
 
-class Provider(TerraformProvider):
+class Provider(Immutable, TerraformProvider, metaclass=Made):
     """A provider whose arguments are written as they are given."""
 
-    TYPE: ClassVar[str]
+    TF_RESOURCE_TYPE: ClassVar[str]
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object]) -> None:
         self._arguments: Mapping[str, Any] = without_none(arguments)  # cdktf may ask for the alias at once
         super().__init__(
             scope,
             id_,
-            terraform_resource_type=self.TYPE,
+            terraform_resource_type=self.TF_RESOURCE_TYPE,
             terraform_generator_metadata=_METADATA,
-            terraform_provider_source=f"hashicorp/{self.TYPE}",
+            terraform_provider_source=f"hashicorp/{self.TF_RESOURCE_TYPE}",
         )
 
     @property  # type: ignore[misc] # an argument needs no setter
@@ -95,9 +167,15 @@ class Provider(TerraformProvider):
 
 
 def without_none(value: Any) -> Any:
-    """Remove values that are None: cdktf's own clean-up does not look into lists."""
+    """Remove values that are None: cdktf's own clean-up does not look into lists.
+
+    Raises:
+        ValueError: a text contains a number that only Terraform will know, as digits.
+    """
     if isinstance(value, Mapping):
         return {key: without_none(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [without_none(item) for item in value]
+    if isinstance(value, str) and has_number_token(value):
+        raise ValueError(f"{value} contains the kit's code for a number. {NUMBER_IN_TEXT_HINT}")
     return value

@@ -30,6 +30,7 @@ from podwright_constructs.aws.s3_bucket_server_side_encryption_configuration imp
 )
 from podwright_constructs.aws.s3_bucket_versioning import S3BucketVersioning
 from podwright_constructs.aws.s3_object import S3Object, S3ObjectOverrideProvider
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.key import Key
 from podwright_constructs.kit import AssetType, ITerraformDependable, TerraformAsset, TerraformResourceLifecycle
 from podwright_constructs.ordering import before
@@ -104,7 +105,7 @@ class ExistingBucket(ExistingBucketArguments, Granting):
         refuse(self, problems)
 
 
-class TrainingBucket(Construct, Granting):
+class TrainingBucket(CheckedConstruct, Granting):
     """A private, encrypted, versioned bucket that answers over TLS alone.
 
     ``on_destroy="retain"`` makes Terraform refuse to destroy it while it holds objects, ``"destroy"`` deletes them.

@@ -6,10 +6,11 @@ from constructs import Construct
 
 from podwright_constructs import checks
 from podwright_constructs.aws.budgets_budget import BudgetsBudget, BudgetsBudgetNotification
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.problems import refuse
 
 
-class ClusterBudget(Construct):
+class ClusterBudget(CheckedConstruct):
     """A monthly budget for everything that carries a tag: a mail at 80 % and 100 %, and when 100 % is to be expected.
 
     Billing knows a tag only after it was activated there as a cost allocation tag; until then nothing is counted.

@@ -13,6 +13,7 @@ from podwright_constructs.arguments import passed
 from podwright_constructs.aws.cloudcontrolapi_resource import CloudcontrolapiResource
 from podwright_constructs.bindings import without_none
 from podwright_constructs.cluster_properties import create_only
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate, in_order
 from podwright_constructs.kit import Fn
 from podwright_constructs.lifecycle import LifecycleBundle, LifecycleScripts
@@ -29,7 +30,7 @@ __all__ = ["HyperPodCluster", "InstanceGroup", "ScheduledUpdate"]
 TIMEOUT = "720m"  # AWS's own handlers may take as long.
 
 
-class HyperPodCluster(Construct):
+class HyperPodCluster(CheckedConstruct):
     """A SageMaker HyperPod cluster orchestrated by Slurm, set up by lifecycle scripts or by the API, never by both.
 
     The AWS provider has no resource of its own for it: Cloud Control takes AWS's CloudFormation schema.

@@ -8,6 +8,7 @@ from constructs import Construct
 
 from podwright_constructs.aws.cloudwatch_dashboard import CloudwatchDashboard
 from podwright_constructs.aws.data_region import DataRegion
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.kit import Fn
 
 WIDTH = 24  # CloudWatch's grid has 24 columns.
@@ -16,7 +17,7 @@ LOG_LINES = 50
 LOG_HEIGHT = 9
 
 
-class ClusterDashboard(Construct):
+class ClusterDashboard(CheckedConstruct):
     """A dashboard of the nodes' latest complaints and the file system's load.
 
     https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/CloudWatch-Dashboard-Body-Structure.html

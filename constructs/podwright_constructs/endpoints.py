@@ -11,11 +11,12 @@ from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.security_group import SecurityGroup
 from podwright_constructs.aws.vpc_endpoint import VpcEndpoint
 from podwright_constructs.aws.vpc_security_group_ingress_rule import VpcSecurityGroupIngressRule
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.problems import refuse
 
 
-class S3Endpoint(Construct):
+class S3Endpoint(CheckedConstruct):
     """S3 by the routes of some tables, free of charge.
 
     https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-endpoints-s3.html
@@ -35,7 +36,7 @@ class S3Endpoint(Construct):
         self.ready: Sequence[ITerraformDependable] = [endpoint]
 
 
-class InterfaceEndpoints(Construct):
+class InterfaceEndpoints(CheckedConstruct):
     """AWS's APIs at private addresses, with the names that they have everywhere; each is paid by the hour.
 
     They have a security group of their own, which members of the nodes' group reach on port 443.

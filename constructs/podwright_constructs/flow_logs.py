@@ -13,6 +13,7 @@ from podwright_constructs.aws.flow_log import FlowLog
 from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.iam_role_policy import IamRolePolicy
 from podwright_constructs.bucket import Bucket
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.key import Key
 from podwright_constructs.metric import Metric
 from podwright_constructs.ordering import before
@@ -22,7 +23,7 @@ RETENTION_DAYS = 365
 ALL_TRAFFIC = "ALL"
 
 
-class BucketFlowLogs(Construct):
+class BucketFlowLogs(CheckedConstruct):
     """Flow logs in a bucket, below ``AWSLogs/``.
 
     The bucket's policy must admit their delivery, as that of a ``TrainingBucket`` with ``receives_logs`` does.
@@ -44,7 +45,7 @@ class BucketFlowLogs(Construct):
         )
 
 
-class CloudWatchFlowLogs(Construct):
+class CloudWatchFlowLogs(CheckedConstruct):
     """Flow logs in a log group of CloudWatch, kept for a year, with the role that writes them there.
 
     https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html

@@ -14,6 +14,7 @@ from podwright_constructs.aws.data_partition import DataPartition
 from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.kms_alias import KmsAlias
 from podwright_constructs.aws.kms_key import KmsKey
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.grants import Grantee
 from podwright_constructs.problems import refuse
 
@@ -42,7 +43,7 @@ class ExistingKey:
         refuse(self, checks.existing_key(arn=self.arn))
 
 
-class EncryptionKey(Construct):
+class EncryptionKey(CheckedConstruct):
     """A symmetric key that KMS rotates every year, with an alias.
 
     IAM's policies say who of the account uses it: through S3, FSx and EBS that is whoever calls them. CloudWatch Logs,

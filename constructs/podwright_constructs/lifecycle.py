@@ -27,6 +27,7 @@ from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.s3_object import S3Object
 from podwright_constructs.bucket import NO_DEFAULT_TAGS, Bucket, upload
 from podwright_constructs.catalog import InstanceType
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.hooks import hook_problems
 from podwright_constructs.instance_group import InstanceGroup, in_order
 from podwright_constructs.kit import App, Fn, ITerraformDependable, TerraformResourceLifecycle
@@ -70,7 +71,7 @@ class ExistingLifecycleScripts:
         refuse(self, checks.existing_lifecycle_scripts(source_s3_uri=self.source_s3_uri, on_create=self.on_create))
 
 
-class LifecycleBundle(Construct):
+class LifecycleBundle(CheckedConstruct):
     """Upload the scripts of a folder as ``on_create.sh`` and one archive, and ``provisioning_parameters.json`` beside.
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html

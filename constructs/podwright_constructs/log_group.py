@@ -16,6 +16,7 @@ from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.iam_role_policy import IamRolePolicy
 from podwright_constructs.aws.scheduler_schedule import SchedulerSchedule
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.kit import Fn
 from podwright_constructs.problems import refuse
 
@@ -28,7 +29,7 @@ def log_group_name(cluster_name: str, cluster_id: str) -> str:
     return f"{facts.LOG_GROUPS}/{cluster_name}/{cluster_id}"
 
 
-class ClusterLogGroup(Construct):
+class ClusterLogGroup(CheckedConstruct):
     """Set the retention, and the key, of a cluster's log group.
 
     The group's name ends in the cluster's id, and the cluster's first node makes it, so Terraform can neither make it

@@ -22,6 +22,7 @@ from podwright_constructs.aws.fsx_lustre_file_system import (
     FsxLustreFileSystemMetadataConfiguration,
     FsxLustreFileSystemRootSquashConfiguration,
 )
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.file_system import lifecycle
 from podwright_constructs.key import Key
 from podwright_constructs.kit import Fn
@@ -65,7 +66,7 @@ class ExistingLustre(ExistingLustreArguments):
         refuse(self, checks.existing_lustre(self))
 
 
-class LustreFileSystem(Construct):
+class LustreFileSystem(CheckedConstruct):
     """A file system in the first subnet of a network; by default PERSISTENT_2 on SSD.
 
     https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-fsx-lustre.html

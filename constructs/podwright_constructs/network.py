@@ -19,6 +19,7 @@ from podwright_constructs.aws.internet_gateway import InternetGateway
 from podwright_constructs.aws.nat_gateway import NatGateway
 from podwright_constructs.aws.vpc import Vpc
 from podwright_constructs.aws.vpc_ipv4_cidr_block_association import VpcIpv4CidrBlockAssociation
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.endpoints import InterfaceEndpoints, S3Endpoint
 from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.problems import refuse
@@ -76,7 +77,7 @@ class ExistingNetwork(ExistingNetworkArguments):
         refuse(self, problems)
 
 
-class PrivateNetwork(Construct):
+class PrivateNetwork(CheckedConstruct):
     """A new private subnet with its security group in a VPC you have.
 
     With a NAT gateway of yours the subnet gets a route table of its own, and S3 without leaving AWS's network; with a
@@ -131,7 +132,7 @@ class PrivateNetwork(Construct):
             self.routes = [*self.routes, *s3.ready]
 
 
-class TrainingNetwork(Construct):
+class TrainingNetwork(CheckedConstruct):
     """A VPC with private subnets for nodes, EFA's security group, and ways to S3, to AWS's APIs and to the internet.
 
     The VPC's default security group is closed. Without internet there are neither a public subnet nor NAT, and nodes

@@ -20,6 +20,7 @@ from podwright_constructs.aws.data_iam_policy_document import (
 from podwright_constructs.aws.sns_topic import SnsTopic
 from podwright_constructs.aws.sns_topic_policy import SnsTopicPolicy
 from podwright_constructs.aws.sns_topic_subscription import SnsTopicSubscription
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.grants import Grantee
 from podwright_constructs.kit import Fn
 from podwright_constructs.metric import Metric
@@ -28,7 +29,7 @@ from podwright_constructs.problems import refuse
 HOUR_S = 3600
 
 
-class ClusterNotices(Construct):
+class ClusterNotices(CheckedConstruct):
     """An SNS topic for HyperPod's events about one cluster, and a mail address that gets them.
 
     AWS asks the address once whether it wants them. HyperPod's own cluster events exist with continuous provisioning

@@ -12,6 +12,7 @@ from podwright_constructs import checks, facts
 from podwright_constructs.arguments import passed
 from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
 from podwright_constructs.aws.fsx_openzfs_file_system import FsxOpenzfsFileSystem
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.file_system import lifecycle
 from podwright_constructs.key import Key
 from podwright_constructs.kit import ITerraformDependable
@@ -48,7 +49,7 @@ class ExistingOpenZfs(ExistingOpenZfsArguments):
         refuse(self, checks.existing_openzfs(self))
 
 
-class OpenZfsFileSystem(Construct):
+class OpenZfsFileSystem(CheckedConstruct):
     """A file system in the first subnet of a network, or with ``MULTI_AZ_1`` in the first two, the first preferred.
 
     https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/what-is-fsx.html

@@ -10,13 +10,14 @@ from constructs import Construct
 from podwright_bootstrap import contract
 from podwright_common.checksum import sha256_of
 from podwright_constructs.bucket import Bucket, upload
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.problems import Problem, refuse
 
 PREFIX = "training"
 
 
-class TrainingPayload(Construct):
+class TrainingPayload(CheckedConstruct):
     """A wheel and a requirements file in a bucket; another content is another key.
 
     Attributes:

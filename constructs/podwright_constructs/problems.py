@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,6 +10,9 @@ from typing import Literal
 Path = tuple[str | int, ...]  # ("instance_groups", 1, "count")
 
 LARGEST_NUMBER_TOKEN = -1e280  # Tokens are numbers below it, such as -8.1e+298.
+
+_NUMBER_TOKEN_IN_TEXT = re.compile(r"-\d(\.\d+)?e\+(29|30)\d")  # What an f-string makes of it.
+NUMBER_IN_TEXT_HINT = "Write Token.as_string(number) into a text instead of a number that only Terraform will know."
 
 # The kinds of problems:
 # malformed: the text does not have its form; choice: not one of a few values; range: a number too small or too large;
@@ -86,6 +90,11 @@ def is_token(value: object) -> bool:
     if isinstance(value, str):
         return "${" in value or "TfToken[" in value
     return isinstance(value, (int, float)) and value <= LARGEST_NUMBER_TOKEN
+
+
+def has_number_token(text: str) -> bool:
+    """Return whether a text contains the kit's code for a number as digits, which nothing resolves any more."""
+    return _NUMBER_TOKEN_IN_TEXT.search(text) is not None
 
 
 def _text(value: object) -> str:

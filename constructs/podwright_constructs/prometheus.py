@@ -9,6 +9,7 @@ from constructs import Construct
 
 from podwright_constructs import checks
 from podwright_constructs.aws.prometheus_workspace import PrometheusWorkspace as Workspace
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.grants import Grantee
 from podwright_constructs.problems import refuse
 
@@ -40,7 +41,7 @@ class ExistingPrometheus:
         refuse(self, checks.existing_prometheus(arn=self.arn, remote_write_url=self.remote_write_url))
 
 
-class PrometheusWorkspace(Construct):
+class PrometheusWorkspace(CheckedConstruct):
     """A new workspace.
 
     https://docs.aws.amazon.com/prometheus/latest/userguide/AMP-onboard-ingest-metrics.html

@@ -13,6 +13,7 @@ from typing import Any
 from constructs import Construct
 
 from podwright_constructs.bindings import without_none
+from podwright_constructs.construct import CheckedBeforeMade, Immutable
 from podwright_constructs.kit import (
     Fn,
     ITerraformDependable,
@@ -23,7 +24,7 @@ from podwright_constructs.kit import (
 )
 
 
-class ReplacementGuard(TerraformResource):
+class ReplacementGuard(Immutable, TerraformResource, metaclass=CheckedBeforeMade):
     """Keeps a resource's arguments in Terraform's state, and fails every plan that would change them.
 
     ``prevent_destroy`` would refuse ``destroy`` too; Terraform does not evaluate postconditions when it destroys. The
@@ -38,7 +39,7 @@ class ReplacementGuard(TerraformResource):
         consequence: What a replacement does, for the message.
     """
 
-    TYPE = "terraform_data"
+    TF_RESOURCE_TYPE = "terraform_data"
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class ReplacementGuard(TerraformResource):
         super().__init__(
             scope,
             id_,
-            terraform_resource_type=self.TYPE,
+            terraform_resource_type=self.TF_RESOURCE_TYPE,
             depends_on=[resource],
             lifecycle=TerraformResourceLifecycle(ignore_changes=["input"], postcondition=[refusal]),
         )

@@ -22,6 +22,7 @@ from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.iam_role_policy import IamRolePolicy
 from podwright_constructs.aws.iam_role_policy_attachment import IamRolePolicyAttachment
 from podwright_constructs.bucket import Bucket
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.network import Network
 from podwright_constructs.problems import refuse
@@ -57,7 +58,7 @@ class ExistingRole:
         refuse(self, checks.existing_role(arn=self.arn))
 
 
-class ExecutionRole(Construct):
+class ExecutionRole(CheckedConstruct):
     """The managed policy for nodes and permissions for your VPC, narrowed to prefixes of one bucket and one network.
 
     It writes none of the prefixes it reads: nodes run what lies there as root, so a node that could write it could

@@ -10,11 +10,12 @@ from podwright_constructs import facts
 from podwright_constructs.aws.security_group import SecurityGroup
 from podwright_constructs.aws.vpc_security_group_egress_rule import VpcSecurityGroupEgressRule
 from podwright_constructs.aws.vpc_security_group_ingress_rule import VpcSecurityGroupIngressRule
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.facts import ALL_PROTOCOLS, ANYWHERE, PortRange
 from podwright_constructs.kit import ITerraformDependable
 
 
-class ClusterSecurityGroup(Construct):
+class ClusterSecurityGroup(CheckedConstruct):
     """Members reach each other with every protocol, in both directions, and everything else outwards.
 
     ``nfs`` names the port of OpenZFS too. Nobody else reaches a member: people come through Session Manager.

@@ -11,11 +11,12 @@ from podwright_bootstrap import contract
 from podwright_constructs import checks
 from podwright_constructs.aws.cloudwatch_log_group import CloudwatchLogGroup
 from podwright_constructs.aws.ssm_document import SsmDocument
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.problems import refuse
 from podwright_constructs.role import ExecutionRole
 
 
-class SessionDocument(Construct):
+class SessionDocument(CheckedConstruct):
     """A Session document for ``aws ssm start-session --document-name``.
 
     https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-schema.html

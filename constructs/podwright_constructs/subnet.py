@@ -10,11 +10,12 @@ from podwright_constructs.aws.route import Route
 from podwright_constructs.aws.route_table import RouteTable
 from podwright_constructs.aws.route_table_association import RouteTableAssociation
 from podwright_constructs.aws.subnet import Subnet
+from podwright_constructs.construct import CheckedConstruct
 from podwright_constructs.facts import ANYWHERE
 from podwright_constructs.kit import ITerraformDependable
 
 
-class RoutedSubnet(Construct):
+class RoutedSubnet(CheckedConstruct):
     """A subnet of one zone, without public addresses, that follows a route table of its own or one of yours.
 
     Args:

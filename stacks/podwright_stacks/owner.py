@@ -29,7 +29,7 @@ class StateOwnerRecord(TerraformResource):
         settings: what to deploy.
     """
 
-    TYPE = "terraform_data"
+    TF_RESOURCE_TYPE = "terraform_data"
 
     def __init__(self, scope: Construct, *, settings: Settings) -> None:
         caller = DataCallerIdentity(scope, "state_caller")
@@ -46,7 +46,7 @@ class StateOwnerRecord(TerraformResource):
         super().__init__(
             scope,
             ID,
-            terraform_resource_type=self.TYPE,
+            terraform_resource_type=self.TF_RESOURCE_TYPE,
             lifecycle=TerraformResourceLifecycle(ignore_changes=["input"], postcondition=[refusal]),
         )
         self._values = now

@@ -319,7 +319,7 @@ def test_everything_carries_its_construct_path(example: Example) -> None:
 def takes_tags(kind: str) -> bool:
     """Return whether the binding of a type has the argument."""
     module = importlib.import_module(f"podwright_constructs.aws.{kind.removeprefix('aws_')}")
-    (binding,) = (each for each in vars(module).values() if getattr(each, "TYPE", None) == kind)
+    (binding,) = (each for each in vars(module).values() if getattr(each, "TF_RESOURCE_TYPE", None) == kind)
     return "tags" in inspect.signature(binding.__init__).parameters
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Required, TypedDict, Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
 class BudgetsBudgetCostFilter(TypedDict, total=False):
@@ -23,10 +23,10 @@ class BudgetsBudgetNotification(TypedDict, total=False):
     threshold_type: Required[str]
 
 
-class BudgetsBudget(Resource):
+class BudgetsBudget(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/budgets_budget.html.markdown"""
 
-    TYPE = "aws_budgets_budget"
+    TF_RESOURCE_TYPE = "aws_budgets_budget"
 
     def __init__(
         self,

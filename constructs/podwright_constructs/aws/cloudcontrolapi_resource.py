@@ -17,7 +17,7 @@ class CloudcontrolapiResourceTimeouts(TypedDict, total=False):
 class CloudcontrolapiResource(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/cloudcontrolapi_resource.html.markdown"""
 
-    TYPE = "aws_cloudcontrolapi_resource"
+    TF_RESOURCE_TYPE = "aws_cloudcontrolapi_resource"
 
     def __init__(
         self,

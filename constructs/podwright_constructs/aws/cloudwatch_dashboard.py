@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class CloudwatchDashboard(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/cloudwatch_dashboard.html.markdown"""
 
-    TYPE = "aws_cloudwatch_dashboard"
+    TF_RESOURCE_TYPE = "aws_cloudwatch_dashboard"
 
     def __init__(
         self, scope: Construct, id_: str, *, dashboard_body: str, dashboard_name: str, **meta: Unpack[Meta]

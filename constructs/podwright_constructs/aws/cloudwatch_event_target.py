@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class CloudwatchEventTarget(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/cloudwatch_event_target.html.markdown"""
 
-    TYPE = "aws_cloudwatch_event_target"
+    TF_RESOURCE_TYPE = "aws_cloudwatch_event_target"
 
     def __init__(self, scope: Construct, id_: str, *, arn: str, rule: str, **meta: Unpack[Meta]) -> None:
         super().__init__(scope, id_, {"arn": arn, "rule": rule}, meta)

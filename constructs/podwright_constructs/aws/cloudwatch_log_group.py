@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class CloudwatchLogGroup(Resource):
+class CloudwatchLogGroup(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/cloudwatch_log_group.html.markdown"""
 
-    TYPE = "aws_cloudwatch_log_group"
+    TF_RESOURCE_TYPE = "aws_cloudwatch_log_group"
 
     def __init__(
         self,

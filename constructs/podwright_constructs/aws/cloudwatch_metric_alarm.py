@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class CloudwatchMetricAlarm(Resource):
+class CloudwatchMetricAlarm(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/cloudwatch_metric_alarm.html.markdown"""
 
-    TYPE = "aws_cloudwatch_metric_alarm"
+    TF_RESOURCE_TYPE = "aws_cloudwatch_metric_alarm"
 
     def __init__(
         self,

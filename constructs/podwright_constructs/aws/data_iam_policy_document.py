@@ -33,7 +33,7 @@ class DataIamPolicyDocumentStatement(TypedDict, total=False):
 class DataIamPolicyDocument(DataSource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/d/iam_policy_document.html.markdown"""
 
-    TYPE = "aws_iam_policy_document"
+    TF_RESOURCE_TYPE = "aws_iam_policy_document"
 
     def __init__(
         self,

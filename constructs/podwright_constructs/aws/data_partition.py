@@ -11,7 +11,7 @@ from podwright_constructs.bindings import DataSource, Meta
 class DataPartition(DataSource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/d/partition.html.markdown"""
 
-    TYPE = "aws_partition"
+    TF_RESOURCE_TYPE = "aws_partition"
 
     def __init__(self, scope: Construct, id_: str, **meta: Unpack[Meta]) -> None:
         super().__init__(scope, id_, {}, meta)

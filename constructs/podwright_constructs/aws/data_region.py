@@ -11,7 +11,7 @@ from podwright_constructs.bindings import DataSource, Meta
 class DataRegion(DataSource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/d/region.html.markdown"""
 
-    TYPE = "aws_region"
+    TF_RESOURCE_TYPE = "aws_region"
 
     def __init__(self, scope: Construct, id_: str, *, endpoint: str | None = None, **meta: Unpack[Meta]) -> None:
         super().__init__(scope, id_, {"endpoint": endpoint}, meta)

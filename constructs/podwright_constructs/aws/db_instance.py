@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class DbInstance(Resource):
+class DbInstance(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/db_instance.html.markdown"""
 
-    TYPE = "aws_db_instance"
+    TF_RESOURCE_TYPE = "aws_db_instance"
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Required, TypedDict, Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
 class DbParameterGroupParameter(TypedDict, total=False):
@@ -15,10 +15,10 @@ class DbParameterGroupParameter(TypedDict, total=False):
     value: Required[str]
 
 
-class DbParameterGroup(Resource):
+class DbParameterGroup(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/db_parameter_group.html.markdown"""
 
-    TYPE = "aws_db_parameter_group"
+    TF_RESOURCE_TYPE = "aws_db_parameter_group"
 
     def __init__(
         self,

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class DbSubnetGroup(Resource):
+class DbSubnetGroup(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/db_subnet_group.html.markdown"""
 
-    TYPE = "aws_db_subnet_group"
+    TF_RESOURCE_TYPE = "aws_db_subnet_group"
 
     def __init__(
         self,

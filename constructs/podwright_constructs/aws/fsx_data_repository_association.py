@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import TypedDict, Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
 class FsxDataRepositoryAssociationS3AutoExportPolicy(TypedDict, total=False):
@@ -23,10 +23,10 @@ class FsxDataRepositoryAssociationS3(TypedDict, total=False):
     auto_import_policy: FsxDataRepositoryAssociationS3AutoImportPolicy
 
 
-class FsxDataRepositoryAssociation(Resource):
+class FsxDataRepositoryAssociation(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/fsx_data_repository_association.html.markdown"""
 
-    TYPE = "aws_fsx_data_repository_association"
+    TF_RESOURCE_TYPE = "aws_fsx_data_repository_association"
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Required, TypedDict, Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
 class FsxLustreFileSystemDataReadCacheConfiguration(TypedDict, total=False):
@@ -29,10 +29,10 @@ class FsxLustreFileSystemRootSquashConfiguration(TypedDict, total=False):
     root_squash: str
 
 
-class FsxLustreFileSystem(Resource):
+class FsxLustreFileSystem(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/fsx_lustre_file_system.html.markdown"""
 
-    TYPE = "aws_fsx_lustre_file_system"
+    TF_RESOURCE_TYPE = "aws_fsx_lustre_file_system"
 
     def __init__(
         self,

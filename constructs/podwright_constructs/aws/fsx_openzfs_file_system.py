@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Required, TypedDict, Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
 class FsxOpenzfsFileSystemRootVolumeConfigurationNfsExportsClientConfigurations(TypedDict, total=False):
@@ -24,10 +24,10 @@ class FsxOpenzfsFileSystemRootVolumeConfiguration(TypedDict, total=False):
     nfs_exports: FsxOpenzfsFileSystemRootVolumeConfigurationNfsExports
 
 
-class FsxOpenzfsFileSystem(Resource):
+class FsxOpenzfsFileSystem(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/fsx_openzfs_file_system.html.markdown"""
 
-    TYPE = "aws_fsx_openzfs_file_system"
+    TF_RESOURCE_TYPE = "aws_fsx_openzfs_file_system"
 
     def __init__(
         self,

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class IamRole(Resource):
+class IamRole(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/iam_role.html.markdown"""
 
-    TYPE = "aws_iam_role"
+    TF_RESOURCE_TYPE = "aws_iam_role"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class IamRolePolicy(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/iam_role_policy.html.markdown"""
 
-    TYPE = "aws_iam_role_policy"
+    TF_RESOURCE_TYPE = "aws_iam_role_policy"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class IamRolePolicyAttachment(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/iam_role_policy_attachment.html.markdown"""
 
-    TYPE = "aws_iam_role_policy_attachment"
+    TF_RESOURCE_TYPE = "aws_iam_role_policy_attachment"
 
     def __init__(self, scope: Construct, id_: str, *, policy_arn: str, role: str, **meta: Unpack[Meta]) -> None:
         super().__init__(scope, id_, {"policy_arn": policy_arn, "role": role}, meta)

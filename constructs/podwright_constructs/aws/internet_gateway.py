@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class InternetGateway(Resource):
+class InternetGateway(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/internet_gateway.html.markdown"""
 
-    TYPE = "aws_internet_gateway"
+    TF_RESOURCE_TYPE = "aws_internet_gateway"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class KmsAlias(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/kms_alias.html.markdown"""
 
-    TYPE = "aws_kms_alias"
+    TF_RESOURCE_TYPE = "aws_kms_alias"
 
     def __init__(
         self, scope: Construct, id_: str, *, target_key_id: str, name: str | None = None, **meta: Unpack[Meta]

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class KmsKey(Resource):
+class KmsKey(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/kms_key.html.markdown"""
 
-    TYPE = "aws_kms_key"
+    TF_RESOURCE_TYPE = "aws_kms_key"
 
     def __init__(
         self,

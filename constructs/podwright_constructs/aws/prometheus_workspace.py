@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class PrometheusWorkspace(Resource):
+class PrometheusWorkspace(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/prometheus_workspace.html.markdown"""
 
-    TYPE = "aws_prometheus_workspace"
+    TF_RESOURCE_TYPE = "aws_prometheus_workspace"
 
     def __init__(
         self,

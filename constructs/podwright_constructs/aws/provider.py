@@ -29,7 +29,7 @@ class AwsProviderIgnoreTags(TypedDict, total=False):
 class AwsProvider(Provider):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/index.html.markdown"""
 
-    TYPE = "aws"
+    TF_RESOURCE_TYPE = "aws"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class Route(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/route.html.markdown"""
 
-    TYPE = "aws_route"
+    TF_RESOURCE_TYPE = "aws_route"
 
     def __init__(
         self,

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class RouteTable(Resource):
+class RouteTable(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/route_table.html.markdown"""
 
-    TYPE = "aws_route_table"
+    TF_RESOURCE_TYPE = "aws_route_table"
 
     def __init__(
         self, scope: Construct, id_: str, *, vpc_id: str, tags: Mapping[str, str] | None = None, **meta: Unpack[Meta]

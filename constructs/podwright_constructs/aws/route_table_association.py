@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class RouteTableAssociation(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/route_table_association.html.markdown"""
 
-    TYPE = "aws_route_table_association"
+    TF_RESOURCE_TYPE = "aws_route_table_association"
 
     def __init__(
         self,

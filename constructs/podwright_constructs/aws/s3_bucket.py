@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class S3Bucket(Resource):
+class S3Bucket(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/s3_bucket.html.markdown"""
 
-    TYPE = "aws_s3_bucket"
+    TF_RESOURCE_TYPE = "aws_s3_bucket"
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class S3BucketLifecycleConfigurationRule(TypedDict, total=False):
 class S3BucketLifecycleConfiguration(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/s3_bucket_lifecycle_configuration.html.markdown"""
 
-    TYPE = "aws_s3_bucket_lifecycle_configuration"
+    TF_RESOURCE_TYPE = "aws_s3_bucket_lifecycle_configuration"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class S3BucketLogging(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/s3_bucket_logging.html.markdown"""
 
-    TYPE = "aws_s3_bucket_logging"
+    TF_RESOURCE_TYPE = "aws_s3_bucket_logging"
 
     def __init__(
         self, scope: Construct, id_: str, *, bucket: str, target_bucket: str, target_prefix: str, **meta: Unpack[Meta]

@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class S3BucketPolicy(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/s3_bucket_policy.html.markdown"""
 
-    TYPE = "aws_s3_bucket_policy"
+    TF_RESOURCE_TYPE = "aws_s3_bucket_policy"
 
     def __init__(self, scope: Construct, id_: str, *, bucket: str, policy: str, **meta: Unpack[Meta]) -> None:
         super().__init__(scope, id_, {"bucket": bucket, "policy": policy}, meta)

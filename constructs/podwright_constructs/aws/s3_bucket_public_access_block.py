@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class S3BucketPublicAccessBlock(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/s3_bucket_public_access_block.html.markdown"""
 
-    TYPE = "aws_s3_bucket_public_access_block"
+    TF_RESOURCE_TYPE = "aws_s3_bucket_public_access_block"
 
     def __init__(
         self,

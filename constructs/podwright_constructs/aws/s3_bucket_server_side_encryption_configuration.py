@@ -25,7 +25,7 @@ class S3BucketServerSideEncryptionConfigurationRule(TypedDict, total=False):
 class S3BucketServerSideEncryptionConfiguration(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/s3_bucket_server_side_encryption_configuration.html.markdown"""
 
-    TYPE = "aws_s3_bucket_server_side_encryption_configuration"
+    TF_RESOURCE_TYPE = "aws_s3_bucket_server_side_encryption_configuration"
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ class S3BucketVersioningVersioningConfiguration(TypedDict, total=False):
 class S3BucketVersioning(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/s3_bucket_versioning.html.markdown"""
 
-    TYPE = "aws_s3_bucket_versioning"
+    TF_RESOURCE_TYPE = "aws_s3_bucket_versioning"
 
     def __init__(
         self,

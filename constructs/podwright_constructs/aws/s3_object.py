@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import TypedDict, Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
 class S3ObjectOverrideProviderDefaultTags(TypedDict, total=False):
@@ -18,10 +18,10 @@ class S3ObjectOverrideProvider(TypedDict, total=False):
     default_tags: S3ObjectOverrideProviderDefaultTags
 
 
-class S3Object(Resource):
+class S3Object(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/s3_object.html.markdown"""
 
-    TYPE = "aws_s3_object"
+    TF_RESOURCE_TYPE = "aws_s3_object"
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class SchedulerScheduleTarget(TypedDict, total=False):
 class SchedulerSchedule(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/scheduler_schedule.html.markdown"""
 
-    TYPE = "aws_scheduler_schedule"
+    TF_RESOURCE_TYPE = "aws_scheduler_schedule"
 
     def __init__(
         self,

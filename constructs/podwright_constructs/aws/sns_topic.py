@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class SnsTopic(Resource):
+class SnsTopic(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/sns_topic.html.markdown"""
 
-    TYPE = "aws_sns_topic"
+    TF_RESOURCE_TYPE = "aws_sns_topic"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class SnsTopicPolicy(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/sns_topic_policy.html.markdown"""
 
-    TYPE = "aws_sns_topic_policy"
+    TF_RESOURCE_TYPE = "aws_sns_topic_policy"
 
     def __init__(self, scope: Construct, id_: str, *, arn: str, policy: str, **meta: Unpack[Meta]) -> None:
         super().__init__(scope, id_, {"arn": arn, "policy": policy}, meta)

@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class SnsTopicSubscription(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/sns_topic_subscription.html.markdown"""
 
-    TYPE = "aws_sns_topic_subscription"
+    TF_RESOURCE_TYPE = "aws_sns_topic_subscription"
 
     def __init__(
         self, scope: Construct, id_: str, *, endpoint: str, protocol: str, topic_arn: str, **meta: Unpack[Meta]

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class SsmDocument(Resource):
+class SsmDocument(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/ssm_document.html.markdown"""
 
-    TYPE = "aws_ssm_document"
+    TF_RESOURCE_TYPE = "aws_ssm_document"
 
     def __init__(
         self,

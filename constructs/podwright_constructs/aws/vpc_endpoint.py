@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class VpcEndpoint(Resource):
+class VpcEndpoint(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/vpc_endpoint.html.markdown"""
 
-    TYPE = "aws_vpc_endpoint"
+    TF_RESOURCE_TYPE = "aws_vpc_endpoint"
 
     def __init__(
         self,

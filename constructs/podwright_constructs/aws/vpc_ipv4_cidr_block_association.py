@@ -11,7 +11,7 @@ from podwright_constructs.bindings import Meta, Resource
 class VpcIpv4CidrBlockAssociation(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/vpc_ipv4_cidr_block_association.html.markdown"""
 
-    TYPE = "aws_vpc_ipv4_cidr_block_association"
+    TF_RESOURCE_TYPE = "aws_vpc_ipv4_cidr_block_association"
 
     def __init__(
         self, scope: Construct, id_: str, *, vpc_id: str, cidr_block: str | None = None, **meta: Unpack[Meta]

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from constructs import Construct
 from typing_extensions import Unpack
 
-from podwright_constructs.bindings import Meta, Resource
+from podwright_constructs.bindings import Meta, TaggedResource
 
 
-class VpcSecurityGroupEgressRule(Resource):
+class VpcSecurityGroupEgressRule(TaggedResource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/vpc_security_group_egress_rule.html.markdown"""
 
-    TYPE = "aws_vpc_security_group_egress_rule"
+    TF_RESOURCE_TYPE = "aws_vpc_security_group_egress_rule"
 
     def __init__(
         self,

@@ -1,0 +1,198 @@
+"""What users of a CDK do with constructs and bindings after they made them."""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+from collections.abc import Mapping
+from inspect import isclass, isfunction
+from pathlib import Path
+from typing import Any
+
+import jsii
+import pytest
+from cdktf import (
+    Aspects,
+    IAspect,
+    TerraformCount,
+    TerraformElement,
+    TerraformIterator,
+    TerraformResourceLifecycle,
+    TerraformStack,
+    TerraformVariable,
+    Token,
+)
+from cdktf import Testing as KitTesting  # a class that pytest would take for tests
+from constructs import Construct, IConstruct
+
+from podwright_constructs.aws.provider import AwsProvider
+from podwright_constructs.aws.s3_bucket import S3Bucket
+from podwright_constructs.bucket import TrainingBucket
+from podwright_constructs.construct import CheckedConstruct, IneffectiveAssignmentError
+from podwright_constructs.network import ExistingNetwork, TrainingNetwork
+from podwright_constructs.problems import InvalidArgumentsError
+from podwright_constructs.role import ExecutionRole
+from podwright_constructs.subnet import RoutedSubnet
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = runpy.run_path(str(REPOSITORY / "examples" / "constructs" / "each_construct.py"))
+
+
+@jsii.implements(IAspect)
+class TeamTag:
+    """The aspect of the kit's documentation: a tag for whatever takes tags."""
+
+    def visit(self, node: IConstruct) -> None:
+        """Add the tag."""
+        if hasattr(node, "tags_input"):
+            node.tags = {"team": "llm", **(node.tags_input or {})}  # type: ignore[attr-defined] # of some
+
+
+def test_an_aspect_tags_what_takes_tags(synthesize: Any) -> None:
+    """The tag is beside those that a resource has, and nowhere that Terraform would refuse it."""
+
+    def build(stack: TerraformStack) -> None:
+        TrainingNetwork(stack, "network", name="research", availability_zone_id="usw2-az1")
+        Aspects.of(stack).add(TeamTag())
+
+    resources = synthesize(build)["resource"]
+    assert resources["aws_vpc"]["network_vpc_4E8F0223"]["tags"] == {"Name": "research", "team": "llm"}
+    assert "tags" not in next(iter(resources["aws_route_table_association"].values()))
+
+
+def test_the_kits_tests_find_our_resources(stack: TerraformStack) -> None:
+    """A binding's type has the name by which the kit's assertions take it."""
+    TrainingBucket(stack, "bucket", bucket_prefix="sagemaker-research-")
+    text = KitTesting.synth(stack)
+    assert KitTesting.to_have_resource(text, S3Bucket.TF_RESOURCE_TYPE)
+    assert KitTesting.to_have_resource_with_properties(text, S3Bucket.TF_RESOURCE_TYPE, {"force_destroy": False})
+
+
+def test_a_configuration_for_an_import(synthesize: Any) -> None:
+    """The kit's import block names type, id and provider; a made resource can be imported as well."""
+
+    def build(stack: TerraformStack) -> None:
+        west = AwsProvider(stack, "west", region="us-west-1", alias="west")
+        S3Bucket.generate_config_for_import(stack, "imported", "their-bucket", west)
+        S3Bucket(stack, "ours", bucket="ours").import_from("ours")
+
+    first, second = sorted(synthesize(build)["import"], key=lambda item: str(item["id"]), reverse=True)
+    assert first == {"id": "their-bucket", "provider": "aws.west", "to": "aws_s3_bucket.imported"}
+    assert second["id"] == "ours"
+
+
+def test_count_and_for_each(synthesize: Any) -> None:
+    """A binding takes both, and what they count in a text."""
+
+    def build(stack: TerraformStack) -> None:
+        three = TerraformCount.of(3)
+        S3Bucket(stack, "counted", bucket=f"team-{Token.as_string(three.index)}", count=three)
+        names = TerraformIterator.from_list(["a", "b"])
+        S3Bucket(stack, "each", bucket=names.value, for_each=names)
+
+    buckets = synthesize(build)["resource"]["aws_s3_bucket"]
+    assert (buckets["counted"]["count"], buckets["counted"]["bucket"]) == (3, "team-${count.index}")
+    assert (buckets["each"]["for_each"], buckets["each"]["bucket"]) == ('${toset(["a", "b"])}', "${each.value}")
+
+
+def test_a_number_in_a_text_is_refused(stack: TerraformStack) -> None:
+    """The kit's code for a number that only Terraform knows is no number in a text."""
+    index = TerraformCount.of(3).index
+    with pytest.raises(ValueError, match=r"Write Token.as_string\(number\) into a text"):
+        S3Bucket(stack, "bucket", bucket=f"team-{index}")
+    with pytest.raises(InvalidArgumentsError, match=r"Write Token.as_string\(number\) into a text"):
+        TrainingBucket(stack, "other", bucket_prefix=f"sagemaker-{index}")
+
+
+def test_assignments_without_effect_are_refused(stack: TerraformStack) -> None:
+    """The error names what to give instead; whatever has a setter keeps it."""
+    bucket = TrainingBucket(stack, "bucket", bucket_prefix="sagemaker-research-")
+    with pytest.raises(IneffectiveAssignmentError, match=r"TrainingBucket makes .*on_destroy.*add_override"):
+        bucket.bucket.force_destroy = True
+    with pytest.raises(IneffectiveAssignmentError, match=r"give it as an argument, TrainingBucket\(…, on_destroy=…\)"):
+        bucket.on_destroy = "destroy"
+    with pytest.raises(IneffectiveAssignmentError, match=r"the arguments of TrainingBucket are .*on_destroy"):
+        bucket.key_arn = "arn:aws:kms:us-west-2:123456789012:key/1"
+    alone = S3Bucket(stack, "alone", bucket="alone")
+    with pytest.raises(IneffectiveAssignmentError, match=r"give it as an argument, S3Bucket\(…, force_destroy=…\)"):
+        alone.force_destroy = True
+    with pytest.raises(IneffectiveAssignmentError, match="alias"):
+        AwsProvider(stack, "west", region="us-west-1", alias="west").alias = "east"  # type: ignore[misc]
+    alone.lifecycle = TerraformResourceLifecycle(prevent_destroy=True)
+    alone.count = 2
+
+
+def test_no_attribute_of_a_construct_can_be_assigned(stack: TerraformStack) -> None:
+    """Of every construct and of every resource in it."""
+    for name, add in EXAMPLES.items():
+        if isfunction(add):
+            add(Construct(stack, name))
+    constructs = [item for item in stack.node.find_all() if type(item).__module__.startswith("podwright_constructs")]
+    assert len({type(item) for item in constructs}) > 60
+    for construct in constructs:
+        names = [name for name in vars(construct) if not name.startswith("_")]
+        for name in [*names, "misspelt"]:
+            with pytest.raises(IneffectiveAssignmentError):
+                setattr(construct, name, None)
+
+
+def test_a_class_of_yours_assigns_while_it_is_made(stack: TerraformStack) -> None:
+    """A subclass of a construct has attributes of its own."""
+
+    class Datasets(TrainingBucket):
+        def __init__(self, scope: Construct, id_: str) -> None:
+            super().__init__(scope, id_, bucket_prefix="sagemaker-datasets-")
+            self.owner = "llm"
+
+    datasets = Datasets(stack, "datasets")
+    assert datasets.owner == "llm"
+    with pytest.raises(IneffectiveAssignmentError):
+        datasets.owner = "ops"
+
+
+def test_wrong_types_are_named(stack: TerraformStack) -> None:
+    """All arguments of wrong types are in one error, items of lists and of dataclasses too."""
+    network = ExistingNetwork(vpc_id="vpc-00000001", subnet_ids=["subnet-00000001"], security_group_id="sg-00000001")
+    known_later = TerraformVariable(stack, "known_later", type="list(string)").string_value
+    arguments: Mapping[str, Any] = {
+        "name": 5,
+        "bucket": TrainingBucket.from_name("sagemaker-research"),
+        "network": network,
+        "read_prefixes": "lifecycle",
+        "policy_arns": known_later,
+        "s3_access": [7],
+        "path": True,
+    }
+    give_items = "Give each item by itself: how many there are has to be known when the app runs."
+    with pytest.raises(InvalidArgumentsError) as refused:
+        ExecutionRole(stack, "role", **arguments)
+    assert [str(problem) for problem in refused.value.problems] == [
+        "name: got 5, need a text",
+        "read_prefixes: got lifecycle, need a list",
+        "s3_access[0]: got 7, need S3Access(…)",
+        "path: got true, need a text",
+        f"policy_arns: got a value that only Terraform will know, need a list. {give_items}",
+    ]
+
+
+def test_a_token_is_no_id(stack: TerraformStack) -> None:
+    """The id of a construct is part of names that Terraform reads."""
+    known_later = TerraformVariable(stack, "known_later", type="string").string_value
+    with pytest.raises(InvalidArgumentsError, match="id_: got a value that only Terraform will know"):
+        TrainingBucket(stack, known_later, bucket_prefix="sagemaker-research-")
+
+
+def test_all_constructs_are_checked() -> None:
+    """Whatever a module of ours makes in a scope has the base class that checks and refuses, or a binding's."""
+    for path in sorted((REPOSITORY / "constructs" / "podwright_constructs").glob("*.py")):
+        module = importlib.import_module(f"podwright_constructs.{path.stem}")
+        for kind in vars(module).values():
+            if isclass(kind) and issubclass(kind, Construct) and kind.__module__ == f"podwright_constructs.{path.stem}":
+                assert issubclass(kind, CheckedConstruct | TerraformElement), kind
+
+
+def test_an_unknown_argument_is_pythons_error(stack: TerraformStack) -> None:
+    """Python names the class and the argument."""
+    arguments: Mapping[str, Any] = {"nonsense": 1}
+    with pytest.raises(TypeError, match=r"RoutedSubnet.*nonsense"):
+        RoutedSubnet(stack, "subnet", name="a", vpc_id="v", availability_zone_id="z", cidr="c", **arguments)
