@@ -46,7 +46,7 @@ class Meta(TypedDict, total=False):
 
 @jsii.implements(IImportableConfig)
 class _Imported:
-    """What the kit asks about a resource that it is to import."""
+    """An existing resource, as the kit asks for it when it imports."""
 
     def __init__(self, type_: str, id_: str, provider: TerraformProvider | None) -> None:
         self._type, self._id, self._provider = type_, id_, provider
@@ -135,6 +135,10 @@ class DataSource(Immutable, TerraformDataSource, metaclass=Made):
 
     def _synthesize_attributes(self) -> Mapping[str, Any]:
         return self._arguments
+
+    def has_any(self, name: str) -> bool:
+        """Return whether an argument that is a list has an item."""
+        return bool(self._arguments.get(name))
 
     def append(self, name: str, value: object) -> None:
         """Add one more item to an argument that is a list."""

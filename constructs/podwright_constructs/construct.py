@@ -1,4 +1,4 @@
-"""What constructs and bindings share: arguments are checked before they are made, assignments refused afterwards."""
+"""Base classes of constructs and bindings: arguments are checked before, assignments refused afterwards."""
 
 from __future__ import annotations
 

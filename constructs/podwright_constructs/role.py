@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Protocol
 
-from constructs import Construct
+import jsii
+from constructs import Construct, IValidation
 
 from podwright_constructs import checks, facts
 from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
@@ -16,19 +16,16 @@ from podwright_constructs.aws.data_iam_policy_document import (
     DataIamPolicyDocumentStatement,
     DataIamPolicyDocumentStatementCondition,
 )
-from podwright_constructs.aws.data_partition import DataPartition
-from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.iam_role_policy import IamRolePolicy
 from podwright_constructs.aws.iam_role_policy_attachment import IamRolePolicyAttachment
 from podwright_constructs.bucket import Bucket
 from podwright_constructs.construct import CheckedConstruct
-from podwright_constructs.kit import ITerraformDependable
+from podwright_constructs.grants import KEY_ACTIONS_OF_OBJECTS, ReceivesGrants
+from podwright_constructs.kit import Fn, ITerraformDependable
 from podwright_constructs.network import Network
-from podwright_constructs.problems import refuse
+from podwright_constructs.problems import is_token, refuse
 from podwright_constructs.s3_access import S3Access
-
-_KEY_OF_OBJECTS = ("kms:Decrypt", "kms:GenerateDataKey")
 
 
 class Role(Protocol):
@@ -58,7 +55,7 @@ class ExistingRole:
         refuse(self, checks.existing_role(arn=self.arn))
 
 
-class ExecutionRole(CheckedConstruct):
+class ExecutionRole(CheckedConstruct, ReceivesGrants):
     """The managed policy for nodes and permissions for your VPC, narrowed to prefixes of one bucket and one network.
 
     It writes none of the prefixes it reads: nodes run what lies there as root, so a node that could write it could
@@ -132,10 +129,8 @@ class ExecutionRole(CheckedConstruct):
         )
         refuse(self, problems)
         super().__init__(scope, id_)
-        self._own_bucket, self._read_prefixes, self._granted = bucket.name, read_prefixes, count()
-        partition = DataPartition(self, "partition")
-        self._partition, self._dns_suffix = partition.partition, partition.dns_suffix
-        self._region = DataRegion(self, "region").id
+        self._find_place()
+        self._own_bucket, self._own_prefixes = bucket.name, read_prefixes
         self._account = DataCallerIdentity(self, "caller").account_id
         trust = DataIamPolicyDocument(self, "trust", statement=[self._assumed_by_sagemaker()])
         statements = [
@@ -173,29 +168,6 @@ class ExecutionRole(CheckedConstruct):
             InvalidArgumentsError: the ARN is malformed.
         """
         return ExistingRole(arn=arn)
-
-    def add_statement(self, statement: DataIamPolicyDocumentStatement) -> None:
-        """Allow more, in the words of Terraform's ``aws_iam_policy_document``: actions, resources, condition.
-
-        Raises:
-            InvalidArgumentsError: an action or a resource is malformed; all problems are in it.
-        """
-        actions, resources = statement.get("actions") or (), statement.get("resources") or ()
-        refuse(self, checks.statement_problems(actions=actions, resources=resources))
-        self._permissions.append("statement", statement)
-
-    def add_bucket_access(self, access: S3Access) -> None:
-        """Allow reading or writing a bucket and the use of its key; ``Bucket.grant_read`` calls it.
-
-        Raises:
-            InvalidArgumentsError: nodes could write their own scripts, or a name is malformed; all problems are in it.
-        """
-        refuse(self, checks.s3_access_problems(access, own_bucket=self._own_bucket, own_prefixes=self._read_prefixes))
-        name = f"Granted{next(self._granted)}"
-        for statement in self._access(access, f"List{name}", f"Use{name}"):
-            self.add_statement(statement)
-        if access.key_arn:
-            self.add_statement(self._use_key(f"UseKeyOf{name}", _KEY_OF_OBJECTS, [access.key_arn], "s3"))
 
     def _attach(self, number: int, policy_arn: str) -> IamRolePolicyAttachment:
         return IamRolePolicyAttachment(self, f"attached_{number}", role=self.name, policy_arn=policy_arn)
@@ -278,18 +250,6 @@ class ExecutionRole(CheckedConstruct):
         for number, access in enumerate(accesses):
             yield from self._access(access, f"ListMount{number}", f"UseMount{number}")
 
-    def _access(self, access: S3Access, list_sid: str, use_sid: str) -> Iterator[DataIamPolicyDocumentStatement]:
-        arn = f"arn:{self._partition}:s3:::{access.bucket}"
-        actions = ["s3:GetObject"]
-        if not access.read_only:
-            actions += ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:PutObject"]
-        may_list: DataIamPolicyDocumentStatement = {"sid": list_sid, "actions": ["s3:ListBucket"], "resources": [arn]}
-        if access.prefix:
-            values = [f"{access.prefix}*"]
-            may_list["condition"] = [{"test": "StringLike", "variable": "s3:prefix", "values": values}]
-        yield may_list
-        yield {"sid": use_sid, "actions": actions, "resources": [f"{arn}/{access.prefix}*"]}
-
     def _keys(
         self,
         bucket: Bucket,
@@ -302,9 +262,9 @@ class ExecutionRole(CheckedConstruct):
         https://docs.aws.amazon.com/sagemaker/latest/dg/smcluster-cmk.html
         """
         if bucket.key_arn:
-            yield self._use_key("UseKeyOfBucket", _KEY_OF_OBJECTS, [bucket.key_arn], "s3")
+            yield self._use_key("UseKeyOfBucket", KEY_ACTIONS_OF_OBJECTS, [bucket.key_arn], "s3")
         if mount_key_arns:
-            yield self._use_key("UseKeysOfMounts", _KEY_OF_OBJECTS, mount_key_arns, "s3")
+            yield self._use_key("UseKeysOfMounts", KEY_ACTIONS_OF_OBJECTS, mount_key_arns, "s3")
         if secret_key_arn:
             yield self._use_key("UseKeyOfSecrets", ["kms:Decrypt"], [secret_key_arn], "secretsmanager")
         if volume_key_arns:
@@ -317,16 +277,6 @@ class ExecutionRole(CheckedConstruct):
                 "values": ["true"],
             }
             yield {**grant, "condition": [*grant["condition"], for_services]}
-
-    def _use_key(
-        self, sid: str, actions: Sequence[str], key_arns: Sequence[str], *services: str
-    ) -> DataIamPolicyDocumentStatement:
-        through: DataIamPolicyDocumentStatementCondition = {
-            "test": "StringEquals",
-            "variable": "kms:ViaService",
-            "values": [f"{service}.{self._region}.{self._dns_suffix}" for service in services],
-        }
-        return {"sid": sid, "actions": actions, "resources": list(key_arns), "condition": [through]}
 
     @staticmethod
     def _reads(secret_arns: Sequence[str]) -> list[DataIamPolicyDocumentStatement]:
@@ -419,3 +369,50 @@ class ExecutionRole(CheckedConstruct):
     @staticmethod
     def _equals(variable: str, value: str) -> DataIamPolicyDocumentStatementCondition:
         return {"test": "StringEquals", "variable": variable, "values": [value]}
+
+
+class GrantedRole(CheckedConstruct, ReceivesGrants):
+    """A role made elsewhere, with a policy of this stack in it that says what the stack's grants allow.
+
+    The role's other policies stay as they are; the policy goes when the stack is destroyed. ``ExecutionRole.from_arn``
+    is for a role that needs nothing from this stack.
+
+    Args:
+        arn: of the role, which is in the stack's account.
+        policy_name: unique in the role. Default: the construct's path.
+
+    Attributes:
+        arn: its ARN.
+        name: its name.
+        policy: the resource, ``aws_iam_role_policy``.
+        ready: what a node depends on, the policy.
+
+    Raises:
+        InvalidArgumentsError: the ARN is malformed.
+    """
+
+    def __init__(self, scope: Construct, id_: str, *, arn: str, policy_name: str | None = None) -> None:
+        refuse(self, checks.existing_role(arn=arn))
+        super().__init__(scope, id_)
+        self._find_place()
+        self.arn = arn
+        self.name = str(Fn.element(Fn.reverse(Fn.split("/", arn)), 0)) if is_token(arn) else arn.rpartition("/")[2]
+        self._permissions = DataIamPolicyDocument(self, "permissions")
+        name = policy_name or self.node.path.replace("/", "-")
+        self.policy = IamRolePolicy(self, "policy", name=name, role=self.name, policy=self._permissions.json)
+        self.ready: Sequence[ITerraformDependable] = [self.policy]
+        self.node.add_validation(_NotEmpty(self._permissions))
+
+
+@jsii.implements(IValidation)
+class _NotEmpty:
+    """IAM refuses a policy without statements, after everything else was made."""
+
+    def __init__(self, document: DataIamPolicyDocument) -> None:
+        self._document = document
+
+    def validate(self) -> list[str]:
+        """Return what is wrong."""
+        if self._document.has_any("statement"):
+            return []
+        return ["nothing is granted to this role: call a grant_… with it, or use ExecutionRole.from_arn"]

@@ -27,7 +27,7 @@ from podwright_constructs.openzfs import OpenZfsFileSystem
 from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.prometheus import PrometheusWorkspace
 from podwright_constructs.replacement_guard import ReplacementGuard
-from podwright_constructs.role import ExecutionRole
+from podwright_constructs.role import ExecutionRole, GrantedRole
 from podwright_constructs.security_group import ClusterSecurityGroup
 from podwright_constructs.session import SessionDocument
 from podwright_constructs.subnet import RoutedSubnet
@@ -139,6 +139,12 @@ def execution_role(scope: Construct) -> None:
     """The role of nodes, with one more permission."""
     role = ExecutionRole(scope, "role", name="research-nodes", bucket=BUCKET, network=NETWORK)
     role.add_statement({"actions": ["ecr:GetAuthorizationToken"], "resources": ["*"]})
+
+
+def granted_role(scope: Construct) -> None:
+    """A role made elsewhere reads the papers of a bucket."""
+    role = GrantedRole(scope, "readers", arn="arn:aws:iam::123456789012:role/team/readers")
+    TrainingBucket.from_name("sagemaker-datasets").grant_read(role, "papers/")
 
 
 def lustre_file_system(scope: Construct) -> None:

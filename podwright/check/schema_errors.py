@@ -13,6 +13,7 @@ from podwright.settings.renamed import RENAMED
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
 from podwright_common.similar_names import did_you_mean, question
+from podwright_constructs.checks import with_policy_variables
 from podwright_constructs.checks.words import one_of
 from podwright_constructs.problems import dotted
 
@@ -26,6 +27,7 @@ CODES = {
 }
 
 _TEMPLATE_STARTS = ("${", "%{", "TfToken[")
+STATEMENTS: KeyPath = ("role", "statements")
 
 
 def findings(error: ValidationError) -> list[Finding]:
@@ -41,7 +43,7 @@ def findings(error: ValidationError) -> list[Finding]:
 
 def terraform_templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
     """Report keys and values that Terraform would evaluate."""
-    if isinstance(data, str) and any(start in data for start in _TEMPLATE_STARTS):
+    if isinstance(data, str) and any(start in _in_terraform(data, path) for start in _TEMPLATE_STARTS):
         yield _error("terraform-template", path, f"Terraform would evaluate {data!r}", _template_hint(path))
     elif isinstance(data, dict):
         for key, value in data.items():
@@ -52,9 +54,14 @@ def terraform_templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
             yield from terraform_templates(value, (*path, index))
 
 
+def _in_terraform(text: str, path: KeyPath) -> str:
+    """Return a text as Terraform gets it: a statement's policy variables are IAM's."""
+    return with_policy_variables(text) if path[:2] == STATEMENTS else text
+
+
 def _template_hint(path: KeyPath) -> str:
-    if path[:2] == ("role", "statements"):
-        return "write the text itself; statements cannot have IAM's policy variables, but a policy in policy_arns can"
+    if path[:2] == STATEMENTS:
+        return "write the text itself; IAM's policy variables have a colon, as in ${aws:PrincipalTag/team}"
     return "write the text itself"
 
 

@@ -1,8 +1,9 @@
-"""What users of a CDK do with constructs and bindings after they made them."""
+"""Idioms that users of a CDK expect of constructs and bindings."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import runpy
 from collections.abc import Mapping
 from inspect import isclass, isfunction
@@ -25,16 +26,19 @@ from cdktf import (
 from cdktf import Testing as KitTesting  # a class that pytest would take for tests
 from constructs import Construct, IConstruct
 
+from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.provider import AwsProvider
 from podwright_constructs.aws.s3_bucket import S3Bucket
 from podwright_constructs.bucket import TrainingBucket
 from podwright_constructs.construct import CheckedConstruct, IneffectiveAssignmentError
+from podwright_constructs.key import EncryptionKey
 from podwright_constructs.network import ExistingNetwork, TrainingNetwork
 from podwright_constructs.problems import InvalidArgumentsError
-from podwright_constructs.role import ExecutionRole
+from podwright_constructs.role import ExecutionRole, GrantedRole
 from podwright_constructs.subnet import RoutedSubnet
 
 REPOSITORY = Path(__file__).parents[2]
+KEY = "arn:aws:kms:us-west-2:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 EXAMPLES = runpy.run_path(str(REPOSITORY / "examples" / "constructs" / "each_construct.py"))
 
 
@@ -196,3 +200,58 @@ def test_an_unknown_argument_is_pythons_error(stack: TerraformStack) -> None:
     arguments: Mapping[str, Any] = {"nonsense": 1}
     with pytest.raises(TypeError, match=r"RoutedSubnet.*nonsense"):
         RoutedSubnet(stack, "subnet", name="a", vpc_id="v", availability_zone_id="z", cidr="c", **arguments)
+
+
+def test_grants_attach_a_policy_to_a_role_made_elsewhere(synthesize: Any) -> None:
+    """Its name is the end of its ARN, also of an ARN that only Terraform knows; keys come with the buckets."""
+
+    def build(stack: TerraformStack) -> None:
+        theirs = IamRole(stack, "theirs", name="theirs", assume_role_policy="{}")
+        roles = [
+            GrantedRole(stack, "known", arn="arn:aws:iam::123456789012:role/team/readers"),
+            GrantedRole(stack, "later", arn=theirs.arn, policy_name="papers"),
+        ]
+        datasets = TrainingBucket.from_name("datasets", key_arn=KEY)
+        for role in roles:
+            datasets.grant_read(role, "papers/")
+            EncryptionKey(role, "key", alias=f"key-of-{role.node.id}").grant_encrypt_decrypt(role)
+
+    written = synthesize(build)
+    known, later = written["resource"]["aws_iam_role_policy"].values()
+    assert (known["name"], known["role"]) == ("test-known", "readers")
+    assert (later["name"], later["role"]) == (
+        "papers",
+        '${element(reverse(split("/", aws_iam_role.theirs.arn)), 0)}',
+    )
+    documents = [
+        document["statement"]
+        for name, document in written["data"]["aws_iam_policy_document"].items()
+        if "_permissions_" in name
+    ]
+    assert [len(statements) for statements in documents] == [4, 4]
+    assert documents[0][2]["resources"] == [KEY]
+
+
+def test_a_role_that_is_granted_nothing_is_refused(stack: TerraformStack) -> None:
+    """IAM would refuse the empty policy in the middle of a deployment."""
+    GrantedRole(stack, "unused", arn="arn:aws:iam::123456789012:role/readers")
+    with pytest.raises(RuntimeError, match="nothing is granted to this role"):
+        KitTesting.synth(stack, True)
+
+
+def test_policy_variables_are_iams(synthesize: Any) -> None:
+    """A statement with one is written as the data source writes it; a reference of Terraform's stays as it is."""
+
+    def build(stack: TerraformStack) -> None:
+        role = GrantedRole(stack, "role", arn="arn:aws:iam::123456789012:role/readers")
+        bucket = TrainingBucket(stack, "bucket", bucket_prefix="sagemaker-research-")
+        condition = {"test": "StringLike", "variable": "s3:prefix", "values": ["${aws:username}/*", "${*}"]}
+        resources = [f"{bucket.arn}/${{aws:PrincipalTag/team}}/*"]
+        role.add_statement({"actions": ["s3:GetObject"], "resources": resources, "condition": [condition]})
+
+    documents = synthesize(build)["data"]["aws_iam_policy_document"].items()
+    (statement,) = next(document["statement"] for name, document in documents if name.startswith("role_permissions_"))
+    assert re.fullmatch(
+        r"\$\{aws_s3_bucket\.bucket_\w+\.arn\}/&\{aws:PrincipalTag/team\}/\*", statement["resources"][0]
+    )
+    assert statement["condition"][0]["values"] == ["&{aws:username}/*", "&{*}"]

@@ -63,6 +63,7 @@ from podwright_constructs.checks.role import (
     role_path,
     s3_access_problems,
     statement_problems,
+    with_policy_variables,
 )
 from podwright_constructs.checks.words import mount_path_problems
 
@@ -118,4 +119,5 @@ __all__ = [
     "training_bucket",
     "training_network",
     "types_with_bundle",
+    "with_policy_variables",
 ]

@@ -25,6 +25,10 @@ _ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9*?]+")
 _RESOURCE = re.compile(r"\*|arn:(aws[a-z-]*|\*):([^\s:]*:){3}\S[^\n]*")
 
 
+# ${aws:username}, ${s3:prefix, 'none'} and ${*} are IAM's: no reference of Terraform's begins with word and colon.
+_POLICY_VARIABLE = re.compile(r"\$\{([A-Za-z0-9-]+:[^{}]+|[*?$])\}")
+
+
 _OWN_LENGTH = 6_600  # A role's statements with the longest names, without the lists below.
 _ARN_OF_EC2 = "arn:aws-us-gov:ec2:ap-northeast-1:*:security-group/"  # No ARN begins with more characters.
 
@@ -128,6 +132,14 @@ def _policy_length(
     )
 
 
+def with_policy_variables(text: str) -> str:
+    """Return a text whose IAM policy variables are not Terraform's: ``&{aws:username}`` instead of ``${…}``.
+
+    https://registry.terraform.io/providers/hashicorp/aws/latest/docs/data-sources/iam_policy_document
+    """
+    return _POLICY_VARIABLE.sub(r"&{\1}", text)
+
+
 def statement_problems(*, actions: Sequence[str], resources: Sequence[str]) -> list[Problem]:
     """Check an additional statement of a role."""
     problems = [
@@ -140,7 +152,7 @@ def statement_problems(*, actions: Sequence[str], resources: Sequence[str]) -> l
         problems += matches(("actions", index), action, _ACTION, "SERVICE:ACTION, such as s3:GetObject", hint)
     for index, resource in enumerate(resources):
         need = "an ARN, such as arn:aws:s3:::datasets/*, or *"
-        problems += matches(("resources", index), resource, _RESOURCE, need)
+        problems += matches(("resources", index), with_policy_variables(resource), _RESOURCE, need)
     return problems
 
 
