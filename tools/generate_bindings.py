@@ -84,7 +84,15 @@ RESOURCES = (
     "aws_vpc_security_group_egress_rule",
     "aws_vpc_security_group_ingress_rule",
 )
-DATA_SOURCES = ("aws_caller_identity", "aws_iam_policy_document", "aws_partition", "aws_region")
+DATA_SOURCES = (
+    "aws_caller_identity",
+    "aws_iam_policy_document",
+    "aws_partition",
+    "aws_region",
+    "aws_security_group",
+    "aws_subnet",
+    "aws_vpc",
+)
 
 LEFT_OUT = {
     "id": "Terraform sets it",

@@ -111,7 +111,9 @@ class TrainingBucket(CheckedConstruct, Granting):
     ``on_destroy="retain"`` makes Terraform refuse to destroy it while it holds objects, ``"destroy"`` deletes them.
 
     Args:
-        bucket_prefix: Prefix of its name.
+        bucket_prefix: Prefix of its name, to which Terraform adds digits.
+        bucket_name: Its whole name, instead of a prefix. AWS's managed policy for nodes reads buckets named
+            ``sagemaker-…`` alone; an ``ExecutionRole`` reads its bucket whatever the name.
         key: The key that encrypts objects. Default: S3's own key.
         noncurrent_version_expiration_days: Days that overwritten and deleted versions are kept.
         access_log_bucket: An existing bucket in this region for access logs. Default: no access logs.
@@ -127,7 +129,7 @@ class TrainingBucket(CheckedConstruct, Granting):
         ready: what an upload depends on.
 
     Raises:
-        InvalidArgumentsError: a prefix that SageMaker or S3 would refuse; all problems are in it.
+        InvalidArgumentsError: a name that SageMaker or S3 would refuse; all problems are in it.
     """
 
     def __init__(
@@ -135,7 +137,8 @@ class TrainingBucket(CheckedConstruct, Granting):
         scope: Construct,
         id_: str,
         *,
-        bucket_prefix: str,
+        bucket_prefix: str | None = None,
+        bucket_name: str | None = None,
         on_destroy: Literal["retain", "destroy"] = "retain",
         key: Key | None = None,
         noncurrent_version_expiration_days: int = 90,
@@ -145,6 +148,7 @@ class TrainingBucket(CheckedConstruct, Granting):
     ) -> None:
         problems = checks.training_bucket(
             bucket_prefix=bucket_prefix,
+            bucket_name=bucket_name,
             on_destroy=on_destroy,
             noncurrent_version_expiration_days=noncurrent_version_expiration_days,
             access_log_bucket=access_log_bucket,
@@ -152,7 +156,13 @@ class TrainingBucket(CheckedConstruct, Granting):
         )
         refuse(self, problems)
         super().__init__(scope, id_)
-        bucket = S3Bucket(self, "bucket", bucket_prefix=bucket_prefix, force_destroy=on_destroy == "destroy")
+        bucket = S3Bucket(
+            self,
+            "bucket",
+            bucket=bucket_name,
+            bucket_prefix=bucket_prefix,
+            force_destroy=on_destroy == "destroy",
+        )
         self.bucket, self.name, self.arn = bucket, bucket.bucket, bucket.arn
         self.key_arn = key.arn if key else None
         self.account_id: str | None = None
@@ -169,7 +179,7 @@ class TrainingBucket(CheckedConstruct, Granting):
                 "access_logs",
                 bucket=self.name,
                 target_bucket=access_log_bucket,
-                target_prefix=access_log_prefix or f"{bucket_prefix.rstrip('-')}/",
+                target_prefix=access_log_prefix or f"{(bucket_name or bucket_prefix or '').rstrip('-')}/",
             )
 
     @staticmethod

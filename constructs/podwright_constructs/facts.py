@@ -13,6 +13,8 @@ class PortRange(NamedTuple):
     to_port: int
 
 
+MAX_PORT = 65_535
+
 # Between Lustre clients and servers. AWS's newer text says 1021-1023; older clients use the rest of the range.
 # https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html
 LUSTRE_PORTS = (PortRange(988, 988), PortRange(1018, 1023))

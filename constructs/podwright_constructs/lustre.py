@@ -23,7 +23,7 @@ from podwright_constructs.aws.fsx_lustre_file_system import (
     FsxLustreFileSystemRootSquashConfiguration,
 )
 from podwright_constructs.construct import CheckedConstruct
-from podwright_constructs.file_system import lifecycle
+from podwright_constructs.file_system import dns_name, lifecycle
 from podwright_constructs.key import Key
 from podwright_constructs.kit import Fn
 from podwright_constructs.metric import Metric
@@ -138,6 +138,17 @@ class LustreFileSystem(CheckedConstruct):
             InvalidArgumentsError: a name is malformed; all problems are in it.
         """
         return ExistingLustre(dns_name=dns_name, mount_name=mount_name, efa=efa)
+
+    @staticmethod
+    def from_id(
+        scope: Construct, id_: str, file_system_id: str, *, mount_name: str, efa: bool = False
+    ) -> ExistingLustre:
+        """Return a file system you have. Terraform cannot ask for its mount name: FSx chose it.
+
+        Raises:
+            InvalidArgumentsError: the id or the name is malformed.
+        """
+        return ExistingLustre(dns_name=dns_name(scope, id_, file_system_id), mount_name=mount_name, efa=efa)
 
     def metric(self, name: str, statistic: Literal["Average", "Maximum", "Minimum", "Sum"] = "Sum") -> Metric:
         """Return one of its metrics.

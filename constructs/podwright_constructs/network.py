@@ -5,7 +5,7 @@ A new network consists of constructs that also work alone: ``subnet``, ``securit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -13,6 +13,9 @@ from constructs import Construct
 
 from podwright_constructs import checks
 from podwright_constructs.arguments.network import ExistingNetworkArguments
+from podwright_constructs.aws.data_security_group import DataSecurityGroup
+from podwright_constructs.aws.data_subnet import DataSubnet
+from podwright_constructs.aws.data_vpc import DataVpc
 from podwright_constructs.aws.default_security_group import DefaultSecurityGroup
 from podwright_constructs.aws.eip import Eip
 from podwright_constructs.aws.internet_gateway import InternetGateway
@@ -75,6 +78,56 @@ class ExistingNetwork(ExistingNetworkArguments):
             route_table_ids=self.route_table_ids,
         )
         refuse(self, problems)
+
+
+class LookedUpNetwork(CheckedConstruct):
+    """A network you have, found by tags whenever Terraform plans: one VPC, one subnet of each zone, one security group.
+
+    Terraform stops if there are none or several of one of them.
+
+    Args:
+        vpc_tags: Tags of the VPC, such as ``{"Name": "research"}``.
+        subnet_tags: Tags of its private subnets.
+        availability_zone_ids: Zones whose subnets are used, the nodes' own first.
+        security_group_tags: Tags of the security group of nodes and file systems.
+
+    Attributes:
+        vpc: the data source, ``aws_vpc``; ``subnets`` and ``security_group`` are the others.
+
+    Raises:
+        InvalidArgumentsError: tags or zones are missing, or a zone's name is given instead of its id.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        vpc_tags: Mapping[str, str],
+        subnet_tags: Mapping[str, str],
+        availability_zone_ids: Sequence[str],
+        security_group_tags: Mapping[str, str],
+    ) -> None:
+        problems = checks.network_lookup(
+            vpc_tags=vpc_tags,
+            subnet_tags=subnet_tags,
+            security_group_tags=security_group_tags,
+            availability_zone_ids=availability_zone_ids,
+        )
+        refuse(self, problems)
+        super().__init__(scope, id_)
+        self.vpc = DataVpc(self, "vpc", tags=vpc_tags)
+        self.vpc_id = self.vpc.id
+        self.subnets = [
+            DataSubnet(self, f"subnet_{number}", vpc_id=self.vpc_id, availability_zone_id=zone_id, tags=subnet_tags)
+            for number, zone_id in enumerate(availability_zone_ids)
+        ]
+        self.subnet_ids: Sequence[str] = [subnet.id for subnet in self.subnets]
+        self.security_group = DataSecurityGroup(self, "security_group", vpc_id=self.vpc_id, tags=security_group_tags)
+        self.security_group_id = self.security_group.id
+        self.route_table_ids: Sequence[str] = ()
+        self.security_group_rules: Sequence[ITerraformDependable] = ()
+        self.routes: Sequence[ITerraformDependable] = ()
 
 
 class PrivateNetwork(CheckedConstruct):
@@ -195,6 +248,30 @@ class TrainingNetwork(CheckedConstruct):
             *self._s3(filter(None, [public, *private])),
             *self._endpoints(endpoints, [subnet.availability_zone_id for subnet in subnets]),
         ]
+
+    @staticmethod
+    def from_lookup(
+        scope: Construct,
+        id_: str,
+        *,
+        vpc_tags: Mapping[str, str],
+        subnet_tags: Mapping[str, str],
+        availability_zone_ids: Sequence[str],
+        security_group_tags: Mapping[str, str],
+    ) -> LookedUpNetwork:
+        """Return a network you have, found by tags.
+
+        Raises:
+            InvalidArgumentsError: tags or zones are missing, or a zone's name is given instead of its id.
+        """
+        return LookedUpNetwork(
+            scope,
+            id_,
+            vpc_tags=vpc_tags,
+            subnet_tags=subnet_tags,
+            availability_zone_ids=availability_zone_ids,
+            security_group_tags=security_group_tags,
+        )
 
     @staticmethod
     def from_ids(

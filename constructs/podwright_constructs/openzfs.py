@@ -13,7 +13,7 @@ from podwright_constructs.arguments import passed
 from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
 from podwright_constructs.aws.fsx_openzfs_file_system import FsxOpenzfsFileSystem
 from podwright_constructs.construct import CheckedConstruct
-from podwright_constructs.file_system import lifecycle
+from podwright_constructs.file_system import dns_name, lifecycle
 from podwright_constructs.key import Key
 from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.metric import Metric
@@ -110,6 +110,15 @@ class OpenZfsFileSystem(CheckedConstruct):
             InvalidArgumentsError: a name is malformed; all problems are in it.
         """
         return ExistingOpenZfs(dns_name=dns_name, mount_path=mount_path)
+
+    @staticmethod
+    def from_id(scope: Construct, id_: str, file_system_id: str, *, mount_path: str = "/home") -> ExistingOpenZfs:
+        """Return a file system you have.
+
+        Raises:
+            InvalidArgumentsError: the id or the path is malformed.
+        """
+        return ExistingOpenZfs(dns_name=dns_name(scope, id_, file_system_id), mount_path=mount_path)
 
     def metric(self, name: str, statistic: Literal["Average", "Maximum", "Minimum", "Sum"] = "Average") -> Metric:
         """Return one of its metrics.

@@ -14,8 +14,10 @@ from podwright_constructs.arguments.openzfs import OpenZfsArguments
 from podwright_constructs.bucket import TrainingBucket
 from podwright_constructs.budget import ClusterBudget
 from podwright_constructs.cluster import HyperPodCluster, InstanceGroup
+from podwright_constructs.connections import Connections
 from podwright_constructs.dashboard import ClusterDashboard
 from podwright_constructs.endpoints import InterfaceEndpoints, S3Endpoint
+from podwright_constructs.facts import PortRange
 from podwright_constructs.flow_logs import BucketFlowLogs, CloudWatchFlowLogs
 from podwright_constructs.key import EncryptionKey
 from podwright_constructs.lifecycle import ExistingLifecycleScripts, LifecycleBundle
@@ -50,6 +52,26 @@ def training_network(scope: Construct) -> None:
     """A VPC with a private and a public subnet."""
     network = TrainingNetwork(scope, "network", name="research", availability_zone_id="usw2-az1")
     CloudWatchFlowLogs(scope, "flow_logs", name="research", vpc_id=network.vpc_id)
+
+
+def looked_up_network(scope: Construct) -> None:
+    """A file system in a network that is found by tags."""
+    network = TrainingNetwork.from_lookup(
+        scope,
+        "network",
+        vpc_tags={"Name": "research"},
+        subnet_tags={"tier": "private"},
+        availability_zone_ids=["usw2-az1"],
+        security_group_tags={"Name": "nodes"},
+    )
+    LustreFileSystem(scope, "files", LustreArguments(), network=network)
+
+
+def connections(scope: Construct) -> None:
+    """Members of the nodes' group are reached by a monitor, at one port, and by an office, at a range."""
+    nodes = Connections(scope, "nodes", security_group_id=NETWORK.security_group_id)
+    nodes.allow_from("monitor", security_group_id="sg-0fedcba9876543210", ports=9100)
+    nodes.allow_from("office", cidr="10.8.0.0/16", ports=PortRange(8888, 8889), description="Notebooks")
 
 
 def private_network(scope: Construct) -> None:

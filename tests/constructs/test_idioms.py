@@ -18,6 +18,7 @@ from cdktf import (
     TerraformCount,
     TerraformElement,
     TerraformIterator,
+    TerraformOutput,
     TerraformResourceLifecycle,
     TerraformStack,
     TerraformVariable,
@@ -26,13 +27,18 @@ from cdktf import (
 from cdktf import Testing as KitTesting  # a class that pytest would take for tests
 from constructs import Construct, IConstruct
 
+from podwright_constructs.arguments.lustre import LustreArguments
 from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.provider import AwsProvider
 from podwright_constructs.aws.s3_bucket import S3Bucket
 from podwright_constructs.bucket import TrainingBucket
+from podwright_constructs.connections import Connections
 from podwright_constructs.construct import CheckedConstruct, IneffectiveAssignmentError
+from podwright_constructs.facts import PortRange
 from podwright_constructs.key import EncryptionKey
+from podwright_constructs.lustre import LustreFileSystem
 from podwright_constructs.network import ExistingNetwork, TrainingNetwork
+from podwright_constructs.openzfs import OpenZfsFileSystem
 from podwright_constructs.problems import InvalidArgumentsError
 from podwright_constructs.role import ExecutionRole, GrantedRole
 from podwright_constructs.subnet import RoutedSubnet
@@ -255,3 +261,99 @@ def test_policy_variables_are_iams(synthesize: Any) -> None:
         r"\$\{aws_s3_bucket\.bucket_\w+\.arn\}/&\{aws:PrincipalTag/team\}/\*", statement["resources"][0]
     )
     assert statement["condition"][0]["values"] == ["&{aws:username}/*", "&{*}"]
+
+
+def test_a_network_is_found_by_tags(synthesize: Any) -> None:
+    """Terraform looks for one VPC, for one subnet in each zone, and for one security group in the VPC."""
+
+    def build(stack: TerraformStack) -> None:
+        network = TrainingNetwork.from_lookup(
+            stack,
+            "network",
+            vpc_tags={"Name": "research"},
+            subnet_tags={"tier": "private"},
+            availability_zone_ids=["usw2-az1", "usw2-az2"],
+            security_group_tags={"Name": "nodes"},
+        )
+        LustreFileSystem(stack, "files", LustreArguments(), network=network)
+
+    written = synthesize(build)
+    (vpc,) = written["data"]["aws_vpc"].values()
+    assert vpc["tags"] == {"Name": "research"}
+    subnets = written["data"]["aws_subnet"]
+    assert [subnet["availability_zone_id"] for subnet in subnets.values()] == ["usw2-az1", "usw2-az2"]
+    (files,) = written["resource"]["aws_fsx_lustre_file_system"].values()
+    assert files["subnet_ids"] == [f"${{data.aws_subnet.{next(iter(subnets))}.id}}"]
+
+
+def test_a_network_is_not_found_by_nothing(stack: TerraformStack) -> None:
+    """A lookup without tags would take whatever there is one of."""
+    with pytest.raises(InvalidArgumentsError) as refused:
+        TrainingNetwork.from_lookup(
+            stack,
+            "n",
+            vpc_tags={},
+            subnet_tags={"a": "b"},
+            availability_zone_ids=["us-west-2a"],
+            security_group_tags={},
+        )
+    assert [problem.path[0] for problem in refused.value.problems] == [
+        "vpc_tags",
+        "security_group_tags",
+        "availability_zone_ids",
+    ]
+
+
+def test_file_systems_by_id(synthesize: Any, stack: TerraformStack) -> None:
+    """The DNS name is the id's in the region; the id is checked."""
+    with pytest.raises(InvalidArgumentsError, match="file_system_id: got scratch"):
+        LustreFileSystem.from_id(stack, "other", "scratch", mount_name="abcdefgh")
+
+    def build(scope: TerraformStack) -> None:
+        lustre = LustreFileSystem.from_id(scope, "lustre", "fs-0a1b2c3d4e5f60718", mount_name="abcdefgh")
+        homes = OpenZfsFileSystem.from_id(scope, "homes", "fs-0a1b2c3d4e5f60719")
+        TerraformOutput(scope, "Lustre", value=lustre.dns_name)
+        TerraformOutput(scope, "Homes", value=homes.dns_name)
+
+    outputs = {name: output["value"] for name, output in synthesize(build)["output"].items()}
+    place = r"\.fsx\.\$\{data\.aws_region\.\w+\.id\}\.\$\{data\.aws_partition\.\w+\.dns_suffix\}"
+    assert re.fullmatch(f"fs-0a1b2c3d4e5f60718{place}", outputs["Lustre"])
+    assert re.fullmatch(f"fs-0a1b2c3d4e5f60719{place}", outputs["Homes"])
+
+
+def test_connections_are_rules(synthesize: Any) -> None:
+    """Each is one rule with one port, a range, or all traffic; the others are a group or a block, never both."""
+
+    def build(stack: TerraformStack) -> None:
+        nodes = Connections(stack, "nodes", security_group_id="sg-00000001")
+        nodes.allow_from("monitor", security_group_id="sg-00000002", ports=9100)
+        nodes.allow_from("office", cidr="10.8.0.0/16", ports=PortRange(8888, 8889))
+        nodes.allow_to("anywhere", cidr="0.0.0.0/0")
+        with pytest.raises(InvalidArgumentsError, match="cidr: got both"):
+            nodes.allow_to("both", cidr="10.8.0.0/16", security_group_id="sg-00000002")
+        with pytest.raises(InvalidArgumentsError, match="ports: got 0 to 70000"):
+            nodes.allow_from("many", cidr="10.8.0.0/16", ports=PortRange(0, 70_000))
+
+    resources = synthesize(build)["resource"]
+    monitor, office = resources["aws_vpc_security_group_ingress_rule"].values()
+    assert (monitor["referenced_security_group_id"], monitor["from_port"], monitor["to_port"]) == (
+        "sg-00000002",
+        9100,
+        9100,
+    )
+    assert (office["cidr_ipv4"], office["ip_protocol"], office["to_port"]) == ("10.8.0.0/16", "tcp", 8889)
+    (anywhere,) = resources["aws_vpc_security_group_egress_rule"].values()
+    assert (anywhere["ip_protocol"], anywhere.get("from_port")) == ("-1", None)
+
+
+def test_a_bucket_has_a_name_of_yours(synthesize: Any, stack: TerraformStack) -> None:
+    """Either the whole name or a prefix."""
+    with pytest.raises(InvalidArgumentsError, match="bucket_name: got research, need one of the two"):
+        TrainingBucket(stack, "both", bucket_prefix="sagemaker-", bucket_name="research")
+    with pytest.raises(InvalidArgumentsError, match="bucket_prefix: got nothing, need one of the two"):
+        TrainingBucket(stack, "neither")
+    with pytest.raises(InvalidArgumentsError, match="bucket_name: got Research"):
+        TrainingBucket(stack, "wrong", bucket_name="Research")
+    resources = synthesize(lambda scope: TrainingBucket(scope, "bucket", bucket_name="research-scripts"))["resource"]
+    (bucket,) = resources["aws_s3_bucket"].values()
+    assert (bucket["bucket"], "bucket_prefix" in bucket) == ("research-scripts", False)

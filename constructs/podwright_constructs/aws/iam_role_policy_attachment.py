@@ -17,10 +17,6 @@ class IamRolePolicyAttachment(Resource):
         super().__init__(scope, id_, {"policy_arn": policy_arn, "role": role}, meta)
 
     @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
-
-    @property
     def policy_arn(self) -> str:
         return self.get_string_attribute("policy_arn")
 

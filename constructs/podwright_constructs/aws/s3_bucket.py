@@ -48,3 +48,7 @@ class S3Bucket(TaggedResource):
     @property
     def id(self) -> str:
         return self.get_string_attribute("id")
+
+    @property
+    def region(self) -> str:
+        return self.get_string_attribute("region")

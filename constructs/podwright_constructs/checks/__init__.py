@@ -16,6 +16,7 @@ from podwright_constructs.checks.bucket import (
     state_bucket,
     training_bucket,
 )
+from podwright_constructs.checks.file_system import file_system_id
 from podwright_constructs.checks.hyperpod import (
     NODE_RECOVERIES,
     api_slurm,
@@ -39,9 +40,12 @@ from podwright_constructs.checks.lustre import (
     lustre_throughput,
 )
 from podwright_constructs.checks.network import (
+    connection,
+    connections,
     endpoint_services,
     existing_network,
     interface_endpoints,
+    network_lookup,
     private_network,
     training_network,
 )
@@ -83,6 +87,8 @@ __all__ = [
     "cluster_provisioning",
     "cluster_tags",
     "condition_problems",
+    "connection",
+    "connections",
     "controllers",
     "encryption_key",
     "endpoint_services",
@@ -97,6 +103,7 @@ __all__ = [
     "existing_prometheus",
     "existing_role",
     "extra_security_groups",
+    "file_system_id",
     "init_script",
     "instance_group",
     "instance_group_composition",
@@ -105,6 +112,7 @@ __all__ = [
     "lustre_file_system",
     "lustre_throughput",
     "mount_path_problems",
+    "network_lookup",
     "openzfs_file_system",
     "openzfs_subnets",
     "permissions_boundary",

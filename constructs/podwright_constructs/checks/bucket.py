@@ -12,13 +12,33 @@ ON_DESTROY = ("retain", "destroy")
 
 def training_bucket(
     *,
-    bucket_prefix: str,
+    bucket_prefix: str | None,
+    bucket_name: str | None = None,
     on_destroy: str,
     noncurrent_version_expiration_days: int = 90,
     access_log_bucket: str | None = None,
     access_log_prefix: str | None = None,
 ) -> list[Problem]:
     """Check a new bucket."""
+    return [
+        *_name_problems(bucket_prefix, bucket_name),
+        *bucket_options(
+            on_destroy=on_destroy,
+            noncurrent_version_expiration_days=noncurrent_version_expiration_days,
+            access_log_bucket=access_log_bucket,
+            access_log_prefix=access_log_prefix,
+        ),
+    ]
+
+
+def _name_problems(bucket_prefix: str | None, bucket_name: str | None) -> list[Problem]:
+    """Check that there is either a name or a prefix of one."""
+    if bucket_name is not None and bucket_prefix is not None:
+        return [Problem("conflict", ("bucket_name",), bucket_name, "one of the two, bucket_name or bucket_prefix")]
+    if bucket_name is not None:
+        return bucket_name_problems("bucket_name", bucket_name)
+    if bucket_prefix is None:
+        return [Problem("missing", ("bucket_prefix",), "nothing", "one of the two, bucket_name or bucket_prefix")]
     need = (
         f"lower-case letters, digits, dots and hyphens, beginning with {facts.BUCKET_NAME_PREFIX}, "
         f"at most {facts.MAX_BUCKET_PREFIX_LENGTH} characters"
@@ -29,15 +49,7 @@ def training_bucket(
         problems.append(Problem("malformed", ("bucket_prefix",), bucket_prefix, need, hint))
     if not problems and len(bucket_prefix) > facts.MAX_BUCKET_PREFIX_LENGTH:
         problems.append(Problem("malformed", ("bucket_prefix",), bucket_prefix, need))
-    return [
-        *problems,
-        *bucket_options(
-            on_destroy=on_destroy,
-            noncurrent_version_expiration_days=noncurrent_version_expiration_days,
-            access_log_bucket=access_log_bucket,
-            access_log_prefix=access_log_prefix,
-        ),
-    ]
+    return problems
 
 
 def bucket_options(

@@ -6,7 +6,7 @@ from typing import get_args
 
 from podwright_constructs import facts
 from podwright_constructs.arguments.file_system import FileSystemArguments, OnDestroy
-from podwright_constructs.checks.words import choice, matches, within
+from podwright_constructs.checks.words import choice, matches, resource_id_problems, within
 from podwright_constructs.problems import Problem
 
 
@@ -25,3 +25,8 @@ def file_system_problems(file_system: FileSystemArguments) -> list[Problem]:
         *choice("on_destroy", file_system.on_destroy, get_args(OnDestroy)),
         *matches("backup_id", file_system.backup_id, facts.BACKUP_ID_PATTERN, "an id like backup-0123456789abcdef0"),
     ]
+
+
+def file_system_id(file_system_id: str) -> list[Problem]:
+    """Check the id of an existing file system."""
+    return resource_id_problems(("file_system_id",), file_system_id, "fs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from itertools import chain, combinations
 from typing import Protocol
@@ -109,6 +109,60 @@ def existing_network(
     problems += duplicate_problems("subnet_ids", subnet_ids)
     problems += duplicate_problems("route_table_ids", route_table_ids)
     return problems
+
+
+def network_lookup(
+    *,
+    vpc_tags: Mapping[str, str],
+    subnet_tags: Mapping[str, str],
+    security_group_tags: Mapping[str, str],
+    availability_zone_ids: Sequence[str],
+) -> list[Problem]:
+    """Check by what a network is found."""
+    searched = {"vpc_tags": vpc_tags, "subnet_tags": subnet_tags, "security_group_tags": security_group_tags}
+    hint = "Without one Terraform would take whatever there is one of."
+    problems = [
+        Problem("size", (argument,), "no tag", "at least one", hint) for argument, tags in searched.items() if not tags
+    ]
+    if not 1 <= len(availability_zone_ids) <= facts.MAX_SUBNETS:
+        value = counted(len(availability_zone_ids), "zone")
+        problems.append(Problem("size", ("availability_zone_ids",), value, f"1 to {facts.MAX_SUBNETS}"))
+    for index, zone_id in enumerate(availability_zone_ids):
+        problems += _zone(("availability_zone_ids", index), zone_id)
+    return [*problems, *duplicate_problems("availability_zone_ids", availability_zone_ids)]
+
+
+def connections(*, security_group_id: str) -> list[Problem]:
+    """Check the security group whose rules these are."""
+    return resource_id_problems(("security_group_id",), security_group_id, "sg")
+
+
+def connection(
+    *, security_group_id: str | None, cidr: str | None, ports: tuple[int, int] | int | None
+) -> list[Problem]:
+    """Check a rule of a security group: the others, and the ports."""
+    problems = []
+    if (security_group_id is None) == (cidr is None):
+        value = "neither" if cidr is None else "both"
+        problems.append(Problem("conflict", ("cidr",), value, "one of the two, cidr or security_group_id"))
+    elif security_group_id is not None:
+        problems += resource_id_problems(("security_group_id",), security_group_id, "sg")
+    elif cidr is not None and not is_reference(cidr):
+        problems += _others_block(cidr)
+    from_port, to_port = (0, 0) if ports is None else (ports, ports) if isinstance(ports, int) else ports
+    if not 0 <= from_port <= to_port <= facts.MAX_PORT:
+        need = f"a port from 0 to {facts.MAX_PORT}, or a range that ends behind its beginning"
+        problems.append(Problem("range", ("ports",), f"{from_port} to {to_port}", need))
+    return problems
+
+
+def _others_block(cidr: str) -> list[Problem]:
+    """Check a block of the others: any size, 0.0.0.0/0 and single addresses too."""
+    try:
+        IPv4Network(cidr)
+    except ValueError as error:
+        return [Problem("malformed", ("cidr",), cidr, "an IPv4 block like 10.1.0.0/16", f"{error}.")]
+    return []
 
 
 def endpoint_services(words: Sequence[str]) -> tuple[str, ...]:
