@@ -76,6 +76,7 @@ LONGEST_FIRST = (
     "training/test_elastic.py",
     "test_resume.py",
     "test_deployed_examples.py",
+    "test_own_stack.py",
     "test_foundation.py",
     "test_import.py",
     "test_aws_terraform.py",
@@ -83,7 +84,7 @@ LONGEST_FIRST = (
 # Markers of tests that wait for hosts and Terraform more than they compute.
 WAITING = ("hosts", "terraform", "rehearsal")
 # Files whose tests share nothing, and take minutes each.
-ONE_BY_ONE = ("test_deployed_examples.py",)
+ONE_BY_ONE = ("test_deployed_examples.py", "test_own_stack.py")
 # Tests that need their file's fixtures, and nothing that its other tests leave: by how their names begin. They run
 # beside those, on fixtures of their own.
 APART = {"test_operations.py": "test_validate_"}

@@ -27,7 +27,7 @@ from podwright_constructs.kit import (
 from podwright_constructs.problems import NUMBER_IN_TEXT_HINT, has_number_token
 
 # Generated from the oldest version we support: what it does not deprecate, the next major still has.
-# tools/compare_provider.py found all of it in 6.25.0.
+# tools/compare_provider.py found all of it in 6.25.0 and 6.69.1.
 PROVIDER_VERSION = "5.100.0"
 PROVIDER_VERSIONS = ">= 5.100, < 7"
 # cdktf writes ``provider_version`` into required_providers, whatever other version it is given.
