@@ -33,6 +33,13 @@ class UnknownKitError(ValueError):
     """The environment names a kit that there is not."""
 
 
+ARCHIVED = (
+    f"cdktf was archived in December 2025, and CDK Terrain continues it: `{VARIABLE}={CDKTN.name} podwright setup` "
+    f"installs that one, `export {VARIABLE}={CDKTN.name}` has every command use it. This line does not appear if "
+    f"{VARIABLE} is set, also to {CDKTF.name}."
+)
+
+
 def chosen() -> Kit:
     """Return the kit that ``PODWRIGHT_KIT`` names; else the one that the app has imported; else cdktf.
 

@@ -26,6 +26,7 @@ from podwright.operations.output import print_document
 from podwright.operations.target import add_examples
 from podwright_common.command_line import add_json
 from podwright_common.exit_status import OK
+from podwright_constructs import kit_choice
 
 PACKAGES = ("package.json", "package-lock.json")
 LOCK_KEY = "podwright.lock"  # The file in node_modules with the hash of the lock that it was installed from.
@@ -49,8 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the path of each program."""
+    """Print the path of each program, and once, here, that the kit nobody chose is archived."""
     path_by_program = programs()
+    if kit_name() == kit_choice.CDKTF.name and not os.environ.get(kit_choice.VARIABLE):
+        print(kit_choice.ARCHIVED, file=sys.stderr)
     if options.json:
         print_document(Setup(path_by_program=path_by_program))
         return OK

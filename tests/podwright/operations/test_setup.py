@@ -115,3 +115,16 @@ def test_a_folder_with_a_space_is_quoted() -> None:
     """A folder's name may have spaces; a folder that PATH has is left out."""
     line = setup.path_line(["/a b/terraform", "/usr/bin/node"], "/usr/bin")
     assert line == "export PATH='/a b':$PATH"
+
+
+@pytest.mark.parametrize(("chosen", "lines"), [(None, 1), ("cdktf", 0)])
+def test_the_archived_kit_is_named_once(
+    chosen: str | None, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Setting up says that cdktf is archived, with the command that installs CDK Terrain, unless somebody chose it."""
+    monkeypatch.delenv("PODWRIGHT_KIT", raising=False)
+    if chosen:
+        monkeypatch.setenv("PODWRIGHT_KIT", chosen)
+    monkeypatch.setattr("podwright.operations.deployment.setup.programs", lambda: {"terraform": "/usr/bin/terraform"})
+    assert cli.main(["setup", "--json"]) == 0
+    assert capsys.readouterr().err.count("PODWRIGHT_KIT=cdktn podwright setup") == lines
