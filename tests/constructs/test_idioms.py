@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import runpy
+import subprocess
+import sys
 from collections.abc import Mapping
 from inspect import isclass, isfunction
 from pathlib import Path
@@ -357,3 +360,15 @@ def test_a_bucket_has_a_name_of_yours(synthesize: Any, stack: TerraformStack) ->
     resources = synthesize(lambda scope: TrainingBucket(scope, "bucket", bucket_name="research-scripts"))["resource"]
     (bucket,) = resources["aws_s3_bucket"].values()
     assert (bucket["bucket"], "bucket_prefix" in bucket) == ("research-scripts", False)
+
+
+def test_our_import_silences_nodes_banner(tmp_path: Path) -> None:
+    """The kit's Node, which starts later, finds the variables; an app that sets them keeps its own."""
+    names = [f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION" for warning in ("DEPRECATED", "END_OF_LIFE")]
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), names[0]: "18"}
+    code = f"import os, podwright_constructs; print(*(os.environ[name] for name in {names}))"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == "18 18,20,22\n"
