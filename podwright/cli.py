@@ -148,6 +148,7 @@ def all_commands() -> Sequence[Command]:
         _operation("settings_file.explain", "describe a key, a finding's code, or a file's cluster"),
         _operation("settings_file.schema", "print the JSON Schema of cluster.yaml, or of a command's JSON"),
         _operation("plan", "estimate memory, speed, days and dollars of a training run"),
+        _operation("capacity.capacity", "find training plans to buy, with price, move and the time of a run"),
         _operation("deployment.setup", "find Terraform, Node and cdktf's command, and download missing ones"),
         _operation("deployment.bundle", "download programs and packages for nodes without internet"),
         _operation("deployment.outputs", "show ids, names and next commands of the deployed stacks"),

@@ -46,6 +46,10 @@ class Account:
         """Return the cluster as SageMaker describes it, or None if it does not exist."""
         return self._ask("sagemaker", "describe_cluster", may_be_absent=True, ClusterName=name) or None
 
+    def training_plan(self, arn: str) -> Mapping[str, Any] | None:
+        """Return the training plan as SageMaker describes it, or None if it does not exist."""
+        return self._ask("sagemaker", "describe_training_plan", may_be_absent=True, TrainingPlanName=arn) or None
+
     def zones_offering(self, instance_type: str) -> tuple[str, ...]:
         """Return the ids of the zones of the region that have an EC2 type, sorted."""
         filters = {"instance-type": [instance_type]}

@@ -60,18 +60,19 @@ def check_document(source: Document, run: Run | None = None) -> Report:
     return Report(source, settings, _in_order(findings, source))
 
 
-def check_live(report: Report, session: Session | None = None) -> Report:
+def check_live(report: Report, session: Session | None = None, run: Run | None = None) -> Report:
     """Add findings of the AWS account to a report; a file with errors is not compared with an account.
 
     Args:
         report: of the settings file.
         session: the account. Default: that of the default credentials.
+        run: a run whose time is compared with the training plans of its nodes.
     """
     if report.settings is None or has_errors(report.findings):
         return report
 
     account = Account(session or deployer_session(report.settings))
-    live_findings = rules.apply_live(report.settings, account)
+    live_findings = rules.apply_live(report.settings, account, run)
     return replace(report, findings=_in_order([*report.findings, *live_findings], report.document))
 
 

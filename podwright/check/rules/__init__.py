@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from podwright.check.account import Account
 from podwright.check.findings import Finding, Level
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 RunRule = Callable[[Settings, "Run"], Iterator[Finding]]
 LiveRule = Callable[[Settings, "Account"], Iterator[Finding]]
+LiveRunRule = Callable[[Settings, "Account", "Run"], Iterator[Finding]]
+AnyRule: TypeAlias = "Rule | RunRule | LiveRule | LiveRunRule"
 
 RULES: tuple[Rule, ...] = (
     region.known_region,
@@ -166,9 +168,16 @@ def live_rules() -> tuple[LiveRule, ...]:
     return live.RULES
 
 
-def all_rules() -> tuple[Rule | RunRule | LiveRule, ...]:
+def live_run_rules() -> tuple[LiveRunRule, ...]:
+    """Return the rules of ``check --live --run``, which compare a run with answers of the account."""
+    from podwright.check.rules import live_plans  # noqa: PLC0415 — only `--live` needs it
+
+    return (live_plans.run_within_plan,)
+
+
+def all_rules() -> tuple[AnyRule, ...]:
     """Return every rule, for ``explain``."""
-    return (*RULES, *run_rules(), *live_rules())
+    return (*RULES, *run_rules(), *live_rules(), *live_run_rules())
 
 
 def apply(settings: Settings, run: Run | None = None) -> list[Finding]:
@@ -184,13 +193,16 @@ def apply(settings: Settings, run: Run | None = None) -> list[Finding]:
     ]
 
 
-def apply_live(settings: Settings, account: Account) -> list[Finding]:
+def apply_live(settings: Settings, account: Account, run: Run | None = None) -> list[Finding]:
     """Apply the rules of ``check --live``; each question that AWS leaves unanswered is one finding."""
     findings: list[Finding] = []
     unanswered: dict[str, Finding] = {}
-    for rule in live_rules():
+    results: list[tuple[AnyRule, Iterator[Finding]]] = [(rule, rule(settings, account)) for rule in live_rules()]
+    if run:
+        results += [(rule, rule(settings, account, run)) for rule in live_run_rules()]
+    for rule, rule_findings in results:
         try:
-            findings += [replace(finding, code=code(rule)) for finding in rule(settings, account)]
+            findings += [replace(finding, code=code(rule)) for finding in rule_findings]
         except OperationError as error:
             level, hint = Level.ERROR, error.hint
             if isinstance(error, AwsError) and error.denied:  # Other questions may be allowed.
@@ -199,6 +211,6 @@ def apply_live(settings: Settings, account: Account) -> list[Finding]:
     return [*unanswered.values(), *findings]
 
 
-def code(rule: Rule | RunRule | LiveRule) -> str:
+def code(rule: AnyRule) -> str:
     """Return the code of a rule's findings."""
     return rule.__name__.replace("_", "-")

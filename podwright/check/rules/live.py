@@ -13,7 +13,7 @@ from typing import Any
 from podwright.check.account import Account
 from podwright.check.findings import Finding, KeyPath, error, warning
 from podwright.check.rights import rights
-from podwright.check.rules import live_network
+from podwright.check.rules import live_network, live_plans
 from podwright.check.rules.rule import GROUPS, nodes_by_type
 from podwright.settings.access import ExistingRole
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
@@ -92,7 +92,7 @@ def zone_offers_type(settings: Settings, account: Account) -> Iterator[Finding]:
     groups = settings.cluster.instance_groups
     type_names = sorted({name.removeprefix("ml.") for group in groups for name in group.instance_types})
     for index, group in enumerate(groups):
-        zones = _zones_of(group.subnet_ids, account) if group.subnet_ids else _zones(settings.network, account)
+        zones = _zones_of(group.subnet_ids, account) if group.subnet_ids else zones_of_nodes(settings.network, account)
         offered = set().union(*(account.offered(type_names, zone) for zone in zones))
         if zones and not offered & {name.removeprefix("ml.") for name in group.instance_types}:
             kinds = " or ".join(group.instance_types)
@@ -201,6 +201,7 @@ RULES: tuple[Live, ...] = (
     cluster_quota,
     provisioning_of_cluster,
     zone_offers_type,
+    live_plans.training_plans,
     live_network.network_exists,
     live_network.security_group_rules,
     live_network.free_addresses,
@@ -214,8 +215,8 @@ RULES: tuple[Live, ...] = (
 )
 
 
-def _zones(network: Section, account: Account) -> list[str]:
-    """Ids of the zones that nodes can be in."""
+def zones_of_nodes(network: Section, account: Account) -> list[str]:
+    """Return the ids of the zones that nodes can be in."""
     if isinstance(network, ExistingNetwork):
         return _zones_of(network.subnet_ids, account)
     if isinstance(network, CreatedNetwork):

@@ -20,7 +20,8 @@ from podwright_constructs import facts
 if TYPE_CHECKING:
     from podwright.settings.root import Settings
 
-# Prices and fill of the cluster in `status`; most of these actions take no resource.
+# Prices, fill and training plans of the cluster in `status`, and of a run's nodes in `submit`; most of these actions
+# take no resource.
 STATUS_ACTIONS = (
     "cloudwatch:GetMetricData",
     "ec2:DescribeNatGateways",
@@ -28,6 +29,7 @@ STATUS_ACTIONS = (
     "ec2:DescribeVpcEndpoints",
     "fsx:DescribeFileSystems",
     "rds:DescribeDBInstances",
+    "sagemaker:DescribeTrainingPlan",
     "sagemaker:ListClusters",
 )
 CLUSTER_ACTIONS = (

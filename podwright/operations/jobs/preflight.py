@@ -1,19 +1,25 @@
-"""Refuse a job that its nodes would refuse before anything is sent: only this machine has planner and cluster.yaml."""
+"""Refuse a job that its nodes would refuse before anything is sent, and compare its time with training plans.
+
+Only this machine has planner and cluster.yaml.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podwright.errors import ArgumentError
+from podwright.aws_session import Session
+from podwright.errors import ArgumentError, OperationError
 from podwright.operations.account.hyperpod import InstanceGroup
 from podwright_bootstrap.contract import COMPUTE
 from podwright_common.command_line import Parser
 
 if TYPE_CHECKING:
+    from podwright.planning.run_hours import Run
+    from podwright_training.config.train_config import TrainConfig
     from podwright_training.jobs.spec import JobSpec
 
 
@@ -70,6 +76,60 @@ def refuse_job(options: argparse.Namespace, job: JobSpec, settings_file: Path | 
     if findings := list(job_fits(settings, sized_job, partition=flags.partition)):
         hints = dict.fromkeys(finding.hint for finding in findings)
         raise ArgumentError(f"{settings_file}: " + "; ".join(finding.message for finding in findings), "; ".join(hints))
+
+
+def plan_shortfalls(
+    options: argparse.Namespace,
+    training_run: Callable[[], Run | None],
+    groups: Sequence[InstanceGroup],
+    session: Session,
+) -> Iterator[str]:
+    """Yield for each training plan of the job's nodes that the run takes longer than what is left of it.
+
+    Args:
+        options: of the command; of a range of nodes the smallest number counts.
+        training_run: returns what is submitted, or None if nothing predicts its time.
+        groups: of the cluster.
+        session: for ``sagemaker:DescribeTrainingPlan``; without that right a line says so.
+    """
+    planned_groups = [
+        group
+        for group in groups
+        if group.role == COMPUTE and group.training_plan_arn and options.partition in {None, group.partition}
+    ]
+    run = training_run() if planned_groups else None
+    if run is None:
+        return
+    from podwright.check.plan_hours import HINT, shortfall
+    from podwright.planning.run_hours import run_hours
+
+    for group in planned_groups:
+        nodes = int(options.nodes.partition("-")[0]) if options.nodes else getattr(run, "nodes", 1)
+        hours = run_hours(run, group.instance_type, nodes, session.region).hours
+        if hours is None:
+            continue
+        try:
+            plan = session.call("sagemaker", "describe_training_plan", TrainingPlanName=group.training_plan_arn)
+        except OperationError as error:
+            yield f"the run's time was not compared with the plan of {group.name}: {error}"
+            continue
+        if text := shortfall(plan, hours):
+            yield f"{text}. {HINT}"
+
+
+def run_with_arguments(options: argparse.Namespace) -> TrainConfig | None:
+    """Return the options of a run.yaml with the command's ``--arguments``; None if the nodes will refuse them."""
+    from podwright_training.config import sources
+    from podwright_training.errors import ConfigError
+    from podwright_training.spelling import as_shown
+
+    parser = Parser(prog="podwright-train train")
+    sources.add_arguments(parser)
+    words = [f"--config={options.file}", *options.arguments]
+    try:
+        return sources.load(parser.parse_known_args(as_shown(words, parser))[0])
+    except (ConfigError, SystemExit):
+        return None
 
 
 def _launch(options: argparse.Namespace, run: Path | None = None) -> argparse.Namespace:

@@ -16,6 +16,7 @@ from podwright.operations.account.hyperpod import InstanceGroup
 from podwright.operations.jobs import preflight, runs, slurm_jobs
 
 if TYPE_CHECKING:
+    from podwright.planning.run_hours import Run
     from podwright_training.jobs.spec import JobSpec
 
 YAML_SUFFIXES = {".yaml", ".yml"}
@@ -48,6 +49,10 @@ class Submission(ABC):
             ArgumentError: the cluster's nodes would refuse it; the message has every reason.
         """
         return []
+
+    def training_run(self) -> Run | None:
+        """Return what the planner predicts a time for; None if this kind of file does not say what it trains."""
+        return None
 
     def trainer(self, _environment: str) -> str:
         """Return podwright-train on the node, which claims the run; empty if the kind does not use it."""
@@ -130,6 +135,10 @@ class RunSubmission(LaunchedSubmission):
         """Check a run of NxD Training against the planner."""
         return preflight.refuse_run(self.options, groups)
 
+    def training_run(self) -> Run | None:
+        """Return the run's options."""
+        return preflight.run_with_arguments(self.options)
+
     def command(self, name: str, folder: str, environment: str, cluster_flags: Sequence[str]) -> str:  # noqa: ARG002
         """Return launch's command with the trainer's arguments."""
         launch = [*self._launch(folder, environment), *self.options.launch_arguments, *cluster_flags]
@@ -159,6 +168,10 @@ class JobSubmission(LaunchedSubmission):
         """Check the job against the cluster's settings file."""
         preflight.refuse_job(self.options, self.job, settings_file)
         return []
+
+    def training_run(self) -> Run | None:
+        """Return the job."""
+        return self.job
 
     def command(self, name: str, folder: str, environment: str, cluster_flags: Sequence[str]) -> str:  # noqa: ARG002
         """Return launch's command for a job.yaml."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from typing import Literal
 from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
 from podwright.operations.access.remote import add_remote_arguments, remote
-from podwright.operations.jobs import runs, slurm_jobs, upload
+from podwright.operations.jobs import preflight, runs, slurm_jobs, upload
 from podwright.operations.jobs.submission_record import FILE_NAME, record
 from podwright.operations.jobs.submissions import Submission, submission_of
 from podwright.operations.output import print_document
@@ -93,6 +94,9 @@ def run(options: argparse.Namespace) -> int:
     cluster_target = target(options)
     node = remote(cluster_target, options)
     cluster_flags = submission.preflight(cluster_target.file, node.cluster.groups)
+    session = cluster_target.session
+    for line in preflight.plan_shortfalls(options, submission.training_run, node.cluster.groups, session):
+        print(f"warning: {line}", file=sys.stderr)
     run_folders = runs.find(node, options.runs, extra_command=slurm_jobs.of_run(name))
     _refuse_second_job(name, run_folders.extra_output.split())
     folder = run_folders.path(name)

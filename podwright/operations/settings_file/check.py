@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--run", type=Path, metavar="FILE", help="also check whether this run.yaml or job.yaml fits the cluster"
     )
     parser.add_argument(
-        "--live", action="store_true", help="also ask your AWS account: quotas, zones, existing resources"
+        "--live",
+        action="store_true",
+        help="also ask your AWS account: quotas, zones, existing resources, hours left of training plans",
     )
     parser.add_argument("--strict", action="store_true", help="fail on warnings too")
     add_examples(parser, "podwright check", "podwright check --live --strict", "podwright check --run run.yaml --json")
@@ -35,14 +37,15 @@ def run(options: argparse.Namespace) -> int:
     from podwright.check.rules import UNANSWERED
 
     try:
-        report = check(options.file, load_run_or_job(options.run) if options.run else None)
+        training_run = load_run_or_job(options.run) if options.run else None
+        report = check(options.file, training_run)
     except InputError as error:
         if not options.json:
             raise
         print_document(json_document([error.finding()]))
         return error.exit_status
     if options.live:
-        report = check_live(report)
+        report = check_live(report, run=training_run)
     failing_levels = {Level.ERROR, Level.WARNING} if options.strict else {Level.ERROR}
     failing_codes = {finding.code for finding in report.findings if finding.level in failing_levels}
     status = FAILED if failing_codes - {UNANSWERED} else OUT_OF_REACH if failing_codes else OK

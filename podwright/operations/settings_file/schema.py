@@ -19,6 +19,7 @@ DOCUMENTS = {
     "align": "podwright.operations.deployment.align:Align",
     "bundle": "podwright.operations.deployment.offline_bundle:Bundle",
     "cancel": "podwright.operations.jobs.cancel:Cancel",
+    "capacity": "podwright.operations.capacity.capacity:Capacity",
     "check": "podwright.check.findings:Check",
     "deploy": "podwright.operations.deployment.deploy:Deploy",
     "destroy": "podwright.operations.deployment.destroy:Destroy",

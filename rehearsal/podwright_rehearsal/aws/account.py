@@ -108,6 +108,10 @@ class Account:
         """Return the ARN of a resource of this account in this region."""
         return f"arn:{self.partition}:{service}:{self.region}:{ACCOUNT_ID}:{resource}"
 
+    def zones(self) -> list[tuple[str, str]]:
+        """Return names and ids of the region's zones, in the order of the names."""
+        return sorted((zone.name, zone.zone_id) for zone in self._ec2().describe_availability_zones())
+
     def subnet(self, subnet_id: str) -> Subnet | None:
         """Return the subnet, or None if it does not exist."""
         for subnet in self._ec2().describe_subnets():

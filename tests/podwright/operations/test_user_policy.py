@@ -37,8 +37,9 @@ COMMANDS = (
 )
 # AWS's plugin makes them, with the caller's credentials.
 OF_PLUGIN = {"ssm:ResumeSession", "ssm:TerminateSession"}
-# Asked only of nodes whose host names SageMaker does not list, and of events that are warnings or errors.
-RARE = {"sagemaker:DescribeClusterNode", "sagemaker:DescribeClusterEvent"}
+# Asked only of nodes whose host names SageMaker does not list, of events that are warnings or errors, and of nodes of
+# training plans.
+RARE = {"sagemaker:DescribeClusterNode", "sagemaker:DescribeClusterEvent", "sagemaker:DescribeTrainingPlan"}
 
 
 def settings(**changes: Any) -> Settings:

@@ -1,0 +1,1 @@
+"""Find capacity to buy: offerings of SageMaker training plans, and extensions of plans."""
