@@ -90,6 +90,8 @@ OFFLINE_NETWORK = {**NETWORK, "internet": "none", "endpoints": ["standard"]}
 PLAN = "arn:aws:sagemaker:us-west-2:210987654321:training-plan/p1"
 P5 = {**WORKERS, "instance_type": "ml.p5.48xlarge"}
 P5EN = {**WORKERS, "name": "newer", "instance_type": "ml.p5en.48xlarge", "partition": "newer"}
+GB200 = "ml.p6e-gb200.36xlarge"
+ARM_CONTROLLER = {**CONTROLLER, "instance_type": "ml.c7g.4xlarge"}
 P5_GROUPS: dict[str, Any] = {"cluster": {"instance_groups": [CONTROLLER, P5]}}
 HEAD = "cluster.instance_groups[0]"
 
@@ -683,8 +685,13 @@ BROKEN = [
     ("resumed-jobs", {"nodes": {"prolog": {}}, "training": {"source": "none"}}, "nodes.prolog"),
     (
         "ultraserver-nodes",
-        groups(CONTROLLER, {**WORKERS, "instance_type": "ml.p6e-gb200.36xlarge"}),
+        groups(ARM_CONTROLLER, {**WORKERS, "instance_type": GB200, "training_plan_arn": PLAN}),
         "cluster.instance_groups[1].instance_type",
+    ),
+    (
+        "ultraserver-capacity",
+        groups(CONTROLLER, WORKERS, {"name": "login", "role": "login", "instance_type": GB200, "count": 1}),
+        "cluster.instance_groups[2].instance_type",
     ),
     ("hooks", {"nodes": {"hooks": [{"script": "missing.sh"}]}}, "nodes.hooks[0].script"),
     *(
@@ -1235,7 +1242,11 @@ def test_every_instance_type_passes(instance_type: str):
     neuron = InstanceType.of(instance_type).accelerator == "neuron"
     nodes = {"neuron": {}, "containers": {}} if neuron else {}
     data = content(network=roomy, nodes=nodes, **groups(CONTROLLER, {**WORKERS, "instance_type": instance_type}))
-    ultraserver = [("ultraserver-nodes", "cluster.instance_groups[1].instance_type")]
+    ultraserver = [
+        ("ultraserver-nodes", "cluster.instance_groups[1].instance_type"),
+        ("ultraserver-capacity", "cluster.instance_groups[1].instance_type"),
+        ("ultraserver-capacity", "cluster.instance_groups[0].instance_type"),
+    ]
     assert broken(data) == (ultraserver if instance_type.startswith("ml.p6e-") else [])
 
 

@@ -129,6 +129,7 @@ RULES: tuple[Rule, ...] = (
     hardware.neuron_nodes,
     hardware.trainium_nodes,
     hardware.ultraserver_nodes,
+    hardware.ultraserver_capacity,
     software.unused_docker_access,
     software.unused_image_cache,
     software.training_requirements,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from podwright.check.findings import Finding, KeyPath, error, findings_of, warning
-from podwright.check.rules.rule import GROUPS, compute_types, for_each_group, reads_compute_groups
+from podwright.check.rules.rule import GROUPS, compute_types, for_each_group, reads, reads_compute_groups
 from podwright.settings.cluster import InstanceGroupSection
 from podwright.settings.root import Settings
 from podwright_constructs import checks, facts
@@ -18,7 +18,9 @@ from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 OPEN_FILES = (65536, 1048576)
 HUGE_PAGES = (1, 65536)  # Pages of 2 MiB, together at most 128 GiB.
 NEIGHBOURS = (1024, 1048576)  # Linux's default is the smallest.
+GROUP_KEYS = "cluster.instance_groups"
 ULTRASERVERS = "ml.p6e-"
+GRACE = "aarch64"  # its processor, as ``uname -m`` calls it
 DEBIAN_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 
 
@@ -79,7 +81,7 @@ def ultraserver_nodes(group: InstanceGroupSection, path: KeyPath) -> Iterator[Fi
     so neither the boot's check nor podwright-train counts on EFA.
     https://docs.aws.amazon.com/pcs/latest/userguide/capacity-blocks-nvidia-imex.html
     """
-    if group.role == "compute" and group.instance_type.startswith(ULTRASERVERS):
+    if group.role == "compute" and _of_ultraserver(group):
         yield warning(
             (*path, "instance_type"),
             f"{group.instance_type}: podwright neither starts IMEX, without which NVLink ends at the node, nor knows "
@@ -87,6 +89,38 @@ def ultraserver_nodes(group: InstanceGroupSection, path: KeyPath) -> Iterator[Fi
             "let a script of `nodes.hooks` put AWS's prolog for IMEX into /opt/podwright/prolog.d, with "
             "`prolog: {}`; use groups of 9 or 18 nodes, and launch with --efa",
         )
+
+
+@reads(f"{GROUP_KEYS}.role", f"{GROUP_KEYS}.instance_type", f"{GROUP_KEYS}.training_plan_arn")
+def ultraserver_capacity(settings: Settings) -> Iterator[Finding]:
+    """Nodes of an UltraServer have no training plan, or no controller with their processor.
+
+    AWS rents the type as whole UltraServers, reserved in advance. Its nodes have Grace, an arm64 processor: podwright
+    builds the training program on compute nodes for their processor, so an x86_64 controller has none to submit runs.
+    https://docs.aws.amazon.com/eks/latest/userguide/ml-eks-nvidia-ultraserver.html
+    """
+    groups = list(enumerate(settings.cluster.instance_groups))
+    parts = [(index, group) for index, group in groups if _of_ultraserver(group)]
+    for index, group in parts:
+        if group.training_plan_arn is None:
+            message = (
+                f"{group.instance_type}: AWS rents whole UltraServers in training plans, and the group has no plan"
+            )
+            hint = "`podwright capacity` finds one: write its ARN as training_plan_arn"
+            yield warning((*GROUPS, index, "instance_type"), message, hint)
+    for index, group in groups if any(part.role == "compute" for _, part in parts) else ():
+        with suppress(UnknownInstanceTypeError):
+            kind = InstanceType.of(group.instance_type)
+            if group.role == "controller" and kind.machine != GRACE:
+                message = (
+                    f"{group.instance_type} has {kind.machine} processors, and {parts[0][1].instance_type} {GRACE}: "
+                    "the controller gets no training program to submit runs with"
+                )
+                yield warning((*GROUPS, index, "instance_type"), message, "use an arm64 type, such as ml.c7g.4xlarge")
+
+
+def _of_ultraserver(group: InstanceGroupSection) -> bool:
+    return group.instance_type.startswith(ULTRASERVERS)
 
 
 def trainium_nodes(settings: Settings) -> Iterator[Finding]:
