@@ -1,13 +1,15 @@
-"""Time the synthesis of the production example, beside the same resources on the prebuilt bindings.
+"""Time the synthesis of an empty app, the production example, and files with many groups or users.
 
-    python bench/synth.py [--rounds 3]
+    python bench/synth.py [--rounds 3] [--prebuilt]
 
-Smallest: python bench/synth.py --rounds 1
+Smallest: python bench/synth.py --rounds 1 --cases production
 
-They take turns. podwright's side is the whole of it: settings, rules, constructs, scripts, both stacks; the other
-side is a program that only makes the same resources, as `cdktf` users write it. Beside them an app of one empty stack:
-what CDKTF itself takes, to start Node and to load its library. Memory is the peak of Python and of the Node processes
-below it. The prebuilt package (some 250 MB) is installed once, into .cache/prebuilt.
+The cases take turns. An app of one empty stack is what CDKTF itself takes, to start Node and to load its library; the
+others are the whole of podwright's side: settings, rules, constructs, scripts, both stacks. Each ratio is one of
+medians. CPU time is that of Python and of the Node processes below it, and does not depend on the neighbours as wall
+time does; memory is the sum of their peaks. ``--prebuilt`` adds a program that only makes the example's resources on
+the prebuilt bindings, as `cdktf` users write it, which takes longer than all cases together; the package (some 250 MB)
+is installed once, into .cache/prebuilt.
 """
 
 from __future__ import annotations
@@ -21,49 +23,76 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[1]  # the other side, without podwright, runs this file too
 EXAMPLE = CHECKOUT / "examples" / "production" / "cluster.yaml"
 PREBUILT = CHECKOUT / ".cache" / "prebuilt"
 PACKAGES = ("cdktf==0.21.0", "cdktf-cdktf-provider-aws==21.22.1")
+EMPTY, PRODUCTION, PREBUILT_BINDINGS = "an empty app", "production", "prebuilt bindings"
+CASES = (PRODUCTION, "20-groups", "98-groups", "1000-users")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 WARNINGS = {f"JSII_SILENCE_WARNING_{word}_NODE_VERSION": "18,20,22" for word in ("DEPRECATED", "END_OF_LIFE")}
 
 
 class Run(NamedTuple):
-    """One synthesis: seconds, peak MiB of all its processes, and how many resources it wrote."""
+    """One synthesis: wall and CPU seconds, peak MiB of all its processes, and how many resources it wrote."""
 
     wall_s: float
+    cpu_s: float
     peak_mib: float
     resources: int
 
 
 def main() -> None:
-    """Print both sides and their ratios."""
-    parser = argparse.ArgumentParser(description="Compare synthesis on thin and on prebuilt bindings.")
+    """Print the medians of each case, and their ratios to those of the empty app."""
+    parser = argparse.ArgumentParser(description="Time synthesis.")
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
-    if not PREBUILT.exists():
-        _install()
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--prebuilt", action="store_true", help="also make the example on the prebuilt bindings")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        ours, theirs, empty = (Path(folder, name) for name in ("ours", "prebuilt", "empty"))
-        sides: dict[str, Callable[[], Run]] = {
-            "podwright": lambda: _podwright(ours),
-            "prebuilt bindings": lambda: _prebuilt(theirs, ours),
-            "an empty app": lambda: _empty(empty),
-        }
-        for side in sides.values():
-            side()  # for nothing: the training wheel is built and kept, modules are compiled
-        taken = [{name: side() for name, side in sides.items()} for _ in range(rounds)]
+        sides: dict[str, Callable[[], Run]] = {EMPTY: partial(_empty, Path(folder, "empty"))}
+        for name in options.cases:
+            file = Path(folder, f"{name}.yaml")
+            file.write_text(_settings(name), encoding="utf-8")
+            sides[name] = partial(_podwright, Path(folder, name), EXAMPLE if name == PRODUCTION else file)
+        if options.prebuilt:
+            if not PREBUILT.exists():
+                _install()
+            sides[PREBUILT_BINDINGS] = partial(_prebuilt, Path(folder, "prebuilt"), Path(folder, PRODUCTION))
+        for name in (EMPTY, options.cases[0]):
+            sides[name]()  # for nothing: the training wheel is built and kept, modules are compiled
+        taken = [{name: side() for name, side in sides.items()} for _ in range(options.rounds)]
     medians = {name: Run(*map(statistics.median, zip(*(each[name] for each in taken), strict=True))) for name in sides}
-    print(f"{'median of ' + str(rounds):22} {'wall s':>8} {'peak MiB':>9} {'resources':>10}")
+    _print(medians, options.rounds)
+
+
+def _print(medians: Mapping[str, Run], rounds: int) -> None:
+    headings = f"{'wall s':>8} {'CPU s':>7} {'peak MiB':>9} {'resources':>10} {'CPU ratio':>10}"
+    print(f"{'median of ' + str(rounds):22} {headings}")
     for name, run in medians.items():
-        print(f"{name:22} {run.wall_s:8.2f} {run.peak_mib:9.0f} {run.resources:10.0f}")
-    thin, heavy, least = medians.values()
-    print(f"{'ratio':22} {heavy.wall_s / thin.wall_s:8.1f} {heavy.peak_mib / thin.peak_mib:9.1f}")
-    beyond = (heavy.wall_s - least.wall_s) / (thin.wall_s - least.wall_s)
-    print(f"{'beyond the empty app':22} {beyond:8.1f}")
+        ratio = run.cpu_s / medians[EMPTY].cpu_s
+        seconds = f"{run.wall_s:8.2f} {run.cpu_s:7.2f}"
+        print(f"{name:22} {seconds} {run.peak_mib:9.0f} {run.resources:10.0f} {ratio:10.1f}")
+
+
+def _settings(name: str) -> str:
+    """Return the example with as many compute groups or users as the case has."""
+    settings = yaml.safe_load(EXAMPLE.read_text("utf-8"))
+    groups = settings["cluster"]["instance_groups"]
+    number, _, kind = name.partition("-")
+    if kind == "groups":
+        more = {"role": "compute", "instance_type": "ml.c5.xlarge", "count": 1, "partition": "more"}
+        groups += [{**more, "name": f"more-{n}"} for n in range(int(number) - len(groups))]
+    if kind == "users":
+        users = [{"name": f"user{n}", "uid": 10_000 + n} for n in range(int(number))]
+        settings["nodes"]["users"] = users
+    return str(yaml.safe_dump(settings))
 
 
 def _install() -> None:
@@ -72,9 +101,9 @@ def _install() -> None:
     subprocess.run([*uv, "pip", "install", "-q", "--python", str(PREBUILT / "bin" / "python"), *PACKAGES], check=True)
 
 
-def _podwright(folder: Path) -> Run:
+def _podwright(folder: Path, settings_file: Path) -> Run:
     """Run main.py as ``cdktf synth`` does."""
-    return _measured([sys.executable, str(CHECKOUT / "main.py")], folder, {"PODWRIGHT_CONFIG": str(EXAMPLE)})
+    return _measured([sys.executable, str(CHECKOUT / "main.py")], folder, {"PODWRIGHT_CONFIG": str(settings_file)})
 
 
 def _prebuilt(folder: Path, ours: Path) -> Run:
@@ -94,20 +123,21 @@ def _stacks(folder: Path) -> dict[str, str]:
 def _measured(command: list[str], folder: Path, variables: Mapping[str, str]) -> Run:
     """Run a program in a folder and read its processes' peak memory while they run."""
     folder.mkdir(exist_ok=True)
-    start, peaks = time.monotonic(), dict[int, int]()
+    start, peaks, ticks = time.monotonic(), dict[int, int](), dict[int, int]()
     environment = {**os.environ, **WARNINGS, **variables}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # both sides find their modules compiled
     with subprocess.Popen(command, cwd=folder, env=environment) as process:
         while process.poll() is None:
             for pid in _family(process.pid):
                 peaks[pid] = max(peaks.get(pid, 0), _peak_kib(pid))
+                ticks[pid] = max(ticks.get(pid, 0), _ticks(pid))
             time.sleep(0.02)
         wall_s = time.monotonic() - start
     if process.returncode:
         raise SystemExit(f"{command[0]} failed with {process.returncode}")
     written = [json.loads(Path(file).read_text("utf-8")) for file in _stacks(folder)["STACKS"].split(os.pathsep)]
     blocks = [len(by_name) for stack in written for by_name in stack.get("resource", {}).values()]
-    return Run(wall_s, sum(peaks.values()) / 1024, sum(blocks))
+    return Run(wall_s, sum(ticks.values()) / TICKS_PER_S, sum(peaks.values()) / 1024, sum(blocks))
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -119,6 +149,18 @@ def _family(pid: int) -> Iterator[int]:
         return
     for child in children:
         yield from _family(int(child))
+
+
+def _ticks(pid: int) -> int:
+    """Return the CPU time of a process, user's and system's.
+
+    https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+    except OSError:  # it has ended
+        return 0
+    return int(fields[11]) + int(fields[12])
 
 
 def _peak_kib(pid: int) -> int:
