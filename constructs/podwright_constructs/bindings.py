@@ -78,6 +78,15 @@ class Resource(Immutable, TerraformResource, metaclass=Made):
             **meta,
         )
         self._arguments: Mapping[str, Any] = without_none(arguments)
+        self._scope, self._id = scope, id_
+
+    @property
+    def construct_path(self) -> str:
+        """Its ``node.path``; the kit is asked for its scope's alone, once for all resources of the scope."""
+        scope_path: str | None = getattr(self._scope, "_podwright_path", None)
+        if scope_path is None:
+            scope_path = self._scope._podwright_path = self._scope.node.path  # type: ignore[attr-defined] # noqa: SLF001
+        return f"{scope_path}/{self._id.replace('/', '--')}".lstrip("/")
 
     @classmethod
     def generate_config_for_import(

@@ -12,4 +12,4 @@ def tag_construct_paths(stack: TerraformStack) -> None:
     """Tag each resource of the stack that takes tags with its construct path, which is the same in every account."""
     for construct in stack.node.find_all():
         if isinstance(construct, TaggedResource) and not resource_type(construct.TF_RESOURCE_TYPE).untagged:
-            construct.add_tag(names.CONSTRUCT_PATH_TAG, construct.node.path)
+            construct.add_tag(names.CONSTRUCT_PATH_TAG, construct.construct_path)

@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from podwright.errors import PodwrightError
 
@@ -39,40 +40,53 @@ def build_wheel(project: Path, *, cache: Path, contained_package: Path | None = 
     """
     if not project.is_dir():
         raise WheelError(f"no sources at {project}", hint="use podwright from its checkout, which has this folder")
-    with tempfile.TemporaryDirectory() as temporary:
-        sources = Path(temporary) / "sources"
-        shutil.copytree(project, sources, ignore=NOT_SOURCES, copy_function=_copy)
-        if contained_package:
-            _contain(contained_package, sources)
-        folder = cache.resolve() / _digest(sources)  # the build has another working directory
-        if not folder.is_dir():
-            _build(sources, folder, name=project.name)
+    sources = _sources(project)
+    if contained_package:
+        _contain(contained_package, sources, name=project.name)
+    folder = cache.resolve() / _digest(sources)  # the build has another working directory
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory() as temporary:
+            copied_sources = Path(temporary) / "sources"
+            _write(sources, copied_sources)
+            _build(copied_sources, folder, name=project.name)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-def _contain(package: Path, sources: Path) -> None:
-    """Copy a package into a project's sources, in place of the requirement of its distribution."""
-    shutil.copytree(package, sources / package.name, ignore=NOT_SOURCES, copy_function=_copy)
-    file, distribution = sources / "pyproject.toml", package.name.replace("_", "-")
-    text, lines = re.subn(rf'^ *"{distribution}",.*\n', "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+def _sources(project: Path) -> dict[PurePosixPath, bytes]:
+    """Read a folder's sources, by their paths within it: copies are only needed to build, which is rare."""
+    contents: dict[PurePosixPath, bytes] = {}
+    for folder, folder_names, file_names in os.walk(project):
+        ignored_names = NOT_SOURCES(folder, [*folder_names, *file_names])
+        folder_names[:] = [name for name in folder_names if name not in ignored_names]
+        place = PurePosixPath(Path(folder).relative_to(project).as_posix())
+        contents |= {place / name: Path(folder, name).read_bytes() for name in file_names if name not in ignored_names}
+    return contents
+
+
+def _contain(package: Path, sources: dict[PurePosixPath, bytes], *, name: str) -> None:
+    """Add a package to a project's sources, in place of the requirement of its distribution."""
+    file, distribution = PurePosixPath("pyproject.toml"), package.name.replace("_", "-")
+    text, lines = re.subn(rf'^ *"{distribution}",.*\n', "", sources[file].decode("utf-8"), flags=re.MULTILINE)
     if lines != 1:
-        raise WheelError(f"{sources.name}/pyproject.toml: {lines} lines require {distribution}, need one")
-    file.write_text(text, encoding="utf-8")
+        raise WheelError(f"{name}/pyproject.toml: {lines} lines require {distribution}, need one")
+    sources |= {PurePosixPath(package.name, path): content for path, content in _sources(package).items()}
+    sources[file] = text.encode("utf-8")
 
 
-def _copy(source: str, target: str) -> str:
-    """Copy without the mode, which a wheel keeps and which is another under another umask."""
-    shutil.copyfile(source, target)
-    Path(target).chmod(0o644)
-    return target
+def _write(sources: Mapping[PurePosixPath, bytes], folder: Path) -> None:
+    """Write without the sources' modes, which a wheel keeps and which are others under another umask."""
+    for path, content in sources.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        file.chmod(0o644)
 
 
-def _digest(sources: Path) -> str:
+def _digest(sources: Mapping[PurePosixPath, bytes]) -> str:
     digest = hashlib.sha256(f"setuptools {version('setuptools')}".encode())
-    for file in sorted(path for path in sources.rglob("*") if path.is_file()):
-        content = file.read_bytes()
-        digest.update(f"\0{file.relative_to(sources).as_posix()}\0{len(content)}\0".encode() + content)
+    for path, content in sorted(sources.items()):
+        digest.update(f"\0{path}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 
