@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("elastic_host.py")
-STEPS, LIMIT_S = 30, 300
+STEPS, FEWER_STEPS, LIMIT_S = 30, 18, 300  # a generation takes three steps before it waits, and one when it is to end
 ERROR = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(.*)", re.MULTILINE)  # what a stack ends with
 SAME = {"global_batch_size": 12, "data_streams": 12, "validation_sequences": 12, "max_steps": STEPS}
 SAME |= {"checkpoint_freq": 4, "train_batch_size": 4}
@@ -109,11 +110,16 @@ def children(pid):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, tiny_flags, call_ranks):
-    """The steps of a run on one rank that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("alone")
-    status, output = call_ranks(1, "train", *tiny_flags(folder, **SAME))
-    assert status == 0, output
-    return {event["step"]: event for event in logged(RunFolder(folder), "train")}
+    """Returns the steps of a run on one rank that nothing disturbed."""
+
+    @cache
+    def alone(steps):
+        folder = tmp_path_factory.mktemp("alone")
+        status, output = call_ranks(1, "train", *tiny_flags(folder, **(SAME | {"max_steps": steps})))
+        assert status == 0, output
+        return {event["step"]: event for event in logged(RunFolder(folder), "train")}
+
+    return alone
 
 
 @pytest.fixture
@@ -190,7 +196,7 @@ def test_four_hosts_three_two_and_four_again_train_the_same_model(elastic_run, a
     assert hosts[-1] not in event["hosts"]
     assert run.finish() == dict.fromkeys(range(4), 0)
     assert run.wait_for_end(killed) == -signal.SIGKILL
-    same_numbers(run, alone)
+    same_numbers(run, alone(STEPS))
 
 
 def test_a_pipeline_shrinks_to_the_hosts_that_have_its_state(elastic_run, alone):
@@ -198,7 +204,8 @@ def test_a_pipeline_shrinks_to_the_hosts_that_have_its_state(elastic_run, alone)
 
     The leader is none of them; the run goes on when it leaves. A rank that hangs is named.
     """
-    run = elastic_run(tensor_parallel=2, pipeline_parallel=2)
+    # a step's time is that of its passes, which are not larger for two sequences than for one
+    run = elastic_run(tensor_parallel=2, pipeline_parallel=2, pipeline_micro_batches=2, max_steps=FEWER_STEPS)
     run.start(0, 1, 2, 3, ranks=2)
     hosts = run.wait_for(1)["hosts"]
     leader, _, lost, last = (int(host.removeprefix("127.0.0.")) - 2 for host in hosts)
@@ -216,7 +223,7 @@ def test_a_pipeline_shrinks_to_the_hosts_that_have_its_state(elastic_run, alone)
     assert cause, event["cause"]
     assert "trainer.py" in run.folder.stacks(int(cause[1])).read_text()
     assert run.finish() == dict.fromkeys(range(4), 0) | {leader: 75, lost: -signal.SIGKILL}
-    same_numbers(run, alone)
+    same_numbers(run, alone(FEWER_STEPS))
 
 
 def test_an_error_of_the_user_ends_the_run(elastic_run):
