@@ -30,6 +30,7 @@ CONTROLLER = "ip-10-0-16-5"
 WORKERS = tuple(f"ip-10-0-16-{number}" for number in range(6, 11))
 ENVIRONMENT = "/fsx/scratch/environment"
 WAITS_S = 600.0  # of a busy machine
+LOOK_S = 0.3  # between two looks at a run: each reads all events anew, milliseconds of a processor that steps share
 AWS_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
 SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"
 CONFIGURATION = "/opt/slurm/etc/slurm.conf"
@@ -244,7 +245,12 @@ class ElasticRun:
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait until something is so; else raise ``HostError`` with what every host said."""
-        wait_for(lambda: bool(condition()), timeout_s=WAITS_S, description=lambda: f"{what}\n{self.said()}")
+        wait_for(
+            lambda: bool(condition()),
+            timeout_s=WAITS_S,
+            description=lambda: f"{what}\n{self.said()}",
+            pause_s=LOOK_S,
+        )
 
     def said(self) -> str:
         """Return the last lines of each host, and what Slurm says of jobs and nodes."""
