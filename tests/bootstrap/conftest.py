@@ -59,7 +59,7 @@ PLACES = {
     "neuron-ls": "opt/aws/neuron/bin",
 }
 # slurmctld's port, answered on the host itself: enter_host.sh leads the controller's address there.
-LISTENING = """python3 -c 'import socket, time; s = socket.create_server(("", 6817)); time.sleep(600)' >/dev/null 2>&1 &
+LISTENING = """python3 -ISc 'import socket, time; s = socket.create_server(("", 6817)); time.sleep(600)' &>/dev/null &
 trap "kill $!" EXIT"""
 
 
