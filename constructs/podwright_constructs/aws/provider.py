@@ -12,6 +12,8 @@ from podwright_constructs.bindings import Provider
 
 class AwsProviderAssumeRole(TypedDict, total=False):
     external_id: str
+    policy: str
+    policy_arns: Sequence[str]
     role_arn: str
     session_name: str
     tags: Mapping[str, str]

@@ -22,6 +22,7 @@ class Route(Resource):
         destination_cidr_block: str | None = None,
         gateway_id: str | None = None,
         nat_gateway_id: str | None = None,
+        transit_gateway_id: str | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -32,6 +33,7 @@ class Route(Resource):
                 "destination_cidr_block": destination_cidr_block,
                 "gateway_id": gateway_id,
                 "nat_gateway_id": nat_gateway_id,
+                "transit_gateway_id": transit_gateway_id,
             },
             meta,
         )
@@ -55,3 +57,7 @@ class Route(Resource):
     @property
     def route_table_id(self) -> str:
         return self.get_string_attribute("route_table_id")
+
+    @property
+    def transit_gateway_id(self) -> str:
+        return self.get_string_attribute("transit_gateway_id")

@@ -21,6 +21,7 @@ class VpcEndpoint(TaggedResource):
         id_: str,
         *,
         vpc_id: str,
+        policy: str | None = None,
         private_dns_enabled: bool | None = None,
         route_table_ids: Sequence[str] | None = None,
         security_group_ids: Sequence[str] | None = None,
@@ -35,6 +36,7 @@ class VpcEndpoint(TaggedResource):
             id_,
             {
                 "vpc_id": vpc_id,
+                "policy": policy,
                 "private_dns_enabled": private_dns_enabled,
                 "route_table_ids": route_table_ids,
                 "security_group_ids": security_group_ids,
@@ -49,6 +51,10 @@ class VpcEndpoint(TaggedResource):
     @property
     def id(self) -> str:
         return self.get_string_attribute("id")
+
+    @property
+    def policy(self) -> str:
+        return self.get_string_attribute("policy")
 
     @property
     def service_name(self) -> str:
