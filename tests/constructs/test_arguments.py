@@ -43,7 +43,7 @@ NOT_WRITTEN = {
         "KubernetesConfig": FOR_EKS,
     },
     "AutoPatchConfig": {"PatchSchedule": "read-only: AWS sets the date"},
-    "ClusterAccountingDatabase": {"Name": "slurm_acct_db, its default"},
+    "ClusterAccountingDatabase": {},
     "cluster": {
         **dict.fromkeys(("ClusterArn", "ClusterStatus", "CreationTime", "FailureMessage"), "read-only"),
         **dict.fromkeys(("AutoScaling", "ClusterRole", "TieredStorageConfig"), FOR_EKS),

@@ -239,7 +239,7 @@ def _root_squash(lustre: LustreArguments) -> Iterator[Problem]:
     maximum, root_squash, nids = facts.MAX_ROOT_SQUASH_ID, lustre.root_squash, lustre.no_squash_nids
     if nids and root_squash is None:
         value = counted(len(nids), "client")
-        yield Problem("conflict", ("no_squash_nids",), value, "root_squash, from which they are exempt")
+        yield Problem("conflict", ("no_squash_nids",), value, "root_squash too, from which they are exempt")
     need = f"UID:GID, each 1 to {maximum}, or 0:0"
     malformed = matches("root_squash", root_squash, facts.ROOT_SQUASH_PATTERN, need)
     yield from malformed

@@ -48,7 +48,6 @@ def group_composition(settings: Settings) -> Iterator[Finding]:
     yield from findings_of_section(settings, ("cluster",), settings.cluster, check)
 
 
-@reads(*OWN_SCRIPTS)
 @reads("network.source", "network.security_group_id")
 def extra_security_groups(settings: Settings) -> Iterator[Finding]:
     """The additional security groups of the nodes are malformed or too many, or one is the network's own.
@@ -64,6 +63,7 @@ def extra_security_groups(settings: Settings) -> Iterator[Finding]:
         yield error(path, message, "delete it: nodes have it anyway")
 
 
+@reads(*OWN_SCRIPTS)
 def types_with_bundle(settings: Settings) -> Iterator[Finding]:
     """A group has several instance types, but podwright's lifecycle scripts check the hardware of one."""
     if settings.has_own_scripts:
