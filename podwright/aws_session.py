@@ -14,6 +14,8 @@ from podwright.errors import OperationError
 if TYPE_CHECKING:
     import boto3
 
+    from podwright.settings.root import Settings
+
 
 ATTEMPTS = 6  # In adaptive mode boto3 waits up to 1, 2, 4, 8 and 16 s between them.
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 30  # boto3's own are a minute each.
@@ -189,3 +191,15 @@ def _require_aws(parsed: Mapping[str, Any], **_: Any) -> None:
 
     if not parsed.keys() - {"ResponseMetadata"} and "RequestId" not in parsed.get("ResponseMetadata", {}):
         raise ResponseParserError("it has neither members nor a request id")
+
+
+def deployer_session(settings: Settings, *, profile: str | None = None) -> Session:
+    """Return a session in the cluster's region, with the role that the settings name, as Terraform assumes it.
+
+    Args:
+        settings: of the cluster.
+        profile: name in AWS's configuration files. Default: ``AWS_PROFILE``, then boto3's order.
+    """
+    assumed = settings.assume_role
+    role = RoleOfSession(assumed.role_arn, assumed.session_name, assumed.external_id) if assumed else None
+    return Session(region=settings.region, profile=profile, role=role)

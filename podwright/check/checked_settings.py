@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from podwright.aws_session import Session
+from podwright.aws_session import Session, deployer_session
 from podwright.check import document, input_errors, rules, schema_errors
 from podwright.check.account import Account
 from podwright.check.document import Document
 from podwright.check.findings import Finding, has_errors
 from podwright.check.incomplete import incomplete
-from podwright.settings.deployer import deployer_session
 from podwright.settings.root import Settings
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ STACKS = {
     *("by-api-cluster", "by-api-foundation"),
     *("minimal-cluster", "minimal-foundation", "podwright-demo-cluster", "podwright-demo-foundation"),
     *("trainium-cluster", "trainium-foundation"),
-    *("everywhere", "permissions", "research", "scratch"),  # of the apps
+    *("egress", "everywhere", "permissions", "research", "scratch"),  # of the apps
 }
 CHECKOV = REPOSITORY / ".cache" / "checkov" / "bin" / "checkov"
 ACCEPTED = Path(__file__).parent / "accepted_findings.yaml"

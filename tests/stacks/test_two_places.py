@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from podwright import checkout
+from podwright.aws_session import deployer_session
 from podwright.check.load import load
 from podwright.cli import main
 from podwright.errors import OperationError
@@ -22,7 +23,6 @@ from podwright.operations.deployment.deployed_stacks import DeployedStack, stack
 from podwright.operations.deployment.kit import Kit
 from podwright.operations.deployment.state_lock import StateLockedError
 from podwright.operations.deployment.terraform import TerraformError, terraform_environment
-from podwright.settings.deployer import deployer_session
 from podwright.state_owner import StateOwner, StateOwnerError, state_file
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.aws.inventory import PRINCIPALS_PATH

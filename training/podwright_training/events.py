@@ -107,7 +107,7 @@ class StartEvent(StepEvent):
     flops_per_token: float | None = optional("floating-point operations of training for one token")
     flops_convention: str | None = optional("how they are counted")
     process_s: float | None = optional("seconds since the process began")
-    compiled: bool | None = optional("whether blocks and loss are compiled: the first step then takes a minute or more")
+    execution: str | None = optional("compiled or eager, of blocks and loss; a first step compiles for a minute")
     code: str | None = optional("`git COMMIT`, or the version of the package")
     launcher: str | None = optional("of another trainer: how its processes are started")
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from podwright.aws_session import deployer_session
 from podwright.check.account import Account
 from podwright.config_file import add_file
 from podwright.json_document import JsonObject
 from podwright.operations.deployment.deployed_stacks import DeployedStack, stacks
 from podwright.operations.output import print_document
 from podwright.resource_types import CLUSTER
-from podwright.settings.deployer import deployer_session
 from podwright_common.command_line import add_examples, add_json
 from podwright_common.exit_status import OK
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
-from podwright.aws_session import Session
+from podwright.aws_session import Session, deployer_session
 from podwright.check.account import Account
 from podwright.check.load import load
 from podwright.config_file import add_file, with_file
@@ -37,7 +37,6 @@ from podwright.operations.deployment.terraform import TerraformError
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
-from podwright.settings.deployer import deployer_session
 from podwright_common.command_line import add_json, add_yes
 from podwright_common.exit_status import FAILED, OK
 

@@ -17,12 +17,11 @@ from typing import Any, Literal
 from boto3.exceptions import Boto3Error
 from packaging.markers import Marker
 
-from podwright.aws_session import Session
+from podwright.aws_session import Session, deployer_session
 from podwright.errors import AwsError, PodwrightError
 from podwright.json_document import JsonObject
 from podwright.operations.deployment import outputs
 from podwright.settings import names
-from podwright.settings.deployer import deployer_session
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingBucket

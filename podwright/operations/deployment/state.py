@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from podwright.aws_session import Session
+from podwright.aws_session import Session, deployer_session
 from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.errors import ArgumentError, AwsError, OperationError
@@ -19,7 +19,6 @@ from podwright.operations.deployment.kit import Kit
 from podwright.operations.output import confirm, print_document
 from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
-from podwright.settings.deployer import deployer_session
 from podwright.state_owner import StateOwner, state_file
 from podwright_common.command_line import add_json, add_yes
 from podwright_common.exit_status import FAILED, OK

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from podwright.aws_session import deployer_session
 from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.errors import OperationError
@@ -20,7 +21,6 @@ from podwright.operations.output import print_document
 from podwright.operations.target import add_examples
 from podwright.output_file import write_output
 from podwright.resource_types import CLUSTER
-from podwright.settings.deployer import deployer_session
 from podwright_common.exit_status import OK
 
 FOUNDATION_FIRST = "deploy what it names first: `podwright deploy --only foundation`"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from podwright.aws_session import deployer_session
 from podwright.check.document import Document
 from podwright.check.load import load
 from podwright.config_file import with_file
@@ -27,7 +28,6 @@ from podwright.operations.moving.preview import MovePreview, MovePreviewDocument
 from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, ClusterMove
 from podwright.operations.output import confirm, print_document
 from podwright.output_file import place_of
-from podwright.settings.deployer import deployer_session
 from podwright_common.atomic_file import write_file
 from podwright_common.exit_status import FAILED, OK
 

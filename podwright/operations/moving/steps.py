@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from podwright.aws_session import Session
+from podwright.aws_session import Session, deployer_session
 from podwright.check.findings import KeyPath
 from podwright.check.load import load
 from podwright.config_file import with_file
@@ -29,7 +29,6 @@ from podwright.operations.moving.journal import Journal, Place
 from podwright.operations.moving.settings_text import edited
 from podwright.output_file import place_of
 from podwright.settings import names
-from podwright.settings.deployer import deployer_session
 from podwright.settings.root import Settings
 from podwright_common.atomic_file import write_file
 

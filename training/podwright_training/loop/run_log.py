@@ -54,7 +54,7 @@ class RunLog:
                 flops_per_token=config.model.flops_per_token(config.max_context_width),
                 flops_convention=FLOPS_CONVENTION,
                 process_s=round(process_seconds(), 3),
-                compiled=is_compiled(config, run.device.type),
+                execution="compiled" if is_compiled(config, run.device.type) else "eager",
                 code=code_version() if run.is_first_rank else None,
             )
         )
