@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from podwright.errors import OperationError
 
 if TYPE_CHECKING:
     import boto3
-
-    from podwright.settings.root import Settings
 
 
 ATTEMPTS = 6  # In adaptive mode boto3 waits up to 1, 2, 4, 8 and 16 s between them.
@@ -193,7 +191,35 @@ def _require_aws(parsed: Mapping[str, Any], **_: Any) -> None:
         raise ResponseParserError("it has neither members nor a request id")
 
 
-def deployer_session(settings: Settings, *, profile: str | None = None) -> Session:
+class DeployerRole(Protocol):
+    """The section ``assume_role`` of settings."""
+
+    @property
+    def role_arn(self) -> str:
+        """ARN of the role."""
+
+    @property
+    def session_name(self) -> str:
+        """Name of the session in CloudTrail."""
+
+    @property
+    def external_id(self) -> str | None:
+        """What the role's trust policy asks for."""
+
+
+class DeployerSettings(Protocol):
+    """Settings that say who deploys where."""
+
+    @property
+    def region(self) -> str:
+        """AWS's name of the region."""
+
+    @property
+    def assume_role(self) -> DeployerRole | None:
+        """The role, or ``None`` for the user's own credentials."""
+
+
+def deployer_session(settings: DeployerSettings, *, profile: str | None = None) -> Session:
     """Return a session in the cluster's region, with the role that the settings name, as Terraform assumes it.
 
     Args:
