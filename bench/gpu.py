@@ -897,7 +897,7 @@ def _emit_large(variant: str, events: Sequence[Mapping[str, Any]], run: Run, opt
         peak_gb=events[-1]["memory_peak_bytes"] / GB,
         reserved_gb=(events[-1]["memory_reserved_bytes"] or 0) / GB,
         loss=[events[0]["loss"], events[-1]["loss"]],
-        compile=config.compile,
+        compile=bool(config.compile),
         recompute=config.activation_checkpointing_mode if config.activation_checkpointing else "none",
         framework="podwright",
         **_work_of(options),

@@ -84,7 +84,7 @@ class Match:
             model=config.model.to_hf(),
             dtype=config.compute_precision,
             device="cpu" if config.device == "cpu" else "cuda",
-            compile=config.compile,
+            compile=bool(config.compile),
             sequence=config.max_context_width,
             sequences_per_rank=config.train_batch_size,
             steps=config.max_steps,

@@ -25,6 +25,7 @@ from podwright_rehearsal.hosts.cluster_namespaces import FABRIC
 from podwright_rehearsal.hosts.description import HostDescription
 from podwright_rehearsal.hosts.host_errors import HostError, tail
 from podwright_rehearsal.hosts.image import LAYER, ROOT, SOURCES
+from podwright_rehearsal.hosts.waiting import wait_for
 
 _EXIT_TIMEOUT_S = 5.0  # A process that has closed its output ends within this time.
 _START_TIMEOUT_S = 600.0  # A busy machine takes so long at most.
@@ -286,8 +287,13 @@ class Fabric:
         """Cut a host's power: first the network link, so that no connection is closed."""
         host = self._host(hostname)
         self._ip(f"link del {host.link}")
+        namespace = freezing.namespace_of(host.pid)
         os.kill(host.pid, signal.SIGKILL)
-        host.process.wait(_STOP_TIMEOUT_S)
+        wait_for(  # The kernel ends a host's first process after all others.
+            lambda: host.process.poll() is not None,
+            timeout_s=_START_TIMEOUT_S,
+            description=lambda: f"the processes of {hostname} to end: {freezing.described(namespace)}",
+        )
         _end(host.process)
 
     def end_processes(self, hostname: str) -> None:

@@ -31,9 +31,28 @@ def thaw(init: int) -> None:
     _send(signal.SIGCONT, _members(init))
 
 
+def namespace_of(init: int) -> Path:
+    """Return what names the pid namespace of a host's init."""
+    return Path(f"/proc/{init}/ns/pid").readlink()
+
+
+def described(namespace: Path) -> list[str]:
+    """Return id, name and state of each process in a pid namespace, and where in the kernel it waits."""
+    descriptions = []
+    for pid in _members_of(namespace):
+        with contextlib.suppress(OSError):  # it has just ended
+            name, state = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rsplit(")", 1)
+            wait = Path(f"/proc/{pid}/wchan").read_text()
+            descriptions.append(f"{pid} {name} {state.split()[0]} {wait}")
+    return descriptions
+
+
 def _members(init: int) -> Iterator[int]:
     """Yield this machine's ids of the processes in the pid namespace of a host's init."""
-    namespace = Path(f"/proc/{init}/ns/pid").readlink()
+    yield from _members_of(namespace_of(init))
+
+
+def _members_of(namespace: Path) -> Iterator[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
             if (folder / "ns/pid").readlink() == namespace:
