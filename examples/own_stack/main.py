@@ -50,7 +50,9 @@ class Research(TerraformStack):
         bucket = TrainingBucket(self, "bucket", bucket_prefix="sagemaker-research-", on_destroy="destroy")
         role = ExecutionRole(self, "role", name="research-nodes", bucket=bucket, network=network, cluster_name=NAME)
         TrainingBucket.from_name(datasets.bucket).grant_read(role)
-        files = LustreFileSystem(self, "files", LustreArguments(capacity_gib=1200), network=network)
+        # Without on_destroy the kit's destroy keeps the files, and ends with an error.
+        arguments = LustreArguments(capacity_gib=1200, on_destroy="destroy")
+        files = LustreFileSystem(self, "files", arguments, network=network)
         scripts = LifecycleBundle(
             self,
             "scripts",
