@@ -226,6 +226,10 @@ def deployer_session(settings: DeployerSettings, *, profile: str | None = None) 
         settings: of the cluster.
         profile: name in AWS's configuration files. Default: ``AWS_PROFILE``, then boto3's order.
     """
+    return Session(region=settings.region, profile=profile, role=deployer_role(settings))
+
+
+def deployer_role(settings: DeployerSettings) -> RoleOfSession | None:
+    """Return the role that the settings name, if any."""
     assumed = settings.assume_role
-    role = RoleOfSession(assumed.role_arn, assumed.session_name, assumed.external_id) if assumed else None
-    return Session(region=settings.region, profile=profile, role=role)
+    return RoleOfSession(assumed.role_arn, assumed.session_name, assumed.external_id) if assumed else None

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from podwright.aws_session import Session
+from podwright.aws_session import Session, deployer_role
 from podwright.config_file import add_file, config_path
 from podwright.errors import ArgumentError, OperationError
 from podwright.json_document import JsonObject
@@ -35,6 +35,9 @@ COLUMNS = (
 )
 DAY_H = 24
 USUAL_DAYS = 7
+LONGEST_NAME = 64  # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingPlan.html
+# https://docs.aws.amazon.com/sagemaker/latest/dg/search-training-plan-offerings.html
+SOLD = "AWS sells 1, 2, 4, 8, 16, 32 or 64 nodes for 1 to 182 days"
 MAX_HOURS = 87_600  # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_SearchTrainingPlanOfferings.html
 
 
@@ -227,7 +230,8 @@ class _Search:
         return offered_extensions
 
     def _session(self, region: str | None) -> Session:
-        return Session(region=region, profile=self.options.profile)
+        role = deployer_role(self.settings) if self.settings else None
+        return Session(region=region, profile=self.options.profile, role=role)
 
     def _zones(self) -> tuple[str, ...]:
         from podwright.operations.capacity.place import zones_of
@@ -250,7 +254,8 @@ class _Search:
 
         move = move_needed(self.settings, self.zones, offering) if self.settings else None
         price = on_demand(offering.instance_type, offering.region)
-        name = f"{self.settings.name if self.settings else 'podwright'}-{offering.id[-8:].strip('-')}"
+        unique_end = f"-{offering.id[-8:].strip('-')}"
+        name = (self.settings.name if self.settings else "podwright")[: LONGEST_NAME - len(unique_end)] + unique_end
         return _OfferedPlan.of(
             offering,
             zones=list(offering.zones),
@@ -340,7 +345,8 @@ def _print(document: Capacity, *, has_run: bool) -> None:
         print_table(COLUMNS, [_row(number, item) for number, item in enumerate(document.offerings, 1)])
         print("fee: paid in advance. on demand: EC2's list price, because HyperPod's own is not public.")
     else:
-        print("AWS offers no training plan: try other --instance, --region, --duration or --after")
+        print("AWS offers no training plan: try other --instance, --nodes, --region, --duration or --after")
+        print(f"{SOLD}; a plan of more nodes than a group has serves it too")
     if has_run:
         problems = {item.run_problem: None for item in document.offerings if item.run_problem}
         for problem in problems:

@@ -6,11 +6,12 @@ import argparse
 from dataclasses import dataclass, field
 from typing import Literal
 
+from podwright.aws_session import Session, deployer_role
 from podwright.diagram.prices import label
 from podwright.json_document import JsonObject
 from podwright.operations.account.inventory import Inventory, Leftover, inventory
 from podwright.operations.output import Column, print_document, print_table
-from podwright.operations.target import add_examples, add_target_arguments, target
+from podwright.operations.target import Target, add_examples, add_target_arguments, target
 from podwright_common.exit_status import FAILED, OK
 
 COLUMNS = (
@@ -50,12 +51,27 @@ def run(options: argparse.Namespace) -> int:
         OperationError: AWS does not answer.
     """
     cluster_target = target(options)
-    remaining_resources = inventory(cluster_target.session, cluster_target.name)
+    remaining_resources = inventory(_session(cluster_target), cluster_target.name)
     if options.json:
         print_document(Teardown.of(remaining_resources))
     else:
         print_inventory(remaining_resources)
     return FAILED if options.check and (remaining_resources.leftovers or remaining_resources.unanswered) else OK
+
+
+def _session(cluster_target: Target) -> Session:
+    """Return a session with the role that the settings name: the resources may be in another account."""
+    if cluster_target.file is None:
+        return cluster_target.session
+    from podwright.check.input_errors import InvalidSettingsError
+    from podwright.check.load import load
+
+    try:
+        settings = load(cluster_target.file)
+    except InvalidSettingsError:  # What is left costs money also where the file has errors.
+        return cluster_target.session
+    profile = cluster_target.session.profile
+    return Session(region=cluster_target.session.region, profile=profile, role=deployer_role(settings))
 
 
 def print_inventory(remaining_resources: Inventory) -> None:

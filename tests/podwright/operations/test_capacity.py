@@ -27,6 +27,8 @@ from podwright.operations.jobs import preflight
 from podwright.planning.run_hours import run_hours
 from podwright.settings.root import Settings
 from podwright_rehearsal.aws import AwsStandIn
+from podwright_rehearsal.aws.identity import DEFAULT_ACCOUNT_ID
+from podwright_rehearsal.aws.inventory import PRINCIPALS_PATH
 from podwright_testing.documents import as_described
 from podwright_testing.hyperpod import ClusterMaker
 
@@ -105,6 +107,31 @@ def test_the_printed_command_buys(aws: AwsStandIn, folder: Path, capsys: pytest.
     offering_id = values["--training-plan-offering-id"]
     sagemaker.create_training_plan(TrainingPlanName=name, TrainingPlanOfferingId=offering_id)
     assert sagemaker.describe_training_plan(TrainingPlanName=name)["TotalInstanceCount"] == 4
+
+
+def test_names_of_plans_are_as_long_as_aws_takes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster's name may have 63 characters, a plan's 64 with the end that differs."""
+    file = write_settings(folder)
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "name": "c" * 63}), encoding="utf-8")
+    (offering,) = document(capsys)["offerings"]
+    words = offering["buy"].split()
+    assert len(words[words.index("--training-plan-name") + 1]) == 64
+
+
+def test_the_account_of_the_deployer_s_role_is_asked(
+    aws: AwsStandIn, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Capacity and teardown call AWS as the role that the settings name, which here may do nothing else."""
+    trust = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": DEFAULT_ACCOUNT_ID}}
+    trusting = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
+    role = aws.client("iam").create_role(RoleName="idle", Path=PRINCIPALS_PATH, AssumeRolePolicyDocument=trusting)
+    file = write_settings(folder)
+    settings = {**yaml.safe_load(file.read_text()), "assume_role": {"role_arn": role["Role"]["Arn"]}}
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    assert main(["capacity", str(file), "--json"]) == 3
+    assert "to arn:aws:sts::123456789012:assumed-role/idle/podwright" in capsys.readouterr().err
+    main(["teardown", "--json"])
+    assert "idle/podwright" in "".join(capsys.readouterr())
 
 
 @pytest.mark.usefixtures("folder")
