@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 FSX = "aws_fsx_"  # Begins the types of file systems and of what is in them, such as volumes with files.
 BUCKET_CONSTRUCTS = ("bucket/", "key/")  # A kept bucket keeps its key, which reading its objects needs.
 FILE_SYSTEMS = {"aws_fsx_lustre_file_system": "lustre", "aws_fsx_openzfs_file_system": "openzfs"}
+DATABASE = "aws_db_instance"
+DELETING = {"destroy", "backup"}  # Only these values of on_destroy in the present file let a file system go.
+DEPLOY_FIRST = "run `podwright deploy --only foundation` first, or use --only cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +128,7 @@ def _destroy(options: argparse.Namespace, settings: Settings, kit: Kit, session:
         )
     else:
         if destruction.kept_file_systems:
-            print("`podwright deploy` makes the rest again, with the files that were kept")
+            print(_next_deployment(settings, destruction.kept_file_systems))
         elif destruction.kept_bucket:
             print("`podwright adopt --apply` takes the bucket into a new deployment: run it before `podwright deploy`")
         print_inventory(remaining_resources)
@@ -170,7 +173,7 @@ class Destruction:
         """Read the states, and choose the resources to destroy.
 
         Raises:
-            ArgumentError: The cluster still uses the foundation, or the settings retain a resource of it.
+            ArgumentError: The cluster still uses the foundation, its database stays, or a backup is not deployed.
         """
         deployed = stacks(settings.name, folder=kit.folder)
         stored = {part: stack.state() for part, stack in deployed.items()}
@@ -180,18 +183,12 @@ class Destruction:
                 f"{settings.name}'s cluster still uses the foundation", "destroy both, or the cluster first"
             )
         chosen = {part: stack_resources if only in {None, part} else {} for part, stack_resources in state.items()}
-        accounting = settings.accounting
-        if chosen["foundation"] and accounting.source == "create" and accounting.on_destroy == "retain":
-            hint = "set accounting.on_destroy: destroy and deploy that first, or use --only cluster"
-            raise ArgumentError(
-                "cannot destroy the foundation: accounting.on_destroy is `retain`, and the database needs the network",
-                hint,
-            )
+        _refuse_kept_databases(settings, chosen["foundation"])
         _refuse_undeployed_backups(settings, chosen["foundation"])
         kept_file_systems = {
             address: item
             for address, item in _file_systems(chosen["foundation"]).items()
-            if _on_destroy(settings, item) == "retain" and not delete_file_systems
+            if _on_destroy(settings, item) not in DELETING and not delete_file_systems
         }
         bucket_is_retained = settings.bucket.source == "create" and settings.bucket.on_destroy == "retain"
         bucket = next((item["bucket"] for item in chosen["foundation"].values() if item["type"] == "aws_s3_bucket"), "")
@@ -218,12 +215,13 @@ class Destruction:
         for address, item in _file_systems(self.resources["foundation"]).items():
             name = f"{item['id']} ({item['storage_capacity']} GiB)"
             if address in self.kept_file_systems:
-                key = f"{FILE_SYSTEMS[item['type']]}.on_destroy"
-                yield f"  kept: {name}, {_price(item)}, because {key} is `retain`; --delete-file-systems deletes it too"
+                because = _reason_to_keep(self.settings, item)
+                yield f"  kept: {name}, {_price(item)}, because {because}; --delete-file-systems deletes it too"
             elif _on_destroy(self.settings, item) == "backup":
                 yield f"  with a last backup: {name}"
             else:
                 yield f"  with all data: {name}"
+        yield from self._database_lines()
         if self.kept_file_systems:
             count = len(kept_addresses) - len(self.kept_file_systems)
             yield f"  kept with the files: {count} resources that they need, such as the network"
@@ -235,6 +233,11 @@ class Destruction:
             yield f"  with all objects: bucket {self.bucket}: {self.foreign_objects}"
         if not any(self.resources.values()):
             yield "nothing is deployed from this folder"
+
+    def _database_lines(self) -> Iterator[str]:
+        for item in _databases(self.resources["foundation"]):
+            name = f"database {item['id']} ({item['allocated_storage']} GiB)"
+            yield f"  with a last snapshot: {name}" if _leaves_snapshot(item) else f"  with all data: {name}"
 
     def _paths(self, part: str) -> dict[str, str]:
         """Return addresses by construct path, without the stack."""
@@ -305,25 +308,80 @@ def _price(item: Mapping[str, Any]) -> str:
     return "price unknown" if usd_per_hour is None else f"{usd_per_hour * MONTH_H:,.0f} $/month"
 
 
+def _databases(resources: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the attributes of the databases among resources."""
+    return [item for item in resources.values() if item["type"] == DATABASE]
+
+
+def _leaves_snapshot(database: Mapping[str, Any]) -> bool:
+    """Return whether the provider lets RDS make a last snapshot: it reads that from the state."""
+    return database.get("skip_final_snapshot") is False
+
+
+def _refuse_kept_databases(settings: Settings, resources: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse to destroy a foundation whose database stays: it needs the network, and RDS would refuse in the midst.
+
+    Raises:
+        ArgumentError: The settings retain the database, or RDS protects it as it was deployed.
+    """
+    on_destroy = getattr(settings.accounting, "on_destroy", "")
+    for item in _databases(resources):
+        refused = f"cannot destroy the foundation: database {item['id']} stays, and needs the network"
+        if on_destroy == "retain":
+            raise ArgumentError(
+                f"{refused}: accounting.on_destroy is `retain`",
+                "set accounting.on_destroy: destroy and deploy that first, or use --only cluster",
+            )
+        if item.get("deletion_protection"):
+            if on_destroy:
+                reason = f"it was deployed with accounting.on_destroy: retain, and `{on_destroy}` is not deployed"
+                raise ArgumentError(f"{refused}: {reason}", DEPLOY_FIRST)
+            raise ArgumentError(
+                f"{refused}: it was deployed with accounting.on_destroy: retain, and the file no longer creates it",
+                "write its accounting section again with on_destroy: backup or destroy and deploy that first, or use "
+                "--only cluster",
+            )
+
+
 def _refuse_undeployed_backups(settings: Settings, resources: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse to rely on ``on_destroy: backup`` before it is deployed: the provider reads it from the state.
 
     Raises:
-        ArgumentError: A file system would be deleted without the backup that the settings ask for.
+        ArgumentError: A file system or database would be deleted without the backup that the settings ask for.
     """
     undeployed = [
-        f"{FILE_SYSTEMS[item['type']]}.on_destroy"
+        f"{FILE_SYSTEMS[item['type']]}.on_destroy of {item['id']}"
         for item in _file_systems(resources).values()
         if _on_destroy(settings, item) == "backup" and item.get("skip_final_backup") is not False
     ]
+    if getattr(settings.accounting, "on_destroy", "") == "backup":
+        without_snapshot = (item for item in _databases(resources) if not _leaves_snapshot(item))
+        undeployed += [f"accounting.on_destroy of database {item['id']}" for item in without_snapshot]
     if undeployed:
         raise ArgumentError(
             f"cannot destroy the foundation: `backup` of {' and '.join(undeployed)} is not deployed, so that no backup "
             "would be made",
-            "run `podwright deploy --only foundation` first, or use --only cluster",
+            DEPLOY_FIRST,
         )
 
 
 def _on_destroy(settings: Settings, file_system: Mapping[str, Any]) -> str:
     """Return what the settings say of a file system; empty if they create none."""
     return str(getattr(getattr(settings, FILE_SYSTEMS[file_system["type"]]), "on_destroy", ""))
+
+
+def _reason_to_keep(settings: Settings, file_system: Mapping[str, Any]) -> str:
+    section = FILE_SYSTEMS[file_system["type"]]
+    on_destroy = _on_destroy(settings, file_system)
+    return f"{section}.on_destroy is `{on_destroy}`" if on_destroy else f"the file no longer creates {section}"
+
+
+def _next_deployment(settings: Settings, kept_file_systems: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what the next deployment does with kept file systems; one that the file omits would be destroyed."""
+    kept = kept_file_systems.values()
+    omitted = sorted({FILE_SYSTEMS[item["type"]] for item in kept if not _on_destroy(settings, item)})
+    if omitted:
+        return (
+            f"write {' and '.join(omitted)} with source: create again before `podwright deploy`, to use the kept files"
+        )
+    return "`podwright deploy` makes the rest again, with the files that were kept"

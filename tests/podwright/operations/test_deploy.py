@@ -405,7 +405,7 @@ def test_a_backup_that_is_not_deployed_is_no_backup(project: Path) -> None:
     with settings_with(project, "lustre:\n", "lustre:\n  on_destroy: backup\n"):
         answer = podwright("destroy", "--yes")
     assert answer.status == 2
-    assert "`backup` of lustre.on_destroy is not deployed" in answer.err
+    assert re.search("`backup` of lustre.on_destroy of fs-[0-9a-f]+ is not deployed", answer.err)
 
 
 def test_destroy_keeps_files_and_what_they_need(aws: AwsStandIn, project: Path) -> None:
