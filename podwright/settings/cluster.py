@@ -71,7 +71,8 @@ class ClusterSection(Section):
     extra_security_group_ids: tuple[str, ...] = Field(
         (),
         description="Existing security groups that nodes have beside the network's, sg-…, such as for a license "
-        f"server; {facts.MAX_SECURITY_GROUPS - 1} at most. AWS does not change them later. Default: none.",
+        f"server; {facts.MAX_SECURITY_GROUPS - 1} at most. A group with security_group_ids has those "
+        "alone. AWS does not change them later. Default: none.",
     )
     node_recovery: Literal["automatic", "none"] = Field(
         "automatic", description="automatic replaces or reboots a node with a hardware fault and resumes the job on it."

@@ -130,7 +130,10 @@ class InstanceGroup:
     subnet_ids: Annotated[
         Sequence[str], Doc("Subnets for this group, for capacity in another zone. Default: the cluster's.")
     ] = ()
-    security_group_ids: Annotated[Sequence[str], Doc("Security groups in those subnets. Default: the cluster's.")] = ()
+    security_group_ids: Annotated[
+        Sequence[str],
+        Doc("Security groups in those subnets, in place of the cluster's and its extra ones. Default: the cluster's."),
+    ] = ()
     image_id: Annotated[
         str | None, Doc("Your own AMI, built from HyperPod's. Default: HyperPod's newest."), PassedAs("ImageId")
     ] = None

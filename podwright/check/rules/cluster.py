@@ -52,13 +52,19 @@ def tag_limits(settings: Settings) -> Iterator[Finding]:
             yield replace(finding_of(problem.path, problem), at_key=problem.value == problem.path[-1])
 
 
-@reads(*(f"{section}.source" for section in ("network", "lustre", "openzfs", "accounting", "prometheus")))
-def _number_of_tags(settings: Settings) -> Iterator[Finding]:
+NAMED = tuple(f"{section}.source" for section in ("network", "lustre", "openzfs", "accounting", "prometheus"))
+
+
+def creates_named(settings: Settings) -> bool:
+    """Return whether a resource of the foundation has a name as a tag; reads the keys ``NAMED``."""
     created = (CreatedNetwork, CreatedSubnet, CreatedLustre, CreatedOpenZfs, CreatedAccounting, CreatedPrometheus)
     sections = (settings.network, settings.lustre, settings.openzfs, settings.accounting, settings.prometheus)
-    added = [names.CLUSTER_TAG, names.CONSTRUCT_PATH_TAG]
-    if any(isinstance(section, created) for section in sections):
-        added.append(names.NAME_TAG)
+    return any(isinstance(section, created) for section in sections)
+
+
+@reads(*NAMED)
+def _number_of_tags(settings: Settings) -> Iterator[Finding]:
+    added = [names.CLUSTER_TAG, names.CONSTRUCT_PATH_TAG, *([names.NAME_TAG] if creates_named(settings) else ())]
     if len({*settings.tags, *added}) > facts.MAX_RESOURCE_TAGS:
         added = [key for key in added if key not in settings.tags]
         yield error(

@@ -10,7 +10,7 @@ from podwright.check.rules.region import zones
 from podwright.check.rules.rule import reads
 from podwright.settings.access import NoKey
 from podwright.settings.network import CreatedNetwork, ExistingNetwork
-from podwright.settings.operations import ExistingAccounting
+from podwright.settings.operations import CreatedAccounting, ExistingAccounting
 from podwright.settings.root import Settings
 from podwright.settings.storage import CreatedLustre, CreatedOpenZfs, ExistingLustre, ExistingOpenZfs
 from podwright_constructs import checks, facts
@@ -40,7 +40,7 @@ def openzfs_zones(settings: Settings) -> Iterator[Finding]:
 
 @reads("network.source")
 def other_network(settings: Settings) -> Iterator[Finding]:
-    """A file system or database exists already, in another VPC than the one that is created.
+    """A file system, database or database's subnet exists already, in another VPC than the one that is created.
 
     Nodes reach it only if you peer the VPCs, or connect them by a transit gateway, before the cluster starts:
     https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-on-premises.html,
@@ -59,6 +59,20 @@ def other_network(settings: Settings) -> Iterator[Finding]:
                 "use `network: {source: existing, …}` or `{source: existing_vpc, …}` with its VPC; or deploy the "
                 "foundation, peer both VPCs with routes and security groups, and then deploy the cluster",
             )
+    yield from _subnets_of_other_network(settings)
+
+
+@reads("accounting.subnet_cidrs")
+def _subnets_of_other_network(settings: Settings) -> Iterator[Finding]:
+    accounting = settings.accounting
+    if isinstance(accounting, CreatedAccounting) and accounting.subnet_ids and not accounting.subnet_cidrs:
+        yield error(
+            ("accounting", "subnet_ids"),
+            "subnet_ids: existing subnets cannot be in the VPC that network.source: create makes, and RDS refuses the "
+            "database's security group, which is there",
+            "use accounting.subnet_cidrs, blocks of the new VPC; or `network: {source: existing, …}` or "
+            "`{source: existing_vpc, …}` with the VPC of these subnets",
+        )
 
 
 @reads("network.source", "network.private_subnet_cidr", "network.extra_private_subnets.cidr", "lustre.no_squash_nids")

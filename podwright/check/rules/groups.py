@@ -61,6 +61,21 @@ def extra_security_groups(settings: Settings) -> Iterator[Finding]:
         path = ("cluster", "extra_security_group_ids", group_ids.index(network.security_group_id))
         message = f"extra_security_group_ids: {network.security_group_id} is the network's own"
         yield error(path, message, "delete it: nodes have it anyway")
+    yield from _without_extra_groups(settings)
+
+
+@reads("cluster.extra_security_group_ids")
+def _without_extra_groups(settings: Settings) -> Iterator[Finding]:
+    """Report instance groups whose own security groups take the place of the cluster's, the additional ones too."""
+    for path, group in valid_items(settings, GROUPS, settings.cluster.instance_groups, "name", "security_group_ids"):
+        omitted = [id_ for id_ in settings.cluster.extra_security_group_ids if id_ not in group.security_group_ids]
+        if group.security_group_ids and omitted:
+            yield warning(
+                (*path, "security_group_ids"),
+                f"security_group_ids: nodes of {group.name} have these in place of the cluster's, so they do not have "
+                f"{', '.join(omitted)} of extra_security_group_ids",
+                "write them here too, if these nodes need them, such as for a license server",
+            )
 
 
 @reads(*OWN_SCRIPTS)

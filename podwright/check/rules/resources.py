@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Network
 
 from podwright.check.findings import Finding, KeyPath, error, findings_of, warning
+from podwright.check.rules.cluster import NAMED, creates_named
 from podwright.check.rules.rule import OWN_BUCKET, findings_of_arguments, findings_of_section, reads
 from podwright.settings import names
 from podwright.settings.access import CreatedRole, ExistingKey, ExistingRole
@@ -256,16 +257,16 @@ def ignored_tags(settings: Settings) -> Iterator[Finding]:
         return
     are_known = settings.are_valid("name", "tags")
     own_tags = {*names.tags(settings), names.CONSTRUCT_PATH_TAG} if are_known else {names.CLUSTER_TAG}
-    hint = "name only tags that others set: commands find the cluster's resources by its own"
+    if settings.are_valid(*NAMED) and creates_named(settings):
+        own_tags.add(names.NAME_TAG)
+    hint = "name only tags that others set: each plan would set podwright's again, and commands find resources by them"
     for index, key in enumerate(ignored.keys):
         if key in own_tags:
-            yield error(("ignore_tags", "keys", index), f"keys: {key} is a tag of the cluster itself", hint)
+            yield error(("ignore_tags", "keys", index), f"keys: {key} is a tag that podwright sets", hint)
     for index, prefix in enumerate(ignored.key_prefixes):
         if tags := sorted(key for key in own_tags if key.startswith(prefix)):
             path = ("ignore_tags", "key_prefixes", index)
-            yield error(
-                path, f"key_prefixes: {prefix!r} is the beginning of {tags[0]}, a tag of the cluster itself", hint
-            )
+            yield error(path, f"key_prefixes: {prefix!r} is the beginning of {tags[0]}, which podwright sets", hint)
 
 
 def account_of_deployment(settings: Settings) -> Iterator[Finding]:
