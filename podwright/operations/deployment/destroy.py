@@ -378,8 +378,8 @@ def _reason_to_keep(settings: Settings, file_system: Mapping[str, Any]) -> str:
 
 def _next_deployment(settings: Settings, kept_file_systems: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what the next deployment does with kept file systems; one that the file omits would be destroyed."""
-    kept = kept_file_systems.values()
-    omitted = sorted({FILE_SYSTEMS[item["type"]] for item in kept if not _on_destroy(settings, item)})
+    file_systems = kept_file_systems.values()
+    omitted = sorted({FILE_SYSTEMS[item["type"]] for item in file_systems if not _on_destroy(settings, item)})
     if omitted:
         return (
             f"write {' and '.join(omitted)} with source: create again before `podwright deploy`, to use the kept files"

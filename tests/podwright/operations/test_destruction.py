@@ -1,4 +1,4 @@
-"""What ``podwright destroy`` deletes, keeps and refuses, from the present file and from what was deployed."""
+"""``podwright destroy`` deletes, keeps or refuses, by the present file and by the states of its stacks."""
 
 from __future__ import annotations
 
