@@ -204,7 +204,7 @@ class DeployerRole(Protocol):
 
     @property
     def external_id(self) -> str | None:
-        """What the role's trust policy asks for."""
+        """External id in the role's trust policy."""
 
 
 class DeployerSettings(Protocol):

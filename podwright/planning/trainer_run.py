@@ -11,6 +11,7 @@ from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.run_plan import Plan, make_plan
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS
 from podwright.planning.zero_bubble import Schedule
+from podwright_training.config.compilation import DRY_RUN_DEVICE, is_compiled
 from podwright_training.config.parallel_dims import accumulates_whole_gradients, splits_backward, stages_per_rank
 from podwright_training.config.train_config import TrainConfig
 
@@ -56,7 +57,7 @@ def arguments(config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
         "loss_chunk_tokens": OUR_CHUNK_TOKENS if config.loss_chunk_tokens is None else config.loss_chunk_tokens,
         "whole_gradients": accumulates_whole_gradients(config),
         "reshard": config.reshard_after_forward,
-        "eager": config.compile is False,
+        "eager": not is_compiled(config, DRY_RUN_DEVICE),
         "hybrid": config.sharding_strategy == "hybrid",
         "replicas": config.data_replicas,
         "degrees": {

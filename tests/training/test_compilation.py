@@ -36,6 +36,8 @@ def complete_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"compile": True}, "cpu", True),
         (ZERO_BUBBLE, "cuda", False),
         (BUDGET, "cpu", True),
+        ({**ZERO_BUBBLE, **BUDGET}, "cuda", False),
+        ({"offload_activations": True}, "cuda", False),
         ({**BUDGET, "activation_checkpointing": False}, "cpu", False),
         ({"async_tensor_parallel": True, "tensor_parallel": 2}, "cpu", True),
         ({"device_rules": "neuron"}, DRY_RUN_DEVICE, False),

@@ -28,9 +28,11 @@ def is_compiled(config: TrainConfig, device_type: str) -> bool:
     if config.compile is not None:
         return config.compile
     budgeted = config.activation_checkpointing and config.activation_checkpointing_mode == "budget"
+    if splits_backward(config) or config.device_rules == "neuron":
+        return False
     if config.async_tensor_parallel or budgeted:
         return True
-    if splits_backward(config) or config.device_rules == "neuron":
+    if config.offload_activations:  # Dynamo runs what is within save_on_cpu eagerly.
         return False
     return device_type == DRY_RUN_DEVICE or (device_type == "cuda" and toolchain_problem() is None)
 

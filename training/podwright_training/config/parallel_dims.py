@@ -234,8 +234,11 @@ def _problems_of_pipeline(config: TrainConfig) -> Iterator[str]:
 def _problems_of_zero_bubble(config: TrainConfig) -> Iterator[str]:
     """Zero bubble computes the gradients of activations and of weights at different times."""
     schedule = config.pipeline_schedule
-    if config.compile:
-        yield f"compile does not work with pipeline_schedule {schedule}, which splits the backward pass"
+    budgeted = config.activation_checkpointing and config.activation_checkpointing_mode == "budget"
+    compiling = {"compile": config.compile, "async_tensor_parallel": config.async_tensor_parallel}
+    for name, is_set in {**compiling, "activation_checkpointing_mode budget": budgeted}.items():
+        if is_set:
+            yield f"{name} does not work with pipeline_schedule {schedule}, which splits the backward pass"
     if config.reshard_after_forward == "always":
         yield (
             f"reshard_after_forward always does not work with pipeline_schedule {schedule}, whose second half "

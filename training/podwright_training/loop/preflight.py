@@ -31,7 +31,7 @@ from podwright_training.errors import ConfigError
 from podwright_training.host_memory import free_bytes_in, free_memory_bytes
 from podwright_training.loop import initial_weights, samples, sinks
 from podwright_training.memory_place import PREFIX
-from podwright_training.model import float8_problem, kept_in_bf16, mask_problem
+from podwright_training.model import float8_problem, has_mask, kept_in_bf16, mask_problem, uses_flex
 from podwright_training.parallel.tensor import overlap_problem
 from podwright_training.ranks import Ranks, host_name
 from podwright_training.run_folder import recover_folders
@@ -146,8 +146,10 @@ def _problem_of_device(config: TrainConfig, ranks: Ranks) -> str | None:
         return problem
     if config.async_tensor_parallel and (problem := overlap_problem(device)):
         return problem
-    if device.type == "cuda" and is_compiled(config, device.type) and (problem := toolchain_problem()):
-        return f"{problem}: install what is missing, or use --no-compile"
+    # flex_attention is compiled also where the rest is eager.
+    compiles = is_compiled(config, device.type) or (has_mask(config) and uses_flex(config.attention, device))
+    if device.type == "cuda" and compiles and (problem := toolchain_problem()):
+        return f"{problem}: install what is missing, or use --no-compile, and --attention sdpa for masks"
     return mask_problem(config, device)
 
 

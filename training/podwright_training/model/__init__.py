@@ -12,7 +12,7 @@ Legend of the shapes in tensor names, as in ``x_BTD``:
 | K | key-value heads | V | vocab_size |
 """
 
-from podwright_training.model.attention import Attend, Attention, Mask, make_mask, mask_problem
+from podwright_training.model.attention import Attend, Attention, Mask, has_mask, make_mask, mask_problem, uses_flex
 from podwright_training.model.configure import DTYPES, configure, float8_problem, kept_in_bf16
 from podwright_training.model.embedding import Embedding
 from podwright_training.model.experts import (
@@ -46,8 +46,10 @@ __all__ = [
     "configure",
     "float8_problem",
     "from_hugging_face",
+    "has_mask",
     "is_router_bias",
     "kept_in_bf16",
     "make_mask",
     "mask_problem",
+    "uses_flex",
 ]

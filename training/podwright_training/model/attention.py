@@ -82,10 +82,9 @@ def make_mask(
 
 def mask_problem(config: TrainConfig, device: torch.device) -> str | None:
     """Return the reason why a mask of all pairs of tokens is too large on a device, or ``None``."""
-    length, window = config.max_context_width, config.sliding_window
-    needs_mask = config.document_mask or (window is not None and window < length)
+    length = config.max_context_width
     own_kernel = device.type == "cpu" and config.attention != "sdpa"
-    if not needs_mask or own_kernel or uses_flex(config.attention, device):
+    if not has_mask(config) or own_kernel or uses_flex(config.attention, device):
         return None
     sequences = config.train_batch_size if config.document_mask else 1
     pairs = sequences * length**2
@@ -96,6 +95,12 @@ def mask_problem(config: TrainConfig, device: torch.device) -> str | None:
         f"than {MOST_PAIRS:,}: use --attention flex on a GPU, a shorter max_context_width, or no document_mask and no "
         "sliding_window"
     )
+
+
+def has_mask(config: TrainConfig) -> bool:
+    """Return whether tokens attend to less than all tokens before them."""
+    window = config.sliding_window
+    return config.document_mask or (window is not None and window < config.max_context_width)
 
 
 def uses_flex(how: str, device: torch.device) -> bool:

@@ -27,8 +27,8 @@ class ComputeOptions:
     compile: bool | None = option(
         None,
         "Compile each block and the loss with torch.compile; the first step then takes a minute or more. Default: on "
-        "NVIDIA GPUs where a C compiler and Python's headers are installed, but not with a pipeline_schedule that "
-        "splits the backward pass.",
+        "NVIDIA GPUs where a C compiler and Python's headers are installed, but not with offload_activations or a "
+        "pipeline_schedule that splits the backward pass.",
     )
     attention: str = option(
         "auto",

@@ -41,7 +41,7 @@ class ElasticOptions:
     hang_timeout_s: float | None = option(
         None,
         "Longest step of an elastic run before its ranks start again, in seconds. Default: 20 times the median step, "
-        "at least 10 s, with compile at least 120 s.",
+        "at least 10 s, of compiled runs, as on GPUs, at least 120 s.",
         above=0,
         at_most=LONGEST_WAIT_S,
     )
