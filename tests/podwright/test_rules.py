@@ -161,6 +161,9 @@ def database_in(*subnet_ids: str) -> dict[str, Any]:
     return {**api_continuous(), "accounting": {"source": "create", "subnet_ids": subnet_ids}}
 
 
+GITLAB = "https://llm.test/api/v4/projects/7/terraform/state"
+
+
 def backend(type_: str, **arguments: Any) -> dict[str, Any]:
     """A state in a backend of any type."""
     return {"state": {"source": "backend", "type": type_, "arguments": arguments}}
@@ -908,6 +911,32 @@ BROKEN = [
     ("backend-state", backend("cloud", organization="llm", hostname="{stack}"), "state.arguments"),
     ("backend-state", backend("gcs", prefix="{stack}/{name}"), "state.arguments.prefix"),
     ("backend-state", backend("http", address="{stack}", password="planted"), "state.arguments.password"),
+    ("backend-state", backend("http", address="{stack}", lock_address="{stack}"), "state.arguments.lock_address"),
+    (
+        "backend-state",
+        backend("http", **dict.fromkeys(("address", "lock_address", "unlock_address"), f"{GITLAB}/{{stack}}")),
+        "state.arguments.lock_address",
+    ),
+    (
+        "backend-state",
+        backend("http", address="https://llm.test", lock_address="{stack}", unlock_address="{stack}"),
+        "state.arguments",
+    ),
+    ("backend-state", backend("s3", bucket="b", key="one", assume_role={"session_name": "{stack}"}), "state.arguments"),
+    (
+        "backend-state",
+        backend("gcs", bucket="b", prefix="{stack}", access_token="planted"),
+        "state.arguments.access_token",
+    ),
+    (
+        "backend-state",
+        backend("s3", bucket="b", key="{stack}", sse_customer_key="x"),
+        "state.arguments.sse_customer_key",
+    ),
+    ("backend-state", backend("kubernetes", secret_suffix="{stack}", client_key="x"), "state.arguments.client_key"),
+    ("backend-state", backend("consul", path="{stack}", http_auth="ada:x"), "state.arguments.http_auth"),
+    ("backend-state", backend("pg", schema_name="{stack}", conn_str="postgres://a:b@c/d"), "state.arguments.conn_str"),
+    ("backend-state", backend("http", address="{stack}", password=123456), "state.arguments.password"),
     (
         "backend-state",
         {

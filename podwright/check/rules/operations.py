@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Network
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from podwright.check.findings import Finding, KeyPath, error, findings_of, remark
 from podwright.check.rights import rights
@@ -32,7 +33,7 @@ from podwright.settings.operations import (
 )
 from podwright.settings.regions import looks_like_region, partition_of
 from podwright.settings.root import Settings
-from podwright.settings.section import Section, texts
+from podwright.settings.section import Section
 from podwright_constructs import checks
 
 
@@ -216,10 +217,13 @@ def _names_workspace(workspaces: object) -> bool:
 
 def _backend_arguments(state: BackendState) -> Iterator[Finding]:
     path: KeyPath = ("state", "arguments")
-    words = list(texts(state.arguments))
-    placeholders = {word for _, text in words for word in _PLACEHOLDER.findall(text)}
-    if "stack" not in placeholders:
-        message = "arguments: none has {stack}, so both stacks would have one state, and each would delete the other"
+    words = list(_leaves(state.arguments))
+    naming = _STACK_ARGUMENTS.get(state.type)
+    if not any("{stack}" in text and (naming is None or ".".join(map(str, key)) in naming) for key, text in words):
+        without = f"{' or '.join(naming)} has no" if naming else "none has"
+        message = (
+            f"arguments: {without} {{stack}}, so both stacks would have one state, and each would delete the other"
+        )
         hint = _STACK_HINTS.get(
             state.type, "put {stack}, and {region} if a name is in several, where the state's name is"
         )
@@ -228,42 +232,124 @@ def _backend_arguments(state: BackendState) -> Iterator[Finding]:
         unknown = sorted(set(_PLACEHOLDER.findall(text)) - {"stack", "region"})
         if unknown:
             yield error((*path, *key), f"{key[-1]}: {{{unknown[0]}}} stands for nothing", "use {stack} or {region}")
-        if text and str(key[-1]) in _BACKEND_SECRETS:
-            variable = _BACKEND_VARIABLES.get(state.type, "the environment, as the backend's page says")
+        if text and _is_secret(key, text):
+            variable = _BACKEND_VARIABLES.get(state.type, {}).get(
+                str(key[-1]), "the environment, as the backend's page says"
+            )
             message = f"{key[-1]}: Terraform would write it into cdktf.out, and this file is no place for it"
             yield error((*path, *key), message, f"delete it, and put it into {variable}")
+    if state.type == "http":
+        yield from _http_lock(state.arguments)
+
+
+def _http_lock(given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Report a lock that Terraform would never give back: without unlock_address it does not unlock."""
+    lock = given.get("lock_address")
+    if not isinstance(lock, str):
+        return
+    path: KeyPath = ("state", "arguments", "lock_address")
+    if not given.get("unlock_address"):
+        message = "lock_address: without unlock_address, Terraform never unlocks the state"
+        yield error(path, message, "add unlock_address; it is mostly the same as lock_address")
+    if _GITLAB.search(lock) and (given.get("lock_method"), given.get("unlock_method")) != ("POST", "DELETE"):
+        message = "lock_address: GitLab locks by POST and unlocks by DELETE"
+        yield error(path, message, "add `lock_method: POST` and `unlock_method: DELETE`")
+
+
+def _leaves(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield every text and number of the arguments as a text, with its path."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, (*path, key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*path, index))
+    elif isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        yield path, str(value)
+
+
+def _is_secret(path: KeyPath, text: str) -> bool:
+    if _PASSWORD_WITHIN.search(text):
+        return True
+    if {"labels", "tags"} & set(path[:-1]):
+        return False
+    name = str(next((key for key in reversed(path) if isinstance(key, str)), "")).lower()
+    if name in _BACKEND_SECRETS:
+        return True
+    return _SECRET_NAME.search(name) is not None and _HARMLESS_NAME.fullmatch(name) is None
 
 
 _BACKEND_TYPE = re.compile(r"[a-z][a-z0-9_]*")
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
-_BACKEND_SECRETS = frozenset(
-    {
-        "password",
-        "token",
-        "secret_key",
-        "access_key",
-        "sas_token",
-        "client_secret",
-        "credentials",
-        "conn_str",
-        "secret_id",
-    }
+_GITLAB = re.compile(r"/api/v4/projects/[^/]+/terraform/state/")
+_PASSWORD_WITHIN = re.compile(r"://[^/@\s:]*:[^/@\s]+@|\bpassword\s*=\s*\S", re.IGNORECASE)
+_BACKEND_SECRETS = frozenset({"client_certificate", "credentials", "http_auth", "secret_id"})
+_SECRET_NAME = re.compile(r"key|secret|token|password")
+_HARMLESS_NAME = re.compile(
+    r"key|workspace_key_prefix|dynamodb_table|secret_suffix|transitive_tag_keys|.*kms.*|(use|skip)_.*|.*_(file|path)s?"
 )
+_HCP_VARIABLE = {"token": "TF_TOKEN_app_terraform_io, or `terraform login`"}
 _BACKEND_VARIABLES = {
-    "azurerm": "ARM_ACCESS_KEY, ARM_SAS_TOKEN or ARM_CLIENT_SECRET",
-    "cloud": "TF_TOKEN_app_terraform_io, or `terraform login`",
-    "gcs": "GOOGLE_CREDENTIALS",
-    "http": "TF_HTTP_USERNAME and TF_HTTP_PASSWORD",
-    "pg": "PG_CONN_STR",
-    "remote": "TF_TOKEN_app_terraform_io, or `terraform login`",
-    "s3": "AWS_PROFILE",
+    "azurerm": {
+        name: f"ARM_{name.upper()}"
+        for name in (
+            "access_key",
+            "client_certificate",
+            "client_certificate_password",
+            "client_secret",
+            "oidc_request_token",
+            "oidc_token",
+            "sas_token",
+        )
+    },
+    "cloud": _HCP_VARIABLE,
+    "consul": {"access_token": "CONSUL_HTTP_TOKEN", "http_auth": "CONSUL_HTTP_AUTH"},
+    "cos": {name: f"TENCENTCLOUD_{name.upper()}" for name in ("secret_id", "secret_key", "security_token")},
+    "gcs": {
+        "access_token": "GOOGLE_OAUTH_ACCESS_TOKEN",
+        "credentials": "GOOGLE_CREDENTIALS",
+        "encryption_key": "GOOGLE_ENCRYPTION_KEY",
+    },
+    "http": {
+        "address": "TF_HTTP_USERNAME and TF_HTTP_PASSWORD",
+        "client_private_key_pem": "TF_HTTP_CLIENT_PRIVATE_KEY_PEM",
+        "password": "TF_HTTP_PASSWORD",
+    },
+    "kubernetes": {"client_key": "KUBE_CLIENT_KEY_DATA", "password": "KUBE_PASSWORD", "token": "KUBE_TOKEN"},
+    "oss": {name: f"ALICLOUD_{name.upper()}" for name in ("access_key", "secret_key", "security_token")},
+    "pg": {"conn_str": "PG_CONN_STR"},
+    "remote": _HCP_VARIABLE,
+    "s3": {
+        "access_key": "AWS_ACCESS_KEY_ID, or use AWS_PROFILE",
+        "secret_key": "AWS_SECRET_ACCESS_KEY, or use AWS_PROFILE",
+        "sse_customer_key": "AWS_SSE_CUSTOMER_KEY",
+        "token": "AWS_SESSION_TOKEN",
+    },
+}
+# The arguments that name a state, by backend; of another backend, any may.
+_STACK_ARGUMENTS = {
+    "azurerm": ("key",),
+    "cloud": ("workspaces.name",),
+    "consul": ("path",),
+    "cos": ("key", "prefix"),
+    "gcs": ("prefix",),
+    "http": ("address",),
+    "kubernetes": ("secret_suffix",),
+    "oss": ("key", "prefix"),
+    "pg": ("schema_name",),
+    "remote": ("workspaces.name",),
+    "s3": ("key",),
 }
 _STACK_HINTS = {
     "azurerm": "write such as `key: '{region}/{stack}.tfstate'`",
     "cloud": "write such as `workspaces: {name: '{stack}-{region}'}`",
+    "consul": "write such as `path: '{region}/{stack}'`",
     "gcs": "write such as `prefix: '{region}/{stack}'`",
-    "http": "write such as `address: 'https://HOST/state/{stack}-{region}'`, and the same in lock_address",
+    "http": "write such as `address: 'https://HOST/state/{stack}-{region}'`; lock_address and unlock_address alike",
+    "kubernetes": "write such as `secret_suffix: '{stack}-{region}'`",
+    "pg": "write such as `schema_name: '{stack}-{region}'`",
     "remote": "write such as `workspaces: {name: '{stack}-{region}'}`",
+    "s3": "write such as `key: '{region}/{stack}.tfstate'`",
 }
 
 
