@@ -22,8 +22,8 @@ from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import Problem, refuse
 from podwright_constructs.replacement_guard import ReplacementGuard
-from podwright_constructs.role import Role
-from podwright_constructs.slurm import ApiSlurm
+from podwright_constructs.role import GrantedRole, Role
+from podwright_constructs.slurm import ApiSlurm, NodeScripts
 
 __all__ = ["HyperPodCluster", "InstanceGroup", "ScheduledUpdate"]
 
@@ -87,6 +87,7 @@ class HyperPodCluster(CheckedConstruct):
         )
         refuse(self, [*problems, *_mode(lifecycle, slurm, instance_groups, node_provisioning)])
         super().__init__(scope, id_)
+        _protect(lifecycle or (slurm.init_script if slurm else None), (role, controller_role, login_role))
         roles = {"controller": controller_role or role, "login": login_role or role, "compute": role}
         security_group_ids = [network.security_group_id, *extra_security_group_ids]
         groups = [
@@ -132,6 +133,15 @@ class HyperPodCluster(CheckedConstruct):
             dimensions={CLUSTER_DIMENSION: self.name},
             statistic="Maximum",
         )
+
+
+def _protect(scripts: LifecycleScripts | NodeScripts | None, roles: Sequence[Role | None]) -> None:
+    """Deny the nodes' roles that receive grants to write what nodes run as root."""
+    if scripts is None:
+        return
+    prefixes = getattr(scripts, "run_by_nodes", [scripts.source_s3_uri.removeprefix("s3://").rstrip("/")])
+    for role in {id(item): item for item in roles if isinstance(item, GrantedRole)}.values():
+        role.never_write(prefixes)
 
 
 def _mode(

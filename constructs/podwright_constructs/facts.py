@@ -275,6 +275,8 @@ MIN_NONCURRENT_DAYS = 1
 MAX_ROLE_NAME_LENGTH = 64
 ROLE_PATH_PATTERN = re.compile(r"(?=.{1,512}$)/([\x21-\x2e\x30-\x7e]+/)*")
 ROLE_NAME_PATTERN = re.compile(rf"[A-Za-z0-9_+=,.@-]{{1,{MAX_ROLE_NAME_LENGTH}}}")
+# https://docs.aws.amazon.com/IAM/latest/APIReference/API_PutRolePolicy.html
+ROLE_POLICY_NAME_PATTERN = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)
 # Of all inline policies of a role together, without white space.
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 MAX_ROLE_POLICY_LENGTH = 10_240

@@ -60,6 +60,15 @@ class ReceivesGrants:
         if access.key_arn:
             self.add_statement(self._use_key(f"UseKeyOf{name}", KEY_ACTIONS_OF_OBJECTS, [access.key_arn], "s3"))
 
+    def never_write(self, prefixes: Sequence[str]) -> None:
+        """Deny writing what nodes run, as BUCKET/PREFIX; a cluster calls it for its nodes' roles."""
+        statement: DataIamPolicyDocumentStatement = {
+            "effect": "Deny",
+            "actions": ["s3:DeleteObject*", "s3:PutObject*", "s3:RestoreObject"],
+            "resources": [f"arn:{self._partition}:s3:::{prefix}/*" for prefix in prefixes],
+        }
+        self.add_statement(statement)
+
     def _find_place(self: Any) -> None:
         """Ask for the names that ARNs of the stack's account and region begin with."""
         partition = DataPartition(self, "partition")

@@ -153,6 +153,11 @@ class LifecycleBundle(CheckedConstruct):
             hooks_s3_uri=f"s3://{bucket.name}/{hooks_prefix}" if hooks else "",
             hook_sha256={script: sha256_of(file) for script, file in hooks.items()},
         )
+        folders = [users_key.removesuffix(f"/{USERS_NAME}"), bundle_prefix]
+        self.run_by_nodes = [f"{bucket.name}/{folder}" for folder in folders]
+        if training:
+            uris = [training.contract.wheel_s3_uri, training.contract.requirements_s3_uri]
+            self.run_by_nodes += [uri.removeprefix("s3://").rpartition("/")[0] for uri in uris]
         self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
         self.on_create = self.on_init_complete = ENTRYPOINT
         self.by_api = facts.slurm_by_api

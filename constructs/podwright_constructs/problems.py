@@ -11,6 +11,10 @@ Path = tuple[str | int, ...]  # ("instance_groups", 1, "count")
 
 LARGEST_NUMBER_TOKEN = -1e280  # Tokens are numbers below it, such as -8.1e+298.
 
+# ${aws:username}, ${s3:prefix, 'none'} and ${*} are IAM's: no reference of Terraform's begins with word and colon, but
+# the functions of a provider begin with word and two, ${provider::aws::arn_parse(…)}.
+POLICY_VARIABLE = re.compile(r"\$\{([A-Za-z0-9-]+:(?!:)[^{}]+|[*?$])\}")
+
 _NUMBER_TOKEN_IN_TEXT = re.compile(r"-\d(\.\d+)?e\+(29|30)\d")  # What an f-string makes of it.
 NUMBER_IN_TEXT_HINT = "Write Token.as_string(number) into a text instead of a number that only Terraform will know."
 
@@ -85,10 +89,10 @@ def dotted(path: Path) -> str:
 def is_token(value: object) -> bool:
     """Return whether only Terraform will know a value: a reference in a text, or the kit's code for one as a number.
 
-    https://developer.hashicorp.com/terraform/cdktf/concepts/tokens
+    IAM's policy variables are no references. https://developer.hashicorp.com/terraform/cdktf/concepts/tokens
     """
     if isinstance(value, str):
-        return "${" in value or "TfToken[" in value
+        return "TfToken[" in value or ("${" in value and "${" in POLICY_VARIABLE.sub("", value))
     return isinstance(value, (int, float)) and value <= LARGEST_NUMBER_TOKEN
 
 

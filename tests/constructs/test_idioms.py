@@ -35,10 +35,12 @@ from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.provider import AwsProvider
 from podwright_constructs.aws.s3_bucket import S3Bucket
 from podwright_constructs.bucket import TrainingBucket
+from podwright_constructs.cluster import HyperPodCluster, InstanceGroup
 from podwright_constructs.connections import Connections
 from podwright_constructs.construct import CheckedConstruct, IneffectiveAssignmentError
 from podwright_constructs.facts import PortRange
 from podwright_constructs.key import EncryptionKey
+from podwright_constructs.lifecycle import ExistingLifecycleScripts
 from podwright_constructs.lustre import LustreFileSystem
 from podwright_constructs.network import ExistingNetwork, TrainingNetwork
 from podwright_constructs.openzfs import OpenZfsFileSystem
@@ -372,3 +374,41 @@ def test_our_import_silences_nodes_banner(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
     assert answer.stdout == "18 18,20,22\n"
+
+
+@pytest.mark.parametrize("prefix", ["home/${aws:PrincipalTag/team}", "${aws:PrincipalTag/team}/"])
+def test_a_policy_variable_leaves_a_prefix_checked(stack: TerraformStack, prefix: str) -> None:
+    """Without the slash team a would write team ab's files; a variable alone could be the scripts' prefix."""
+    network = ExistingNetwork(vpc_id="vpc-00000001", subnet_ids=["subnet-00000001"], security_group_id="sg-00000001")
+    bucket = TrainingBucket.from_name("sagemaker-research")
+    role = ExecutionRole(stack, "role", name="role", bucket=bucket, network=network)
+    with pytest.raises(InvalidArgumentsError, match="prefix"):
+        bucket.grant_read_write(role, prefix)
+    bucket.grant_read_write(role, "home/${aws:PrincipalTag/team}/")
+
+
+def test_a_granted_role_never_writes_what_nodes_run(synthesize: Any) -> None:
+    """The cluster denies it, whatever the grants allow."""
+    groups = [InstanceGroup(name="controller", role="controller", instance_type="ml.m5.xlarge", count=1)]
+    groups += [InstanceGroup(name="workers", role="compute", instance_type="ml.g5.12xlarge", count=1)]
+
+    def build(stack: TerraformStack) -> None:
+        role = GrantedRole(stack, "granted", arn="arn:aws:iam::123456789012:role/nodes")
+        TrainingBucket.from_name("sagemaker-research").grant_read_write(role)
+        HyperPodCluster(
+            stack,
+            "cluster",
+            cluster_name="research",
+            instance_groups=groups,
+            network=ExistingNetwork(
+                vpc_id="vpc-00000001", subnet_ids=["subnet-00000001"], security_group_id="sg-00000001"
+            ),
+            role=role,
+            lifecycle=ExistingLifecycleScripts(source_s3_uri="s3://sagemaker-research/lifecycle"),
+        )
+
+    documents = synthesize(build)["data"]["aws_iam_policy_document"]
+    (document,) = [item for name, item in documents.items() if name.startswith("granted_permissions")]
+    (denied,) = [item for item in document["statement"] if item.get("effect") == "Deny"]
+    assert denied["resources"][0].endswith(":s3:::sagemaker-research/lifecycle/*")
+    assert "s3:PutObject*" in denied["actions"]

@@ -18,7 +18,7 @@ from podwright_constructs.checks.words import (
     one_of,
     resource_id_problems,
 )
-from podwright_constructs.problems import Path, Problem
+from podwright_constructs.problems import Path, Problem, is_token
 
 Blocks = dict[Path, str]
 INTERNET = ("nat", "none")
@@ -149,11 +149,20 @@ def connection(
         problems += resource_id_problems(("security_group_id",), security_group_id, "sg")
     elif cidr is not None and not is_reference(cidr):
         problems += _others_block(cidr)
-    from_port, to_port = (0, 0) if ports is None else (ports, ports) if isinstance(ports, int) else ports
+    return [*problems, *_ports_problems(ports)]
+
+
+def _ports_problems(ports: object) -> list[Problem]:
+    need = f"a port from 0 to {facts.MAX_PORT}, or a range that ends behind its beginning"
+    span = ports if isinstance(ports, tuple) else (0, 0) if ports is None else (ports, ports)
+    if len(span) != 2 or not all(type(port) is int or (type(port) is float and is_token(port)) for port in span):  # noqa: PLR2004 -- begin and end
+        return [Problem("malformed", ("ports",), ports, need)]
+    if any(is_token(port) for port in span):
+        return []
+    from_port, to_port = span
     if not 0 <= from_port <= to_port <= facts.MAX_PORT:
-        need = f"a port from 0 to {facts.MAX_PORT}, or a range that ends behind its beginning"
-        problems.append(Problem("range", ("ports",), f"{from_port} to {to_port}", need))
-    return problems
+        return [Problem("range", ("ports",), f"{from_port} to {to_port}", need)]
+    return []
 
 
 def _others_block(cidr: str) -> list[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from podwright_constructs import facts
@@ -14,19 +15,20 @@ from podwright_constructs.checks.words import (
     key_arn_problems,
     matches,
 )
-from podwright_constructs.problems import Problem
+from podwright_constructs.problems import POLICY_VARIABLE, Problem, is_token
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*")  # no wildcard, no slash at either end
+_VARIABLE = r"&\{[^{}]+\}"  # as with_policy_variables writes it
+_WRITTEN_PREFIX = re.compile(rf"([A-Za-z0-9_.=-]|{_VARIABLE})+(/([A-Za-z0-9_.=-]|{_VARIABLE})+)*")
 _OWNED = "Nodes run as root what is there: a node that can write it controls all the others."
-_S3_PREFIX = re.compile(r"([A-Za-z0-9_.=+@-]+/)*")  # Mountpoint requires the slash at the end.
+# Mountpoint requires the slash at the end; without it, a prefix that ends in a variable also covers longer values.
+_S3_PREFIX = re.compile(rf"(([A-Za-z0-9_.=+@-]|{_VARIABLE})+/)*")
+# The end of a prefix is unknown only where it is a reference of Terraform's.
+_MAY_END_IN_SLASH = re.compile(r".*(/|\]|\$\{[^&]*\})", re.DOTALL)
 
 
 _ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9*?]+")
 _RESOURCE = re.compile(r"\*|arn:(aws[a-z-]*|\*):([^\s:]*:){3}\S[^\n]*")
-
-
-# ${aws:username}, ${s3:prefix, 'none'} and ${*} are IAM's: no reference of Terraform's begins with word and colon.
-_POLICY_VARIABLE = re.compile(r"\$\{([A-Za-z0-9-]+:[^{}]+|[*?$])\}")
 
 
 _OWN_LENGTH = 6_600  # A role's statements with the longest names, without the lists below.
@@ -137,7 +139,7 @@ def with_policy_variables(text: str) -> str:
 
     https://registry.terraform.io/providers/hashicorp/aws/latest/docs/data-sources/iam_policy_document
     """
-    return _POLICY_VARIABLE.sub(r"&{\1}", text)
+    return POLICY_VARIABLE.sub(r"&{\1}", text)
 
 
 def statement_problems(*, actions: Sequence[str], resources: Sequence[str]) -> list[Problem]:
@@ -169,8 +171,7 @@ def condition_problems(*, test: str, variable: str, values: Sequence[str]) -> li
 def s3_access_problems(access: Access, *, own_bucket: str, own_prefixes: Sequence[str]) -> list[Problem]:
     """Check rights on a bucket: nodes may never write their own scripts, below prefixes of their bucket."""
     problems = bucket_name_problems("bucket", access.bucket)
-    need = "an empty text, or a prefix that ends in a slash, like datasets/"
-    problems += matches("prefix", access.prefix, _S3_PREFIX, need)
+    problems += _s3_prefix_problems(access.prefix)
     problems += key_arn_problems(access.key_arn)
     if access.bucket == own_bucket and not access.read_only:
         meets = [script_prefix for script_prefix in own_prefixes if _overlap(access.prefix, f"{script_prefix}/")]
@@ -180,20 +181,45 @@ def s3_access_problems(access: Access, *, own_bucket: str, own_prefixes: Sequenc
     return problems
 
 
+def _s3_prefix_problems(prefix: str) -> list[Problem]:
+    need = "an empty text, or a prefix that ends in a slash, like datasets/"
+    written = with_policy_variables(prefix) if isinstance(prefix, str) else prefix
+    problems = matches("prefix", written, _S3_PREFIX, need)
+    if not problems and is_token(written) and not _MAY_END_IN_SLASH.fullmatch(written):
+        problems = [Problem("malformed", ("prefix",), prefix, need)]
+    return [replace(problem, value=prefix) for problem in problems]
+
+
 def _overlap(prefix: str, other_prefix: str) -> bool:
-    return prefix.startswith(other_prefix) or other_prefix.startswith(prefix)
+    """Return whether keys below one prefix can be below the other; a policy variable may have any value."""
+    known, other = (POLICY_VARIABLE.split(text, maxsplit=1)[0] for text in (prefix, other_prefix))
+    return known.startswith(other) or other.startswith(known)
 
 
 def existing_role(*, argument: str = "arn", arn: str) -> list[Problem]:
     """Check the ARN of an existing role."""
-    hint = "The role's name alone is not enough." if "/" not in arn else ""
+    hint = "The role's name alone is not enough." if isinstance(arn, str) and "/" not in arn else ""
     return matches(argument, arn, facts.ROLE_ARN_PATTERN, "an ARN like arn:aws:iam::123456789012:role/nodes", hint)
+
+
+def granted_role(*, arn: str, policy_name: str | None) -> list[Problem]:
+    """Check a role that receives an inline policy, and the policy's name."""
+    problems = existing_role(arn=arn)
+    if not problems and ":role/aws-service-role/" in arn:
+        hint = "IAM lets nobody but the service change a service-linked role."
+        problems.append(Problem("conflict", ("arn",), arn, "a role of yours", hint))
+    need = "1 to 128 letters, digits and _+=,.@-"
+    return [*problems, *matches("policy_name", policy_name, facts.ROLE_POLICY_NAME_PATTERN, need)]
 
 
 def _prefixes(read: Sequence[str], write: Sequence[str]) -> Iterator[Problem]:
     for argument, prefixes in (("read_prefixes", read), ("write_prefixes", write)):
         for index, prefix in enumerate(prefixes):
-            yield from matches((argument, index), prefix, _PREFIX, "words between slashes, like demo/lifecycle")
+            # Nodes run what they read: its place is the same for all of them.
+            form = _WRITTEN_PREFIX if argument == "write_prefixes" else _PREFIX
+            written = with_policy_variables(prefix) if argument == "write_prefixes" else prefix
+            for problem in matches((argument, index), written, form, "words between slashes, like demo/lifecycle"):
+                yield replace(problem, value=prefix)
     for index, prefix in enumerate(write):
         inside = [other for other in read if _overlap(f"{prefix}/", f"{other}/")]
         if inside:

@@ -86,7 +86,8 @@ def block_problems(path: str | Path, block: str) -> list[Problem]:
 def resource_id_problems(path: str | Path, value: str, prefix: str) -> list[Problem]:
     """Check the id of an EC2 resource: its prefix, then 8 or 17 hexadecimal digits."""
     need = f"an id like {prefix}-0123456789abcdef0"
-    hint = "Behind the hyphen an id has 8 or 17 digits, 0 to 9 and a to f." if value.startswith(f"{prefix}-") else ""
+    begins_right = isinstance(value, str) and value.startswith(f"{prefix}-")
+    hint = "Behind the hyphen an id has 8 or 17 digits, 0 to 9 and a to f." if begins_right else ""
     return matches(path, value, re.compile(prefix + facts.RESOURCE_ID_DIGITS), need, hint)
 
 
@@ -107,6 +108,8 @@ def matches(path: str | Path, value: str | None, pattern: re.Pattern[str], need:
     """Return a problem if a value is given and does not match the pattern; a Terraform reference always passes."""
     if value is None:
         return []
+    if not isinstance(value, str):
+        return [Problem("malformed", _path(path), value, need, hint)]
     if is_reference(value) or value.startswith(LIST_MARK):  # Patterns such as `.+` match the mark of a list, too.
         return item_problems(path, value)
     return [] if pattern.fullmatch(value) else [Problem("malformed", _path(path), value, need, hint)]
