@@ -44,7 +44,7 @@ class ReceivesGrants:
         """
         actions, resources = statement.get("actions") or (), statement.get("resources") or ()
         refuse(self, checks.statement_problems(actions=actions, resources=resources))
-        escaped = cast("DataIamPolicyDocumentStatement", _with_policy_variables(statement))
+        escaped = cast("DataIamPolicyDocumentStatement", with_policy_variables(statement))
         self._permissions.append("statement", escaped)
 
     def add_bucket_access(self, access: S3Access) -> None:
@@ -99,10 +99,10 @@ class ReceivesGrants:
         return {"sid": sid, "actions": actions, "resources": list(key_arns), "condition": [through]}
 
 
-def _with_policy_variables(value: Any) -> Any:
+def with_policy_variables(value: Any) -> Any:
     """Return a statement whose texts have IAM's policy variables as the data source writes them."""
     if isinstance(value, str):
         return checks.with_policy_variables(value)
     if isinstance(value, Mapping):
-        return {key: _with_policy_variables(item) for key, item in value.items()}
-    return [_with_policy_variables(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: with_policy_variables(item) for key, item in value.items()}
+    return [with_policy_variables(item) for item in value] if isinstance(value, list | tuple) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,7 +22,7 @@ from podwright_constructs.aws.iam_role_policy import IamRolePolicy
 from podwright_constructs.aws.iam_role_policy_attachment import IamRolePolicyAttachment
 from podwright_constructs.bucket import Bucket
 from podwright_constructs.construct import CheckedConstruct
-from podwright_constructs.grants import KEY_ACTIONS_OF_OBJECTS, ReceivesGrants
+from podwright_constructs.grants import KEY_ACTIONS_OF_OBJECTS, ReceivesGrants, with_policy_variables
 from podwright_constructs.kit import Fn, ITerraformDependable
 from podwright_constructs.network import Network
 from podwright_constructs.problems import is_token, refuse
@@ -146,7 +147,7 @@ class ExecutionRole(CheckedConstruct, ReceivesGrants):
             *self._reads(secret_arns),
             *self._remote_write(prometheus_workspace_arn),
         ]
-        self._permissions = DataIamPolicyDocument(self, "permissions", statement=statements)
+        self._permissions = DataIamPolicyDocument(self, "permissions", statement=with_policy_variables(statements))
         self.role = IamRole(
             self,
             "role",
@@ -379,7 +380,8 @@ class GrantedRole(CheckedConstruct, ReceivesGrants):
 
     Args:
         arn: of the role, which is in the stack's account.
-        policy_name: unique in the role. Default: the construct's path.
+        policy_name: unique in the role. Default: the construct's path, its hash and the region; of two apps that have
+            the same path in one region, one needs a name.
 
     Attributes:
         arn: its ARN.
@@ -388,17 +390,19 @@ class GrantedRole(CheckedConstruct, ReceivesGrants):
         ready: what a node depends on, the policy.
 
     Raises:
-        InvalidArgumentsError: the ARN is malformed.
+        InvalidArgumentsError: the ARN or the name is malformed, or the role is a service's.
     """
 
     def __init__(self, scope: Construct, id_: str, *, arn: str, policy_name: str | None = None) -> None:
-        refuse(self, checks.existing_role(arn=arn))
+        refuse(self, checks.granted_role(arn=arn, policy_name=policy_name))
         super().__init__(scope, id_)
         self._find_place()
         self.arn = arn
         self.name = str(Fn.element(Fn.reverse(Fn.split("/", arn)), 0)) if is_token(arn) else arn.rpartition("/")[2]
         self._permissions = DataIamPolicyDocument(self, "permissions")
-        name = policy_name or self.node.path.replace("/", "-")
+        # One role may have policies of several regions, and paths such as a-b/c and a/b-c.
+        path = re.sub(r"[^A-Za-z0-9_+=,.@-]", "-", self.node.path)[:90]
+        name = policy_name or f"{path}-{self.node.addr[-8:]}-{self._region}"
         self.policy = IamRolePolicy(self, "policy", name=name, role=self.name, policy=self._permissions.json)
         self.ready: Sequence[ITerraformDependable] = [self.policy]
         self.node.add_validation(_NotEmpty(self._permissions))

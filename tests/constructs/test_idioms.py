@@ -46,6 +46,7 @@ from podwright_constructs.network import ExistingNetwork, TrainingNetwork
 from podwright_constructs.openzfs import OpenZfsFileSystem
 from podwright_constructs.problems import InvalidArgumentsError
 from podwright_constructs.role import ExecutionRole, GrantedRole
+from podwright_constructs.s3_access import S3Access
 from podwright_constructs.subnet import RoutedSubnet
 
 REPOSITORY = Path(__file__).parents[2]
@@ -229,7 +230,8 @@ def test_grants_attach_a_policy_to_a_role_made_elsewhere(synthesize: Any) -> Non
 
     written = synthesize(build)
     known, later = written["resource"]["aws_iam_role_policy"].values()
-    assert (known["name"], known["role"]) == ("test-known", "readers")
+    assert re.fullmatch(r"test-known-[0-9a-f]{8}-\$\{data\.aws_region\.\w+\.id\}", known["name"])
+    assert known["role"] == "readers"
     assert (later["name"], later["role"]) == (
         "papers",
         '${element(reverse(split("/", aws_iam_role.theirs.arn)), 0)}',
@@ -412,3 +414,44 @@ def test_a_granted_role_never_writes_what_nodes_run(synthesize: Any) -> None:
     (denied,) = [item for item in document["statement"] if item.get("effect") == "Deny"]
     assert denied["resources"][0].endswith(":s3:::sagemaker-research/lifecycle/*")
     assert "s3:PutObject*" in denied["actions"]
+
+
+def test_policies_that_iam_refuses_are_refused(stack: TerraformStack) -> None:
+    """A name that IAM does not take, and a role that only a service changes."""
+    arn = "arn:aws:iam::123456789012:role/readers"
+    with pytest.raises(InvalidArgumentsError, match="policy_name: got my policy!"):
+        GrantedRole(stack, "name", arn=arn, policy_name="my policy!")
+    with pytest.raises(InvalidArgumentsError, match="a role of yours"):
+        GrantedRole(stack, "service", arn="arn:aws:iam::123456789012:role/aws-service-role/x.amazonaws.com/X")
+
+
+def test_a_roles_own_prefixes_have_policy_variables(synthesize: Any) -> None:
+    """They are written as those of grants are."""
+    network = ExistingNetwork(vpc_id="vpc-00000001", subnet_ids=["subnet-00000001"], security_group_id="sg-00000001")
+    variable = "${aws:PrincipalTag/team}"
+
+    def build(stack: TerraformStack) -> None:
+        ExecutionRole(
+            stack,
+            "role",
+            name="role",
+            bucket=TrainingBucket.from_name("sagemaker-research"),
+            network=network,
+            write_prefixes=[f"runs/{variable}"],
+            s3_access=[S3Access(bucket="datasets", prefix=f"home/{variable}/")],
+        )
+
+    text = str(synthesize(build)["data"]["aws_iam_policy_document"])
+    assert variable not in text
+    assert "runs/&{aws:PrincipalTag/team}/*" in text
+    assert "home/&{aws:PrincipalTag/team}/*" in text
+
+
+def test_wrong_types_of_methods_are_named(stack: TerraformStack) -> None:
+    """A number for an id, a text for a port."""
+    wrong: Any = 123
+    with pytest.raises(InvalidArgumentsError, match="file_system_id: got 123"):
+        LustreFileSystem.from_id(stack, "files", wrong, mount_name="abcdefgh")
+    wrong = "443"
+    with pytest.raises(InvalidArgumentsError, match="ports: got 443"):
+        Connections(stack, "c", security_group_id="sg-00000001").allow_from("w", cidr="10.0.0.0/8", ports=wrong)
