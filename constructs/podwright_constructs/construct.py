@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 from constructs import Construct
@@ -14,6 +14,7 @@ from podwright_constructs.argument_types import type_problems
 from podwright_constructs.problems import InvalidArgumentsError, Problem, is_token
 
 _MADE = "_is_made"
+_OURS = "_set_by_us"
 
 
 class IneffectiveAssignmentError(AttributeError):
@@ -21,22 +22,53 @@ class IneffectiveAssignmentError(AttributeError):
 
 
 class Immutable:
-    """Refuses assignments to public attributes once the object is made, except to those that have a setter.
+    """Refuses assignments to arguments, and to attributes that our class set, once the object is made.
 
     What a construct was given is in Terraform's configuration by then, so the assignment would do nothing. A class of
-    yours that inherits from a construct assigns its own attributes in its ``__init__``.
+    yours that inherits from a construct assigns its own attributes whenever it wants.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
-        attribute = getattr(type(self), name, None)
-        settable = isinstance(attribute, property) and attribute.fset is not None
-        if not name.startswith("_") and not settable and getattr(self, _MADE, False):
+        if not name.startswith("_") and getattr(self, _MADE, False) and _changes_nothing(self, name):
             raise IneffectiveAssignmentError(_advice(self, name))
         super().__setattr__(name, value)
 
 
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _noting(
+    initializer: Callable[..., None],
+    problems_of: Callable[[Callable[..., None], inspect.BoundArguments], list[Problem]],
+) -> Callable[..., None]:
+    """Check arguments before our ``__init__``, and note afterwards which attributes it set."""
+    signature = inspect.signature(initializer)
+
+    @wraps(initializer)
+    def checked(construct: Any, *positional: Any, **named: Any) -> None:
+        try:
+            bound = signature.bind(construct, *positional, **named)
+        except TypeError:  # Python's message about an argument names the class only when it calls it.
+            initializer(construct, *positional, **named)
+            return
+        if problems := problems_of(initializer, bound):
+            raise InvalidArgumentsError(type(construct).__name__, problems)
+        before = set(vars(construct))
+        initializer(construct, *positional, **named)
+        setattr(construct, _OURS, set(vars(construct)) - before | getattr(construct, _OURS, set()))
+
+    return checked
+
+
 class Made(JSIIAbstractClass):
     """The metaclass of constructs and bindings: marks an object when the outermost ``__init__`` is done."""
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **named: Any) -> None:  # noqa: N805 -- of a metaclass
+        """Have our ``__init__`` note which attributes it sets, whatever class inherits from it."""
+        super().__init__(name, bases, namespace, **named)
+        if _is_ours(cls) and "__init__" in namespace:
+            cls.__init__ = _noting(namespace["__init__"], cls._problems)  # type: ignore[misc] # with the same arguments
 
     def __call__(cls, *positional: Any, **named: Any) -> Any:  # noqa: N805 -- of a metaclass
         """Make an object."""
@@ -44,29 +76,33 @@ class Made(JSIIAbstractClass):
         setattr(construct, _MADE, True)
         return construct
 
+    def _problems(cls, _: Callable[..., None], _bound: inspect.BoundArguments) -> list[Problem]:  # noqa: N805
+        return []
+
 
 class CheckedBeforeMade(Made):
-    """The metaclass of constructs, whose arguments' types are compared with their annotations."""
+    """The metaclass of constructs: our ``__init__`` refuses arguments of other types than its annotations name."""
 
-    def __call__(cls, *positional: Any, **named: Any) -> Any:  # noqa: N805 -- of a metaclass
-        """Make an object, if its arguments are of the right types.
-
-        Raises:
-            InvalidArgumentsError: an argument is not of the type that its annotation names, or the id is a token.
-        """
-        signature = _signature(cls)
-        try:
-            bound = signature.bind(None, *positional, **named)
-        except TypeError:  # Python's message about a missing or unknown argument names the class only when it calls it.
-            return super().__call__(*positional, **named)
-        problems = [*_id_problems(bound.arguments.get("id_")), *type_problems(_initializer(cls), bound)]
-        if problems:
-            raise InvalidArgumentsError(cls.__name__, problems)
-        return super().__call__(*positional, **named)
+    def _problems(cls, initializer: Callable[..., None], bound: inspect.BoundArguments) -> list[Problem]:  # noqa: N805
+        return [*_id_problems(bound.arguments.get("id_")), *type_problems(initializer, bound)]
 
 
 class CheckedConstruct(Immutable, Construct, metaclass=CheckedBeforeMade):
     """The base class of our constructs."""
+
+
+def _ours(kind: type) -> type:
+    """Return the first class of ours that a class inherits its arguments from."""
+    return next((base for base in kind.__mro__ if _is_ours(base) and "__init__" in vars(base)), kind)
+
+
+def _changes_nothing(construct: Any, name: str) -> bool:
+    """Return whether a name is an argument of ours, or an attribute that our class set."""
+    attribute = getattr(type(construct), name, None)
+    if isinstance(attribute, property):
+        owner = next(base for base in type(construct).__mro__ if name in vars(base))
+        return attribute.fset is None and _is_ours(owner)
+    return name in getattr(construct, _OURS, ()) or name in _arguments(type(construct))
 
 
 def _initializer(kind: Any) -> Callable[..., None]:
@@ -102,7 +138,7 @@ def _advice(construct: Any, name: str) -> str:
 
 
 def _arguments(kind: type) -> Sequence[str]:
-    parameters = _signature(kind).parameters.values()
+    parameters = _signature(_ours(kind)).parameters.values()
     hidden = {"self", "scope", "id_"}
     return [item.name for item in parameters if item.name not in hidden and item.kind is not item.VAR_KEYWORD]
 
