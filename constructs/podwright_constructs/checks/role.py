@@ -18,7 +18,7 @@ from podwright_constructs.checks.words import (
 from podwright_constructs.problems import POLICY_VARIABLE, Problem, is_token
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*")  # no wildcard, no slash at either end
-_VARIABLE = r"&\{[^{}]+\}"  # as with_policy_variables writes it
+_VARIABLE = r"&\{[^{}]+\}"  # IAM fills it in for each principal, so it may have any value.
 _WRITTEN_PREFIX = re.compile(rf"([A-Za-z0-9_.=-]|{_VARIABLE})+(/([A-Za-z0-9_.=-]|{_VARIABLE})+)*")
 _OWNED = "Nodes run as root what is there: a node that can write it controls all the others."
 # Mountpoint requires the slash at the end; without it, a prefix that ends in a variable also covers longer values.
@@ -192,8 +192,8 @@ def _s3_prefix_problems(prefix: str) -> list[Problem]:
 
 def _overlap(prefix: str, other_prefix: str) -> bool:
     """Return whether keys below one prefix can be below the other; a policy variable may have any value."""
-    known, other = (POLICY_VARIABLE.split(text, maxsplit=1)[0] for text in (prefix, other_prefix))
-    return known.startswith(other) or other.startswith(known)
+    known_prefix, known_other = (POLICY_VARIABLE.split(text, maxsplit=1)[0] for text in (prefix, other_prefix))
+    return known_prefix.startswith(known_other) or known_other.startswith(known_prefix)
 
 
 def existing_role(*, argument: str = "arn", arn: str) -> list[Problem]:
