@@ -242,16 +242,16 @@ def _backend_arguments(state: BackendState) -> Iterator[Finding]:
         yield from _http_lock(state.arguments)
 
 
-def _http_lock(given: Mapping[str, Any]) -> Iterator[Finding]:
+def _http_lock(arguments: Mapping[str, Any]) -> Iterator[Finding]:
     """Report a lock that Terraform would never give back: without unlock_address it does not unlock."""
-    lock = given.get("lock_address")
+    lock = arguments.get("lock_address")
     if not isinstance(lock, str):
         return
     path: KeyPath = ("state", "arguments", "lock_address")
-    if not given.get("unlock_address"):
+    if not arguments.get("unlock_address"):
         message = "lock_address: without unlock_address, Terraform never unlocks the state"
         yield error(path, message, "add unlock_address; it is mostly the same as lock_address")
-    if _GITLAB.search(lock) and (given.get("lock_method"), given.get("unlock_method")) != ("POST", "DELETE"):
+    if _GITLAB.search(lock) and (arguments.get("lock_method"), arguments.get("unlock_method")) != ("POST", "DELETE"):
         message = "lock_address: GitLab locks by POST and unlocks by DELETE"
         yield error(path, message, "add `lock_method: POST` and `unlock_method: DELETE`")
 
